@@ -112,15 +112,17 @@ fn ignored(pod: &str, uid: &str) -> Report {
 }
 
 fn leaked(name: &str) -> Report {
-    let leak: Leak = serde_json::from_value(json!({
+    let leak: coroner_api::leaks::Leak = serde_json::from_value(json!({
         "class": "notready_no_pod", "key": { "thing": "sandbox", "id": "398445f28f116ed45394" },
         "pod": { "namespace": "shop", "name": name, "uid": "gone" },
-        "created": 0, "first_observed": 0, "confirmed": 86_400_000_000_000_i64,
+        "created": { "time": "1970-01-01T00:00:00Z" },
+        "firstObserved": { "time": "1970-01-01T00:00:00Z" },
+        "confirmed": { "time": "1970-01-02T00:00:00Z" },
         "resources": { "ips": ["10.244.1.17"] },
         "cause": { "kind": "unknown" }, "evidence": [],
     }))
     .unwrap();
-    Report::LeakOpened(Arc::new(leak))
+    Report::LeakOpened(Arc::new(Option::<Leak>::from(leak).unwrap()))
 }
 
 #[tokio::test]

@@ -157,14 +157,18 @@ mod tests {
         let leak = serde_json::json!({
             "class": "netns_open", "key": {"thing": "sandbox", "id": "c0ffee"},
             "pod": {"namespace": "lab", "name": "a", "uid": "u1"},
-            "created": 5_000_000_000_i64, "first_observed": 7_000_000_000_i64,
-            "confirmed": 9_000_000_000_i64,
+            "created": {"time": "1970-01-01T00:00:05Z"},
+            "firstObserved": {"time": "1970-01-01T00:00:07Z"},
+            "confirmed": {"time": "1970-01-01T00:00:09Z"},
             "resources": {"netns": "cni-1"},
             "cause": {"kind": "cni_delete_failing"},
-            "evidence": [{"kind": "network_namespace", "open": true}],
+            "evidence": [
+                {"kind": "network_namespace", "open": true, "source": "host", "message": ""},
+            ],
         });
+        let leak: coroner_api::leaks::Leak = serde_json::from_value(leak).unwrap();
         Seen {
-            leak: serde_json::from_value(leak).unwrap(),
+            leak: Option::from(leak).unwrap(),
             observed_before: Some(WallTime(7_000_000_001)),
             created: Some(WallTime(5_000_000_001)),
         }

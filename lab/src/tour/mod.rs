@@ -25,6 +25,7 @@ use crate::{
     scenario::{self, Expected, Scenario, judge::Observed, left},
 };
 use anyhow::Context as _;
+use coroner::{linux::clock::anchor, outputs::report::leak_json};
 use coroner_api::terminations::Termination;
 use coroner_core::{leak::Leak, report::PodTermination, types::MilestoneKind};
 use futures::{StreamExt as _, stream::FuturesUnordered};
@@ -103,6 +104,7 @@ pub struct Outcome {
     #[serde(skip)]
     pub watched: bool,
     /// What of it the agent told as left behind.
+    #[serde(serialize_with = "as_listed")]
     pub leaks: Vec<Leak>,
     /// Where its logs and the agent's answers are kept, if they do not agree.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -111,6 +113,15 @@ pub struct Outcome {
 
 fn as_answered<S: Serializer>(timeline: &Option<PodTermination>, to: S) -> Result<S::Ok, S::Error> {
     timeline.as_ref().map(Termination::from).serialize(to)
+}
+
+fn as_listed<S: Serializer>(leaks: &[Leak], to: S) -> Result<S::Ok, S::Error> {
+    let clock = anchor();
+    to.collect_seq(leaks.iter().map(|leak| leak_json(leak, &clock)))
+}
+
+fn as_shown<S: Serializer>(leak: &&Leak, to: S) -> Result<S::Ok, S::Error> {
+    leak_json(leak, &anchor()).serialize(to)
 }
 
 /// What else `--json` tells.
@@ -127,6 +138,7 @@ pub enum Note<'a> {
     /// The agent told of it as left behind, and it is of no scenario.
     Stray {
         /// What it told.
+        #[serde(serialize_with = "as_shown")]
         stray: &'a Leak,
     },
 }
