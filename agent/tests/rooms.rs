@@ -31,6 +31,33 @@ const LIBRARIES: [(&[&str], &[&str]); 3] = [
     (&["k8s_openapi::", "kube::Client"], &["sources/kube", "outputs/events"]),
 ];
 
+/// The crates of the repository, but for the generated one and xtask.
+const CRATES: [&str; 14] = [
+    "agent",
+    "agent/api",
+    "agent/core",
+    "ebpf",
+    "fuzz/core",
+    "fuzz/targets",
+    "image",
+    "lab",
+    "lab/bench",
+    "lab/chaos",
+    "lab/cluster",
+    "lab/harness",
+    "lab/scenarios",
+    "lab/workload",
+];
+
+/// The lab's crates, and which of the others each may depend on.
+const LAB: [(&str, &[&str]); 5] = [
+    ("cluster", &[]),
+    ("scenarios", &["cluster"]),
+    ("harness", &["cluster", "scenarios"]),
+    ("chaos", &["cluster", "harness", "scenarios"]),
+    ("bench", &["cluster", "harness", "scenarios"]),
+];
+
 #[test]
 fn data_goes_one_way() {
     let mut wrong = Vec::new();
@@ -46,9 +73,10 @@ fn data_goes_one_way() {
 
 #[test]
 fn no_import_goes_in_a_circle() {
-    for krate in ["agent/src", "agent/core/src"] {
-        let mut graph = imports(&root(krate));
-        assert!(graph.len() > 20, "{krate}: found {} modules", graph.len());
+    let (mut modules, mut circles) = (0, String::new());
+    for krate in CRATES {
+        let mut graph = imports(&root(krate).join("src"));
+        modules += graph.len();
         // What imports nothing that is left is in no cycle; nor is what nothing left imports.
         loop {
             let left: BTreeSet<Module> = graph.keys().cloned().collect();
@@ -62,7 +90,20 @@ fn no_import_goes_in_a_circle() {
             }
         }
         let arrows = graph.iter().flat_map(|(from, to)| to.iter().map(move |to| arrow(from, to)));
-        assert!(graph.is_empty(), "{krate}:\n{}", arrows.collect::<Vec<_>>().join("\n"));
+        circles.extend(arrows.map(|arrow| format!("{krate}: {arrow}\n")));
+    }
+    assert!(circles.is_empty(), "\n{circles}");
+    assert!(modules > 300, "found {modules} modules");
+}
+
+#[test]
+fn a_crate_of_the_lab_depends_on_those_below_it() {
+    for (krate, below) in LAB {
+        let manifest = fs::read_to_string(root("lab").join(krate).join("Cargo.toml")).unwrap();
+        let of_lab = manifest.lines().filter_map(|line| line.strip_prefix("coroner-lab-"));
+        let names = of_lab.filter_map(|line| line.strip_suffix(".workspace = true"));
+        let wrong: Vec<&str> = names.filter(|name| !below.contains(name)).collect();
+        assert!(wrong.is_empty(), "{krate} depends on {wrong:?}");
     }
 }
 

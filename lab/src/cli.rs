@@ -1,7 +1,9 @@
 //! What can be asked of `coroner-lab`.
 
 use clap::{Args, Parser, Subcommand};
-use coroner_lab::{bench, chaos, containerd};
+use coroner_lab_bench as bench;
+use coroner_lab_chaos as chaos;
+use coroner_lab_cluster::containerd;
 use std::{
     env,
     net::SocketAddr,
@@ -84,7 +86,7 @@ pub(crate) enum Bench {
 
 #[derive(Args)]
 pub(crate) struct InstructionsArgs {
-    /// Keep the counts as they are now: write them to lab/src/bench/instructions/kept.json
+    /// Keep the counts as they are now: write them to lab/bench/src/instructions/kept.json
     #[arg(long)]
     pub(crate) keep: bool,
     #[command(flatten)]

@@ -7,15 +7,14 @@ use cli::{
     AccuracyArgs, Bench, ChaosArgs, Cli, Command, EngineArgs, InstructionsArgs, KernelArgs,
     NodeArgs, SoakArgs, StormArgs, TourArgs,
 };
-use coroner_lab::{
-    bench,
-    chaos::{self, fault, plan::Length, soak},
-    delay::Delays,
-    failed::target_directory,
-    run::Interrupted,
-    scenario,
-    tour::{self, Options, RealNode},
+use coroner_lab_bench as bench;
+use coroner_lab_chaos::{self as chaos, fault, plan::Length, soak};
+use coroner_lab_cluster::{containerd::target_directory, delay::Delays};
+use coroner_lab_harness::{
+    run::{self, Options, RealNode, report},
+    work::Interrupted,
 };
+use coroner_lab_scenarios as scenarios;
 use std::{
     env,
     path::{Path, PathBuf},
@@ -41,7 +40,7 @@ fn main() -> ExitCode {
     };
     // Under chaos the lab's kubelet complains all the time, and rightly.
     let quiet = match cli.command {
-        Command::Chaos(_) | Command::Soak(_) => "coroner_lab=warn,coroner_lab::kubelet=off",
+        Command::Chaos(_) | Command::Soak(_) => "coroner_lab=warn,coroner_lab_cluster::kubelet=off",
         _ => "coroner_lab=warn",
     };
     tracing_subscriber::fmt()
@@ -253,7 +252,7 @@ fn soak(args: SoakArgs) -> ExitCode {
 fn tour(args: TourArgs) -> ExitCode {
     let chosen = args.all || args.list || args.group.is_some() || !args.scenarios.is_empty();
     let scenarios = if chosen {
-        match scenario::choose(&args.scenarios, args.group.as_deref()) {
+        match scenarios::choose(&args.scenarios, args.group.as_deref()) {
             Ok(scenarios) => scenarios,
             Err(unknown) => {
                 eprint!("{unknown}");
@@ -261,10 +260,10 @@ fn tour(args: TourArgs) -> ExitCode {
             }
         }
     } else {
-        scenario::tour()
+        scenarios::tour()
     };
     if args.list {
-        print!("{}", tour::list(&scenarios));
+        print!("{}", report::list(&scenarios));
         return ExitCode::SUCCESS;
     }
     let lab = match args.files.lab() {
@@ -286,7 +285,7 @@ fn tour(args: TourArgs) -> ExitCode {
         delays: Delays { apiserver: args.delay_apiserver, runtime: args.delay_runtime },
         real,
     };
-    as_root(tour::run(&options))
+    as_root(run::run(&options))
 }
 
 fn wrong_usage(error: &anyhow::Error) -> ExitCode {

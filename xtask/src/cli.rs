@@ -170,14 +170,6 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Compute the load of a fleet of agents on apiserver and Prometheus: docs/scale.md, from docs/scale.json
-    Scale {
-        #[command(flatten)]
-        install: Install,
-        /// First measure one node (`cargo xtask bench node`, four minutes) and keep its figures
-        #[arg(long)]
-        measure: bool,
-    },
     /// Inject faults while pods come and go, and compare the agent's reports with the ground truth (docs/chaos.md)
     Chaos {
         #[command(flatten)]

@@ -17,9 +17,7 @@ const TESTS: &[&[&str]] = &[
     &["--package=coroner", "--lib", "docs_metrics_md_is_what_the_catalogue_says"],
     &["--package=coroner-api", "--test=reference"],
     &["--package=coroner", "--test=cli", "the_man_pages_are_what_the_flags_say"],
-    &["--package=xtask", "docs_scale_md_is_what_the_figures_say"],
-    &["--package=coroner-lab", "--test=rules", "generated"],
-    &["--package=coroner-lab", "--test=dashboards", "generated"],
+    &["--package=coroner-lab", "--test=deploy", "generated"],
     &["--package=coroner-cri-api", "the_committed_code_is_what_the_protos_generate"],
 ];
 

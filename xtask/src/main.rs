@@ -11,7 +11,6 @@ mod image;
 mod progress;
 mod root;
 mod run;
-mod scale;
 mod setup;
 mod simulate;
 mod test;
@@ -130,10 +129,6 @@ fn act(cli: Cli) -> Result<bool> {
         }
         Command::Simulate { cases, seed, fault, json } => {
             simulate::run(&workspace, cases, seed, fault, json)
-        }
-        Command::Scale { install, measure } => {
-            scale::run(&workspace, measure, install.no_install)?;
-            Ok(true)
         }
         Command::Vm { install, kernels } => {
             let (layers, guests) = (vec![cli::Layer::Vm], kernels.guests(true)?);

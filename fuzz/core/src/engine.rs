@@ -1,7 +1,7 @@
 use crate::{
     action::Action,
     checked::CheckedEngine,
-    made,
+    made, node,
     story::{STORIES, Story},
 };
 use coroner_core::{
@@ -42,13 +42,13 @@ pub fn engine(bytes: &[u8]) {
 /// bytes an action.
 fn outputs(bytes: &[u8]) -> Outputs {
     let Some((options, bytes)) = bytes.split_first() else { return Outputs::default() };
-    let (read, twice, story) = (options & 7 == 7, options & 56 == 56, usize::from(options >> 6));
+    let (twice, story) = (options & 56 == 56, usize::from(options >> 6));
     let story = &STORIES[story % STORIES.len()];
     let actions: Vec<Action> =
         bytes.as_chunks().0.iter().copied().map(Action::of).take(MAX_ACTIONS).collect();
-    let outputs = Player::new(story, read).play(&actions);
+    let outputs = Player::new(story).play(&actions);
     if twice {
-        let again = Player::new(story, false).play(&actions);
+        let again = Player::new(story).play(&actions);
         assert_eq!(outputs, again, "the same inputs, other outputs");
     }
     outputs
@@ -56,7 +56,6 @@ fn outputs(bytes: &[u8]) -> Outputs {
 
 struct Player {
     story: &'static Story,
-    read: bool,
     engine: CheckedEngine,
     /// Of the story's inputs.
     next: usize,
@@ -67,11 +66,10 @@ struct Player {
 }
 
 impl Player {
-    fn new(story: &'static Story, read: bool) -> Self {
+    fn new(story: &'static Story) -> Self {
         Self {
             story,
-            read,
-            engine: CheckedEngine::new(story.settings, read),
+            engine: CheckedEngine::new(story.settings),
             next: 0,
             left: MAX_INPUTS,
             requests: VecDeque::new(),
@@ -143,7 +141,7 @@ impl Player {
                 _ => Input::Api(ApiEvent::Resumed),
             }),
             Action::Restart { recall } => {
-                let started = CheckedEngine::new(self.story.settings, self.read);
+                let started = CheckedEngine::new(self.story.settings);
                 let before = std::mem::replace(&mut self.engine, started);
                 self.requests.clear();
                 let recollection =
@@ -173,7 +171,7 @@ impl Player {
             Action::Survey { present, how } => {
                 self.feed(made::survey(self.story, now, present, how));
             }
-            Action::Node(how) => self.feed(made::node(how)),
+            Action::Node(how) => self.feed(node::node(how)),
             Action::Clock(by) => {
                 let wall_ns = self.story.settings.anchor.wall(now).0.wrapping_add(by);
                 self.feed(Input::Clock(Anchor { boot_ns: now.0, wall_ns }));

@@ -5,6 +5,7 @@ mod action;
 mod checked;
 mod engine;
 mod made;
+mod node;
 mod story;
 
 pub use checked::CheckedEngine;

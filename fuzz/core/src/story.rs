@@ -1,6 +1,6 @@
 //! What the engine's target plays: a recording of the lab, and histories of the core's own simulation.
 
-use crate::made;
+use crate::node::healthy_node;
 use coroner_core::{
     engine::Settings,
     ids::{CgroupId, ContainerId, PodUid, SandboxId},
@@ -92,7 +92,7 @@ impl Story {
         }
         Self {
             settings: Settings { leak_threshold: LEAK_THRESHOLD, ..Settings::new(anchor) },
-            inputs: made::healthy_node()
+            inputs: healthy_node()
                 .map(|input| Received { at: BootTime(anchor.boot_ns), input })
                 .into_iter()
                 .chain(without_unchanged_lists(all))

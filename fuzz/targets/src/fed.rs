@@ -25,7 +25,7 @@ impl Coroner {
 
     /// One with these settings.
     pub(crate) fn with(settings: Settings) -> Self {
-        Self(CheckedEngine::new(settings, true))
+        Self(CheckedEngine::new(settings))
     }
 
     /// The moment of the last input.

@@ -2,15 +2,13 @@
 //! kernel programs, real deaths. Each scenario on each version of containerd is a test of its own:
 //! `containerd-1.7/sigterm-ignored`. Needs root, and what `cargo xtask build` makes.
 
-#[path = "../lab/mod.rs"]
-mod lab;
+#[path = "../shared/binaries.rs"]
+mod binaries;
 mod run;
 mod usage;
 
-use coroner_lab::{
-    containerd,
-    scenario::{Scenario, catalogue},
-};
+use coroner_lab_cluster::containerd;
+use coroner_lab_scenarios::{Scenario, catalogue};
 use libtest_mimic::Arguments;
 use run::{Late, Run};
 use std::{
@@ -133,9 +131,9 @@ fn main() -> anyhow::Result<ExitCode> {
     // The labs are taken down before it ends.
     Ok(thread::scope(|scope| {
         if !arguments.list && !wanted.is_empty() {
-            lab::demand_root();
+            binaries::demand_root();
             // Fails here if a binary is missing: in the background, the tests would wait for ever.
-            lab::flags(std::path::Path::new(""));
+            binaries::flags(std::path::Path::new(""));
             play(scope, wanted, labs, arguments.nocapture);
         }
         libtest_mimic::run(&arguments, trials).exit_code()

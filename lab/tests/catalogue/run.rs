@@ -1,7 +1,8 @@
 //! One run of the lab: a version of containerd, the scenarios, and what came out of each.
 
-use crate::{lab, usage::tour};
-use coroner_lab::{failed::target_directory, scenario::Scenario};
+use crate::{binaries, usage::tour};
+use coroner_lab_cluster::containerd::target_directory;
+use coroner_lab_scenarios::Scenario;
 use libtest_mimic::{Failed, Trial};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -259,7 +260,7 @@ impl Run {
             said.push_str(line);
             said.push('\n');
         });
-        let left = lab::folder(work.path()).exists();
+        let left = binaries::folder(work.path()).exists();
         if !status.as_ref().is_ok_and(ExitStatus::success) {
             // What cannot be kept is told by the tests all the same.
             let _ = fs::create_dir_all(self.failed()).and_then(|()| fs::write(self.log(), &said));
@@ -279,7 +280,7 @@ impl Run {
         mut says: impl FnMut(&str),
     ) -> Result<ExitStatus, String> {
         let mut command = tour();
-        command.arg("--json").args(lab::flags(work));
+        command.arg("--json").args(binaries::flags(work));
         command.arg("--keep-failures").arg(self.failed());
         command.args(self.containerd.iter().flat_map(|version| ["--containerd", version]));
         command.args(self.delays.iter().flat_map(|(flag, by)| [flag, by]));
@@ -289,7 +290,7 @@ impl Run {
         let chosen = if chosen.is_empty() { &self.scenarios } else { &chosen };
         command.args(chosen.iter().flat_map(|name| ["--scenario", name]));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().map_err(|error| format!("{}: {error}", lab::LAB))?;
+        let mut child = command.spawn().map_err(|error| format!("{}: {error}", binaries::LAB))?;
         let lines = lines(&mut child);
         loop {
             match lines.recv_timeout(SILENCE) {

@@ -1,13 +1,13 @@
 //! What the lab says without playing anything.
 
-use crate::lab;
-use coroner_lab::scenario::catalogue;
+use crate::binaries;
+use coroner_lab_scenarios::catalogue;
 use libtest_mimic::{Failed, Trial};
 use std::process::Command;
 
 /// `coroner-lab tour`.
 pub(crate) fn tour() -> Command {
-    let mut command = Command::new(lab::LAB);
+    let mut command = Command::new(binaries::LAB);
     command.arg("tour");
     command
 }

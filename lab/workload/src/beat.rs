@@ -3,8 +3,8 @@
 
 use crate::{
     args::{End, Term},
-    behave::{block, dispose, fault, map},
     log::{Event, line},
+    process::{block, dispose, fault, map},
 };
 use coroner_workload::page::{Mapping, Page, boot_now};
 use std::{

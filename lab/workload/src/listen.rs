@@ -5,8 +5,8 @@ mod connection;
 pub(crate) mod relay;
 
 use crate::{
-    behave::{check, handle_term, leave},
     log::{Event, line},
+    process::{check, handle_term, leave},
 };
 use connection::Connection;
 use socket2::{Domain, Protocol, Socket, Type};

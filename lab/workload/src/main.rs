@@ -17,6 +17,7 @@ mod cni;
 mod http;
 mod listen;
 mod log;
+mod process;
 
 use std::process::ExitCode;
 

@@ -14,7 +14,7 @@ pub(crate) enum Feature {
 
 /// Test binary, test, and what the test needs. The layer vm boots guests that have each of these.
 const TESTS: [(&str, &str, Feature); 2] = [
-    ("daemonset", "it_is_ready_on_cgroup_v1", Feature::MemoryOnV1),
+    ("deploy", "daemonset::it_is_ready_on_cgroup_v1", Feature::MemoryOnV1),
     ("programs", "oom::with_memory_oom_group_everybody_is_chosen", Feature::MemoryOnV2),
 ];
 
@@ -102,9 +102,12 @@ mod tests {
 
     #[test]
     fn only_what_is_listed_is_left_out_and_only_where_it_must_be() {
-        assert_eq!(of("daemonset", |_| true), []);
-        let absent = of("daemonset", |_| false);
-        assert_eq!(arguments(&absent), ["--exact", "--skip", "it_is_ready_on_cgroup_v1"]);
+        assert_eq!(of("deploy", |_| true), []);
+        let absent = of("deploy", |_| false);
+        assert_eq!(
+            arguments(&absent),
+            ["--exact", "--skip", "daemonset::it_is_ready_on_cgroup_v1"]
+        );
         assert!(absent[0].told().ends_with("no memory controller on cgroup v1"));
         assert!(arguments(&of("catalogue", |_| false)).is_empty());
     }

@@ -18,10 +18,6 @@ use crate::{
     workspace::Workspace,
 };
 
-/// The lab's integration tests of what is deployed: alert rules, manifests, dashboards, the agent's
-/// image and its pod, its Events.
-const DEPLOYED: [&str; 6] = ["rules", "manifests", "dashboards", "image", "daemonset", "events"];
-
 /// One compiled test binary.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TestBinary {
@@ -108,7 +104,7 @@ impl TestBinary {
     pub(crate) fn layer(&self) -> Layer {
         match (self.package.as_str(), self.name.as_str()) {
             ("coroner", "programs") if self.integration => Layer::Programs,
-            ("coroner-lab", name) if self.integration && DEPLOYED.contains(&name) => Layer::Deploy,
+            ("coroner-lab", "deploy") if self.integration => Layer::Deploy,
             ("coroner-lab", _) if self.integration => Layer::Lab,
             _ => Layer::Unit,
         }
@@ -247,8 +243,8 @@ mod tests {
         assert_eq!(layer("coroner", "replay", "test"), Some(Layer::Unit));
         assert_eq!(layer("coroner", "programs", "test"), Some(Layer::Programs));
         assert_eq!(layer("coroner-lab", "catalogue", "test"), Some(Layer::Lab));
-        assert_eq!(layer("coroner-lab", "rules", "test"), Some(Layer::Deploy));
-        assert_eq!(layer("coroner-lab", "coroner_lab", "lib"), Some(Layer::Unit));
+        assert_eq!(layer("coroner-lab", "deploy", "test"), Some(Layer::Deploy));
+        assert_eq!(layer("coroner-lab-chaos", "coroner_lab_chaos", "lib"), Some(Layer::Unit));
     }
 
     #[test]

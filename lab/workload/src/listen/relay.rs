@@ -2,8 +2,8 @@
 
 use super::{Door, OnStop, Stop, poll, wants};
 use crate::{
-    behave::{check, handle_term, leave},
     log::{Event, line},
+    process::{check, handle_term, leave},
 };
 use std::{
     collections::HashMap,

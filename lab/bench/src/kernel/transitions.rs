@@ -1,0 +1,166 @@
+//! What counting connections costs each transition of a socket's state: with nothing attached, with an empty
+//! program, with namespaces of others counted in (*miss*), and with its own (*hit*), in turns. By the wall clock, and
+//! for the last two by the kernel's own count beside an empty program, as everywhere in this benchmark.
+
+use super::{Ours, report::median};
+use crate::{
+    Figure,
+    programs::{self, Statistics},
+};
+use anyhow::{Context as _, bail};
+use coroner::sources::kernel::{
+    self,
+    counting::{Counting, EntryKey},
+};
+use std::{
+    io::{self, Read as _},
+    net::{Ipv4Addr, TcpListener, TcpStream},
+    os::{
+        fd::{AsRawFd as _, FromRawFd as _, OwnedFd},
+        unix::fs::MetadataExt as _,
+    },
+    path::Path,
+    thread,
+    time::Instant,
+};
+
+/// The tracepoint.
+const HOOK: &str = "inet_sock_set_state";
+/// Connections of one run, one after the other.
+const CONNECTIONS: u32 = 2000;
+/// Transitions of both ends of a connection.
+const TRANSITIONS: f64 = 10.0;
+/// Namespaces of others that are counted in.
+const OTHERS: u32 = 250;
+/// Where numbers of namespaces that do not exist begin.
+const NOWHERE: u32 = 1;
+/// What a miss may cost beyond an empty program, ns for each transition.
+const GOAL: f64 = 100.0;
+
+/// Measures in a network namespace of its own.
+///
+/// # Errors
+/// The programs cannot be loaded, or no namespace be made.
+pub(super) fn measure(cgroup_root: &Path, rounds: u32) -> anyhow::Result<Vec<Figure>> {
+    let options =
+        kernel::Options { cgroup_root: Some(cgroup_root.into()), ..kernel::Options::default() };
+    let mut kernel = kernel::start(&options)?;
+    let counting = kernel.take_counting().context("no programs that count connections")?;
+    drop(kernel);
+    // A namespace is its thread's.
+    let measured = thread::spawn(move || in_a_namespace(counting, rounds)).join();
+    measured.unwrap_or_else(|_| bail!("the measurement panicked"))
+}
+
+fn in_a_namespace(mut counting: Counting, rounds: u32) -> anyhow::Result<Vec<Figure>> {
+    // SAFETY: a plain system call, of this thread alone.
+    if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
+        return Err(io::Error::last_os_error()).context("cannot make a network namespace");
+    }
+    raise_loopback().context("cannot set up loopback")?;
+    super::actor::stay_on_one_cpu().context("cannot stay on one CPU")?;
+    let netns = std::fs::metadata("/proc/thread-self/ns/net")?.ino();
+    let own = EntryKey { netns: u32::try_from(netns)?, cgroup: None };
+    for netns in NOWHERE..NOWHERE + OTHERS {
+        counting.insert(EntryKey { netns, cgroup: None }, &[], None)?;
+    }
+    let mut walls = [const { Vec::new() }; 4];
+    let mut nets = [const { Vec::new() }; 2];
+    for round in 0..=rounds {
+        let mut wall = [0.0; 4];
+        wall[0] = connect_often()?;
+        {
+            let _empty = Ours::attach(&[HOOK])?;
+            wall[1] = connect_often()?;
+        }
+        let mut net = [0.0; 2];
+        for (index, hits) in [false, true].into_iter().enumerate() {
+            if hits {
+                counting.insert(own, &[], None)?;
+            }
+            counting.attach().map_err(anyhow::Error::msg)?;
+            wall[2 + index] = connect_often()?;
+            counting.detach();
+            net[index] = by_the_kernel(&mut counting)?;
+            counting.remove(own);
+        }
+        if round > 0 {
+            walls.iter_mut().zip(wall).for_each(|(all, one)| all.push(one));
+            nets.iter_mut().zip(net).for_each(|(all, one)| all.push(one));
+        }
+    }
+    let [detached, empty, miss, hit] = walls.map(|all| median(&all));
+    let [miss_net, hit_net] = nets.map(|all| median(&all));
+    let figure = |name: &str, value| {
+        Figure::of(super::report::BENCH, format!("connections.{name}"), value, "ns")
+    };
+    Ok(vec![
+        figure("miss.net", miss_net).at_most(GOAL),
+        figure("hit.net", hit_net),
+        figure("transition.nothing_attached", detached),
+        figure("transition.empty_program", empty).beside("nothing attached", detached),
+        figure("transition.miss", miss).beside("an empty program", empty),
+        figure("transition.hit", hit).beside("an empty program", empty),
+    ])
+}
+
+/// What the program costs beyond the empty one behind it, by the kernel's own count, ns for each transition.
+fn by_the_kernel(counting: &mut Counting) -> anyhow::Result<f64> {
+    let own = std::process::id();
+    // The first takes upon itself what it costs to be the first.
+    let _first = Ours::attach(&[HOOK])?;
+    let before = ids(own)?;
+    counting.attach().map_err(anyhow::Error::msg)?;
+    let ours: Vec<u32> = ids(own)?.into_iter().filter(|id| !before.contains(id)).collect();
+    let last = Ours::attach(&[HOOK])?;
+    let _statistics = Statistics::enable()?;
+    let mean = |of: &dyn Fn(u32) -> bool| {
+        let all = programs::of_process(own)?;
+        let program = all.into_iter().find(|one| one.hook == HOOK && of(one.id));
+        let program = program.with_context(|| format!("no program on {HOOK}"))?;
+        anyhow::Ok((program.run_time, program.runs))
+    };
+    let (is_ours, is_last) = (|id| ours.contains(&id), |id| last.ids.contains(&id));
+    let before = (mean(&is_ours)?, mean(&is_last)?);
+    connect_often()?;
+    let after = (mean(&is_ours)?, mean(&is_last)?);
+    counting.detach();
+    let of = |before: (u64, u64), after: (u64, u64)| {
+        (after.0 - before.0) as f64 / (after.1 - before.1).max(1) as f64
+    };
+    Ok(of(before.0, after.0) - of(before.1, after.1))
+}
+
+fn ids(process: u32) -> anyhow::Result<Vec<u32>> {
+    Ok(programs::of_process(process)?.into_iter().map(|program| program.id).collect())
+}
+
+/// Opens and closes connections; how long a transition takes, ns.
+fn connect_often() -> anyhow::Result<f64> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let address = listener.local_addr()?;
+    let began = Instant::now();
+    for _ in 0..CONNECTIONS {
+        let client = TcpStream::connect(address)?;
+        let (mut server, _) = listener.accept()?;
+        drop(client);
+        server.read_exact(&mut [0]).err().context("data from nobody")?;
+    }
+    Ok(began.elapsed().as_nanos() as f64 / f64::from(CONNECTIONS) / TRANSITIONS)
+}
+
+fn raise_loopback() -> io::Result<()> {
+    // SAFETY: plain system calls, on a descriptor that nobody else has and a request that outlives them.
+    let done = unsafe {
+        let socket = libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
+        if socket < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let socket = OwnedFd::from_raw_fd(socket);
+        let mut request: libc::ifreq = std::mem::zeroed();
+        (request.ifr_name[0], request.ifr_name[1]) = (b'l' as libc::c_char, b'o' as libc::c_char);
+        request.ifr_ifru.ifru_flags = libc::IFF_UP as libc::c_short;
+        libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS as _, &raw const request)
+    };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}

@@ -1,0 +1,317 @@
+//! Requests to answers.
+
+use super::{
+    Fault, discovery, events,
+    failure::Failure,
+    request::{Query, Target, is_true},
+    store::{Kind, Store},
+    stream::{self, Shared, Wanted},
+    table::{self, Include},
+};
+use axum::{
+    Json, Router,
+    body::{Body, Bytes},
+    extract::{Query as Parameters, State},
+    http::{HeaderMap, Method, StatusCode, Uri, header},
+    response::{IntoResponse, Response},
+};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use std::time::Duration;
+
+pub(super) fn router(shared: Shared) -> Router {
+    Router::new().fallback(answer).with_state(shared)
+}
+
+async fn answer(
+    State(shared): State<Shared>,
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    match *shared.fault.borrow() {
+        Fault::Unavailable => return Failure::unavailable().into_response(),
+        Fault::Garbage => return (StatusCode::OK, "{\"kind\":").into_response(),
+        Fault::None | Fault::Expired => {}
+    }
+    if let Some(known) = discovery::answer(uri.path()) {
+        return Json(known).into_response();
+    }
+    let Some(target) = Target::parse(uri.path()) else {
+        return Failure::no_path(uri.path()).into_response();
+    };
+    let query = match Parameters::<Query>::try_from_uri(&uri) {
+        Ok(Parameters(query)) => query,
+        Err(error) => return Failure::bad_request(error.body_text()).into_response(),
+    };
+    let answered = match (&method, &target.name) {
+        (&Method::GET, None) if is_true(query.watch.as_deref()) => {
+            watch(shared, &target, &query, &headers)
+        }
+        (&Method::GET, None) => list(&shared.store, &target, &query, &headers),
+        (&Method::GET, Some(name)) => get(&shared.store, &target, name, &query, &headers),
+        (&Method::POST, None) => create(&shared.store, &target, &headers, &body),
+        (&Method::PUT, Some(name)) => replace(&shared.store, &target, name, &headers, &body),
+        (&Method::PATCH, Some(name)) => patch(&shared.store, &target, name, &headers, &body),
+        (&Method::DELETE, Some(name)) if !target.status => {
+            delete(&shared.store, &target, name, &query, &body)
+        }
+        _ => Err(Failure::method(method.as_str())),
+    };
+    answered.unwrap_or_else(IntoResponse::into_response)
+}
+
+type Answer = Result<Response, Failure>;
+
+fn namespace(target: &Target) -> &str {
+    target.namespace.as_deref().unwrap_or_default()
+}
+
+/// kubectl asks for tables by the Accept header.
+fn as_table(headers: &HeaderMap, query: &Query) -> Option<Include> {
+    let accept = headers.get(header::ACCEPT)?.to_str().ok()?;
+    accept.contains("as=Table").then(|| Include::parse(query.include_object.as_deref()))
+}
+
+fn watch(shared: Shared, target: &Target, query: &Query, headers: &HeaderMap) -> Answer {
+    if target.newer {
+        return Err(Failure::method("WATCH")); // who watches Events asks core/v1
+    }
+    if is_true(query.send_initial_events.as_deref()) {
+        // As a real one without the WatchList feature.
+        return Err(Failure::invalid(
+            "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for watch unless the \
+             WatchList feature gate is enabled",
+        ));
+    }
+    let version = query.version()?;
+    if *shared.fault.borrow() == Fault::Expired {
+        return Err(Failure::expired(version.unwrap_or_default(), u64::MAX));
+    }
+    let wanted = Wanted {
+        kind: target.kind,
+        selector: query.selector(target)?,
+        version,
+        bookmarks: is_true(query.allow_watch_bookmarks.as_deref()),
+        timeout: query.timeout_seconds.map(Duration::from_secs),
+        table: as_table(headers, query),
+    };
+    let lines = stream::watch(shared, wanted)?;
+    Ok(([(header::CONTENT_TYPE, "application/json")], Body::from_stream(lines)).into_response())
+}
+
+fn list(store: &Store, target: &Target, query: &Query, headers: &HeaderMap) -> Answer {
+    let selector = query.selector(target)?;
+    let (version, objects) = store.list(target.kind);
+    let version = version.to_string();
+    let mine: Vec<&Value> = objects
+        .iter()
+        .map(AsRef::as_ref)
+        // Each API's selectors have its own names.
+        .filter(|object| match target.newer {
+            true => selector.matches(&target.shown(object)),
+            false => selector.matches(object),
+        })
+        .collect();
+    Ok(Json(match as_table(headers, query) {
+        Some(include) => table::of(target.kind, &mine, &version, include, Timestamp::now()),
+        None => json!({
+            "kind": format!("{}List", target.kind.name()), "apiVersion": target.api_version(),
+            "metadata": { "resourceVersion": version },
+            "items": mine.into_iter().map(|object| target.shown(object)).collect::<Vec<_>>(),
+        }),
+    })
+    .into_response())
+}
+
+fn get(store: &Store, target: &Target, name: &str, query: &Query, headers: &HeaderMap) -> Answer {
+    let object = store.get(target.kind, namespace(target), name)?;
+    Ok(Json(match as_table(headers, query) {
+        Some(include) => {
+            let version = object["metadata"]["resourceVersion"].as_str().unwrap_or_default();
+            table::of(target.kind, &[&object], version, include, Timestamp::now())
+        }
+        None => target.shown(&object),
+    })
+    .into_response())
+}
+
+fn create(store: &Store, target: &Target, headers: &HeaderMap, body: &[u8]) -> Answer {
+    content_type(headers, &["application/json"])?;
+    let Some(namespace) = &target.namespace else {
+        return Err(Failure::method("POST"));
+    };
+    let mut object = parse(body)?;
+    if target.newer {
+        object = events::to_core(object);
+        events::check_new(namespace, &object)?;
+    }
+    let made = store.create(target.kind, namespace, object)?;
+    Ok((StatusCode::CREATED, Json(target.shown(&made))).into_response())
+}
+
+fn replace(store: &Store, target: &Target, name: &str, headers: &HeaderMap, body: &[u8]) -> Answer {
+    content_type(headers, &["application/json"])?;
+    let new = parse(body)?;
+    let made =
+        store.update(target.kind, namespace(target), name, |object| take(target, object, new))?;
+    Ok(Json(target.shown(&made)).into_response())
+}
+
+fn patch(store: &Store, target: &Target, name: &str, headers: &HeaderMap, body: &[u8]) -> Answer {
+    // A strategic patch is taken as a merge patch: its lists replace instead of being merged.
+    content_type(
+        headers,
+        &["application/merge-patch+json", "application/strategic-merge-patch+json"],
+    )?;
+    let patch = parse(body)?;
+    let made = store.update(target.kind, namespace(target), name, |object| {
+        let mut new = target.shown(object);
+        merge(&mut new, &patch);
+        take(target, object, new)
+    })?;
+    Ok(Json(target.shown(&made)).into_response())
+}
+
+fn delete(store: &Store, target: &Target, name: &str, query: &Query, body: &[u8]) -> Answer {
+    let options = query.delete_options(body)?;
+    let left = store.delete(target.kind, namespace(target), name, &options)?;
+    // Pods come back as objects, whatever happened to them (`ReturnDeletedObject`).
+    let gone = || store.get(target.kind, namespace(target), name).is_err();
+    Ok(Json(if target.kind != Kind::Pod && gone() {
+        json!({
+            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
+            "details": {
+                "name": name, "kind": target.kind.resource(), "uid": left["metadata"]["uid"],
+            },
+        })
+    } else {
+        left
+    })
+    .into_response())
+}
+
+/// Takes over what came in the form of the request's API.
+fn take(target: &Target, object: &mut Value, mut new: Value) -> Result<(), Failure> {
+    if target.newer {
+        new = events::to_core(new);
+        events::check_change(object, &new)?;
+    }
+    change(object, new, target.status)
+}
+
+/// Takes over what a client may change: everything but the status, or the status alone, and never
+/// what the apiserver itself keeps in the metadata.
+fn change(object: &mut Value, mut new: Value, status: bool) -> Result<(), Failure> {
+    for field in ["uid", "resourceVersion"] {
+        let (given, known) = (&new["metadata"][field], &object["metadata"][field]);
+        if given.as_str().is_some_and(|text| !text.is_empty()) && given != known {
+            return Err(Failure::conflict(format!(
+                "the object has been modified: {field} is {known}, not {given}; \
+                 please apply your changes to the latest version and try again"
+            )));
+        }
+    }
+    if status {
+        object["status"] = new["status"].take();
+        return Ok(());
+    }
+    for field in [
+        "name",
+        "namespace",
+        "uid",
+        "resourceVersion",
+        "creationTimestamp",
+        "generation",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+    ] {
+        match &object["metadata"][field] {
+            Value::Null => {
+                if let Some(metadata) = new["metadata"].as_object_mut() {
+                    metadata.remove(field);
+                }
+            }
+            known => new["metadata"][field] = known.clone(),
+        }
+    }
+    new["kind"] = object["kind"].clone();
+    new["apiVersion"] = object["apiVersion"].clone();
+    if !object["status"].is_null() {
+        new["status"] = object["status"].clone();
+    }
+    *object = new;
+    Ok(())
+}
+
+/// JSON merge patch, RFC 7396, leaving out the directives of strategic patches (`$patch`, …).
+fn merge(target: &mut Value, patch: &Value) {
+    let Value::Object(patch) = patch else {
+        *target = patch.clone();
+        return;
+    };
+    if !target.is_object() {
+        *target = json!({});
+    }
+    for (field, value) in patch.iter().filter(|(field, _)| !field.starts_with('$')) {
+        if value.is_null() {
+            if let Some(target) = target.as_object_mut() {
+                target.remove(field);
+            }
+        } else {
+            merge(&mut target[field.as_str()], value);
+        }
+    }
+}
+
+fn content_type(headers: &HeaderMap, known: &[&str]) -> Result<(), Failure> {
+    let given = headers
+        .get(header::CONTENT_TYPE)
+        .map_or("application/json", |value| value.to_str().unwrap_or_default());
+    let essence = given.split(';').next().unwrap_or_default().trim();
+    if known.contains(&essence) { Ok(()) } else { Err(Failure::media_type(given)) }
+}
+
+fn parse(body: &[u8]) -> Result<Value, Failure> {
+    let value: Value =
+        serde_json::from_slice(body).map_err(|error| Failure::bad_request(error.to_string()))?;
+    if value.is_object() && (value["metadata"].is_object() || value["metadata"].is_null()) {
+        Ok(value)
+    } else {
+        Err(Failure::bad_request("the body is no object with metadata"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_merge_patch_removes_by_null_and_ignores_directives() {
+        let mut object = json!({ "a": { "b": 1, "c": 2 }, "d": [1, 2] });
+        merge(&mut object, &json!({ "a": { "b": null, "e": 3 }, "d": [3], "$patch": "x" }));
+        assert_eq!(object, json!({ "a": { "c": 2, "e": 3 }, "d": [3] }));
+    }
+
+    #[test]
+    fn a_client_cannot_change_what_the_apiserver_keeps() {
+        let mut object = json!({
+            "kind": "Pod", "apiVersion": "v1",
+            "metadata": { "name": "web", "uid": "u", "resourceVersion": "7" },
+            "spec": { "nodeName": "n" }, "status": { "phase": "Running" },
+        });
+        let before = object.clone();
+        let new = json!({
+            "metadata": { "name": "other", "deletionTimestamp": "2026-11-21T00:00:00Z" },
+            "spec": { "nodeName": "n" }, "status": { "phase": "Failed" },
+        });
+        change(&mut object, new.clone(), false).unwrap();
+        assert_eq!(object, before);
+        change(&mut object, new, true).unwrap();
+        assert_eq!(object["status"]["phase"], "Failed");
+        assert_eq!(object["metadata"], before["metadata"]);
+        let stale = json!({ "metadata": { "resourceVersion": "6" } });
+        assert_eq!(change(&mut object, stale, false).unwrap_err().code, 409);
+    }
+}

@@ -1,0 +1,187 @@
+//! A small Kubernetes apiserver: namespaces, nodes, pods and events (those by both of their APIs,
+//! core/v1 and events.k8s.io/v1), with get, list, watch, create,
+//! update, patch and delete, the real one's resource versions and its deletion arithmetic. Good
+//! enough for kube-rs and for kubectl (get, get -w, describe, delete). Plain HTTP on loopback, no
+//! authentication, everything in memory.
+//!
+//! ```text
+//! let apiserver = Apiserver::start(Options::default()).await?;
+//! apiserver.write_kubeconfig(&path)?;                     // for the agent and for kubectl
+//! let store = apiserver.store();                          // in-process, synchronous, cheap to clone
+//! store.create_pod(&pod)?;                                // gets uid, versions, defaults
+//! store.delete_pod("default", "web", &DeleteOptions { grace: Some(0), ..Default::default() })?;
+//! store.patch_status("default", "web", Some(&uid), |status| status.phase = Some("Running".into()))?;
+//!
+//! let mut wake = store.subscribe();                       // an in-process watch
+//! let (mut seen, pods) = store.list(Kind::Pod);
+//! while wake.changed().await.is_ok() {
+//!     for change in store.changes_since(seen)? {          // 410: list again
+//!         seen = change.version;
+//!     }
+//! }
+//! ```
+//!
+//! Namespaces are not checked: any name will do.
+
+mod deletion;
+mod discovery;
+mod events;
+mod failure;
+mod http;
+mod request;
+mod selector;
+mod store;
+mod stream;
+mod table;
+mod traffic;
+
+pub use failure::Failure;
+pub use store::{CONFIG_MIRROR, Change, ChangeType, DeleteOptions, Kind, PodObject, Store};
+pub use traffic::Traffic;
+
+use anyhow::{Context, Result};
+use axum::middleware;
+use serde_json::json;
+use std::{
+    fs,
+    net::{Ipv4Addr, SocketAddr},
+    path::Path,
+    time::Duration,
+};
+use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
+
+/// How to start it.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How many changes watches can go back before they get 410.
+    pub history: usize,
+    /// How often a watch that allows them gets a bookmark.
+    pub bookmark_every: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { history: 4096, bookmark_every: Duration::from_secs(10) }
+    }
+}
+
+/// How it is to fail, on request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Fault {
+    /// It does not.
+    #[default]
+    None,
+    /// Every request gets 503, and the watches under way end.
+    Unavailable,
+    /// Every watch that is asked for gets 410 Gone, and those under way end with it.
+    Expired,
+    /// Every answer with a body is garbage, and the watches under way end with garbage.
+    Garbage,
+}
+
+/// A running apiserver; it ends when this is dropped.
+#[derive(Debug)]
+pub struct Apiserver {
+    address: SocketAddr,
+    store: Store,
+    fault: watch::Sender<Fault>,
+    traffic: traffic::Counter,
+    server: JoinHandle<()>,
+}
+
+impl Apiserver {
+    /// Starts it on a free port of loopback, with the namespace `default`.
+    ///
+    /// # Errors
+    /// No port can be had.
+    pub async fn start(options: Options) -> Result<Apiserver> {
+        let store = Store::new(options.history);
+        let default = json!({ "metadata": { "name": "default" }, "status": { "phase": "Active" } });
+        store.create(Kind::Namespace, "", default)?;
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+            .await
+            .context("the lab's apiserver finds no port on 127.0.0.1")?;
+        let address = listener.local_addr()?;
+        let fault = watch::Sender::new(Fault::None);
+        let router = http::router(stream::Shared {
+            store: store.clone(),
+            fault: fault.subscribe(),
+            bookmark_every: options.bookmark_every,
+        });
+        let traffic = traffic::Counter::default();
+        let count = middleware::from_fn_with_state(traffic.clone(), traffic::count);
+        let router = router.layer(count);
+        let server = tokio::spawn(async move {
+            if let Err(error) = axum::serve(listener, router).await {
+                tracing::warn!("the lab's apiserver ended: {error}");
+            }
+        });
+        Ok(Apiserver { address, store, fault, traffic, server })
+    }
+
+    /// Such as `http://127.0.0.1:41213`.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Writes a kubeconfig for it.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn write_kubeconfig(&self, path: &Path) -> Result<()> {
+        write_kubeconfig(&self.url(), path)
+    }
+
+    /// Its objects.
+    pub fn store(&self) -> Store {
+        self.store.clone()
+    }
+
+    /// What was asked of it over HTTP, and answered, since the start.
+    pub fn traffic(&self) -> Traffic {
+        self.traffic.read()
+    }
+
+    /// How it fails, now and later.
+    pub fn fault(&self) -> watch::Receiver<Fault> {
+        self.fault.subscribe()
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Makes it fail from now on, or no longer.
+    pub fn set_fault(&self, fault: Fault) {
+        self.fault.send_replace(fault);
+    }
+}
+
+/// Writes a kubeconfig for whoever answers at this URL.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn write_kubeconfig(url: &str, path: &Path) -> Result<()> {
+    let config = json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{ "name": "lab", "cluster": { "server": url } }],
+        "users": [{ "name": "lab", "user": {} }],
+        "contexts": [{
+            "name": "lab",
+            "context": { "cluster": "lab", "user": "lab", "namespace": "default" },
+        }],
+        "current-context": "lab",
+    });
+    // JSON is YAML.
+    fs::write(path, serde_json::to_vec_pretty(&config)?)
+        .with_context(|| format!("cannot write {}", path.display()))
+}
+
+impl Drop for Apiserver {
+    fn drop(&mut self) {
+        // Connections have tasks of their own; their watches end with the fault's sender.
+        self.server.abort();
+    }
+}

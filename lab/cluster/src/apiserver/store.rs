@@ -1,0 +1,527 @@
+//! The objects, their one sequence of resource versions, and the changes of late.
+
+use super::{
+    deletion::{self, Effect},
+    failure::Failure,
+    selector::Selector,
+};
+use coroner_workload::page::boot_now;
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::core::v1::{Namespace, Node, ObjectReference, Pod},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+use serde_json::{Value, json};
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+use tokio::sync::watch;
+
+/// On a static pod's mirror: the UID of the static pod (pkg/kubelet/types/pod_update.go).
+pub const CONFIG_MIRROR: &str = "kubernetes.io/config.mirror";
+
+/// What the apiserver keeps.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Kind {
+    /// `namespaces`
+    Namespace,
+    /// `nodes`
+    Node,
+    /// `pods`
+    Pod,
+    /// `events`
+    Event,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Kind; 4] = [Kind::Namespace, Kind::Node, Kind::Pod, Kind::Event];
+
+    /// The plural of the path.
+    pub fn resource(self) -> &'static str {
+        match self {
+            Kind::Namespace => "namespaces",
+            Kind::Node => "nodes",
+            Kind::Pod => "pods",
+            Kind::Event => "events",
+        }
+    }
+
+    /// The object's `kind`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Namespace => "Namespace",
+            Kind::Node => "Node",
+            Kind::Pod => "Pod",
+            Kind::Event => "Event",
+        }
+    }
+
+    /// Whether it lives in a namespace.
+    pub fn is_namespaced(self) -> bool {
+        matches!(self, Kind::Pod | Kind::Event)
+    }
+}
+
+/// What happened to an object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ChangeType {
+    /// It is new.
+    Added,
+    /// It changed.
+    Modified,
+    /// It is gone.
+    Deleted,
+}
+
+impl ChangeType {
+    /// As a watch says it.
+    pub fn name(self) -> &'static str {
+        match self {
+            ChangeType::Added => "ADDED",
+            ChangeType::Modified => "MODIFIED",
+            ChangeType::Deleted => "DELETED",
+        }
+    }
+}
+
+/// One change.
+#[derive(Clone, Debug)]
+pub struct Change {
+    /// The resource version that it made.
+    pub version: u64,
+    /// Of what.
+    pub kind: Kind,
+    /// What happened.
+    pub change: ChangeType,
+    /// The object after it; of a deleted one the last state.
+    pub object: Arc<Value>,
+    /// The object before it, for selectors that it enters or leaves.
+    pub previous: Option<Arc<Value>>,
+}
+
+impl Change {
+    /// The change as a watch with this selector sees it, if it does.
+    pub(super) fn seen_by(&self, selector: &Selector) -> Option<ChangeType> {
+        let before = self.previous.as_ref().is_some_and(|object| selector.matches(object));
+        let after = selector.matches(&self.object) && self.change != ChangeType::Deleted;
+        match (before, after) {
+            (false, true) => Some(ChangeType::Added),
+            (true, true) => Some(ChangeType::Modified),
+            (true, false) => Some(ChangeType::Deleted),
+            (false, false) => None,
+        }
+    }
+}
+
+/// What a delete request may say.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct DeleteOptions {
+    /// gracePeriodSeconds; `None` takes the pod's own.
+    pub grace: Option<i64>,
+    /// preconditions.uid
+    pub uid: Option<String>,
+    /// preconditions.resourceVersion
+    pub resource_version: Option<String>,
+}
+
+/// The apiserver's objects. Cloning gives another handle on the same ones.
+#[derive(Clone, Debug)]
+pub struct Store {
+    inner: Arc<Mutex<Inner>>,
+    version: watch::Sender<u64>,
+}
+
+type Key = (Kind, String, String);
+
+#[derive(Debug)]
+struct Inner {
+    version: u64,
+    objects: BTreeMap<Key, Arc<Value>>,
+    history: VecDeque<Change>,
+    capacity: usize,
+    /// Changes up to and with this version are forgotten.
+    forgotten: u64,
+    /// Of every pod that there ever was, by the UID that the runtime knows: a test must not depend
+    /// on when somebody came to see a change.
+    pods: HashMap<String, PodObject>,
+}
+
+/// A pod's object, which exists or existed; times are ns of CLOCK_BOOTTIME.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PodObject {
+    /// The end of its grace, where its deletion was asked for: the earliest that it ever was.
+    pub deadline: Option<u64>,
+    /// When the object went.
+    pub gone: Option<u64>,
+}
+
+impl Store {
+    /// An empty one that remembers this many changes for watches.
+    pub fn new(history: usize) -> Store {
+        let inner = Inner {
+            version: 1,
+            objects: BTreeMap::new(),
+            history: VecDeque::new(),
+            capacity: history,
+            forgotten: 1,
+            pods: HashMap::new(),
+        };
+        Store { inner: Arc::new(Mutex::new(inner)), version: watch::Sender::new(1) }
+    }
+
+    /// Creates an object and gives it what the apiserver gives: uid, version, times, and to a pod
+    /// the defaults that matter here.
+    ///
+    /// # Errors
+    /// 409 if it exists, 422 without a name.
+    pub fn create(&self, kind: Kind, namespace: &str, object: Value) -> Result<Value, Failure> {
+        let mut object = complete(kind, namespace, object)?;
+        let mut inner = self.lock();
+        let key = key(kind, &object);
+        if inner.objects.contains_key(&key) {
+            return Err(Failure::exists(kind.resource(), &key.2));
+        }
+        let made = inner.put(kind, ChangeType::Added, &mut object, None);
+        self.publish(inner);
+        Ok(made)
+    }
+
+    /// One object.
+    ///
+    /// # Errors
+    /// 404.
+    pub fn get(&self, kind: Kind, namespace: &str, name: &str) -> Result<Arc<Value>, Failure> {
+        self.lock().find(kind, namespace, name)
+    }
+
+    /// The version of now, and all objects of a kind in all namespaces.
+    pub fn list(&self, kind: Kind) -> (u64, Vec<Arc<Value>>) {
+        let inner = self.lock();
+        let of_kind = inner.objects.iter().filter(|((other, ..), _)| *other == kind);
+        (inner.version, of_kind.map(|(_, object)| Arc::clone(object)).collect())
+    }
+
+    /// Changes an object. One without finalizers whose deletion waited for them goes.
+    ///
+    /// # Errors
+    /// 404, or what `change` says.
+    pub fn update(
+        &self,
+        kind: Kind,
+        namespace: &str,
+        name: &str,
+        change: impl FnOnce(&mut Value) -> Result<(), Failure>,
+    ) -> Result<Value, Failure> {
+        let mut inner = self.lock();
+        let old = inner.find(kind, namespace, name)?;
+        let mut new = Value::clone(&old);
+        change(&mut new)?;
+        validate(kind, &new)?;
+        if new == *old {
+            return Ok(new);
+        }
+        let unkept = deletion::is_kept(&old) && !deletion::is_kept(&new);
+        let waited = new["metadata"]["deletionGracePeriodSeconds"] == 0;
+        let made = if unkept && waited {
+            inner.put(kind, ChangeType::Deleted, &mut new, Some(old))
+        } else {
+            inner.put(kind, ChangeType::Modified, &mut new, Some(old))
+        };
+        self.publish(inner);
+        Ok(made)
+    }
+
+    /// Deletes an object as the real apiserver would; gives what is left of it.
+    ///
+    /// # Errors
+    /// 404, or 409 if a precondition is not met.
+    pub fn delete(
+        &self,
+        kind: Kind,
+        namespace: &str,
+        name: &str,
+        options: &DeleteOptions,
+    ) -> Result<Value, Failure> {
+        let mut inner = self.lock();
+        let old = inner.find(kind, namespace, name)?;
+        for (field, wanted) in
+            [("uid", &options.uid), ("resourceVersion", &options.resource_version)]
+        {
+            let found = old["metadata"][field].as_str().unwrap_or_default();
+            if let Some(wanted) = wanted.as_ref().filter(|wanted| *wanted != found) {
+                return Err(Failure::conflict(format!(
+                    "Precondition failed: {field} in precondition: {wanted}, in object: {found}"
+                )));
+            }
+        }
+        let now = Timestamp::now();
+        let mut new = Value::clone(&old);
+        let effect = if kind == Kind::Pod {
+            deletion::of_pod(&mut new, options.grace, now)
+        } else if deletion::is_kept(&old) && old["metadata"]["deletionTimestamp"].is_null() {
+            deletion::mark(&mut new, now, 0);
+            Effect::Goes { marked: true }
+        } else {
+            Effect::Goes { marked: false }
+        };
+        let mut left = old;
+        if matches!(effect, Effect::Waits | Effect::Goes { marked: true }) {
+            left = Arc::new(inner.put(kind, ChangeType::Modified, &mut new, Some(left)));
+        }
+        if matches!(effect, Effect::Goes { .. }) && !deletion::is_kept(&left) {
+            inner.put(kind, ChangeType::Deleted, &mut new, Some(Arc::clone(&left)));
+            left = Arc::new(new);
+        }
+        self.publish(inner);
+        Ok(Value::clone(&left))
+    }
+
+    /// Changes after a version, oldest first, and a receiver that wakes when there are more.
+    ///
+    /// # Errors
+    /// 410 if some of them are forgotten: list again.
+    pub fn changes_since(&self, version: u64) -> Result<Vec<Change>, Failure> {
+        let inner = self.lock();
+        if version < inner.forgotten {
+            return Err(Failure::expired(version, inner.forgotten));
+        }
+        Ok(inner.history.iter().filter(|change| change.version > version).cloned().collect())
+    }
+
+    /// Wakes at every change; its value is the newest version.
+    pub fn subscribe(&self) -> watch::Receiver<u64> {
+        self.version.subscribe()
+    }
+
+    /// What there is, or was, of the object of the pod with this UID; of a static pod it is the
+    /// mirror's. `None`: it never had one.
+    pub fn pod_object(&self, uid: &str) -> Option<PodObject> {
+        self.lock().pods.get(uid).copied()
+    }
+
+    /// Forgets all changes, so that every watch from an older version gets 410.
+    pub fn compact(&self) {
+        let mut inner = self.lock();
+        inner.history.clear();
+        inner.forgotten = inner.version;
+    }
+
+    fn publish(&self, inner: MutexGuard<'_, Inner>) {
+        let version = inner.version;
+        drop(inner);
+        self.version.send_if_modified(|known| {
+            let newer = version > *known;
+            *known = version.max(*known);
+            newer
+        });
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // Every change is made of whole objects: a panic elsewhere leaves nothing half done.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What the kubelet and the scenarios use, typed.
+impl Store {
+    /// Creates a pod in its namespace, or in `default`.
+    ///
+    /// # Errors
+    /// As [`Store::create`].
+    pub fn create_pod(&self, pod: &Pod) -> Result<Pod, Failure> {
+        let namespace = pod.metadata.namespace.as_deref().unwrap_or("default");
+        typed(&self.create(Kind::Pod, namespace, untyped(pod)?)?)
+    }
+
+    /// Creates a node.
+    ///
+    /// # Errors
+    /// As [`Store::create`].
+    pub fn create_node(&self, node: &Node) -> Result<Node, Failure> {
+        typed(&self.create(Kind::Node, "", untyped(node)?)?)
+    }
+
+    /// One pod.
+    ///
+    /// # Errors
+    /// 404.
+    pub fn get_pod(&self, namespace: &str, name: &str) -> Result<Pod, Failure> {
+        typed(self.get(Kind::Pod, namespace, name)?.as_ref())
+    }
+
+    /// Deletes a pod.
+    ///
+    /// # Errors
+    /// As [`Store::delete`].
+    pub fn delete_pod(
+        &self,
+        namespace: &str,
+        name: &str,
+        options: &DeleteOptions,
+    ) -> Result<Pod, Failure> {
+        typed(&self.delete(Kind::Pod, namespace, name, options)?)
+    }
+
+    /// Changes a pod's status, and nothing else of it.
+    ///
+    /// # Errors
+    /// 404; 409 if `uid` is given and another pod has that name now.
+    pub fn patch_status(
+        &self,
+        namespace: &str,
+        name: &str,
+        uid: Option<&str>,
+        change: impl FnOnce(&mut k8s_openapi::api::core::v1::PodStatus),
+    ) -> Result<Pod, Failure> {
+        let changed = self.update(Kind::Pod, namespace, name, |object| {
+            if uid.is_some_and(|uid| object["metadata"]["uid"] != uid) {
+                return Err(Failure::conflict(format!("pod {name:?} has another uid now")));
+            }
+            let mut status = typed::<Pod>(object)?.status.unwrap_or_default();
+            change(&mut status);
+            object["status"] = untyped(&status)?;
+            Ok(())
+        })?;
+        typed(&changed)
+    }
+}
+
+impl Inner {
+    fn find(&self, kind: Kind, namespace: &str, name: &str) -> Result<Arc<Value>, Failure> {
+        let key = (kind, namespace.to_owned(), name.to_owned());
+        let found = self.objects.get(&key).cloned();
+        found.ok_or_else(|| Failure::not_found(kind.resource(), name))
+    }
+
+    /// Makes the next version out of an object.
+    fn put(
+        &mut self,
+        kind: Kind,
+        change: ChangeType,
+        object: &mut Value,
+        previous: Option<Arc<Value>>,
+    ) -> Value {
+        self.version += 1;
+        object["metadata"]["resourceVersion"] = json!(self.version.to_string());
+        let stored = Arc::new(object.clone());
+        let key = key(kind, object);
+        if kind == Kind::Pod {
+            self.note_pod(change, object);
+        }
+        match change {
+            ChangeType::Deleted => self.objects.remove(&key),
+            ChangeType::Added | ChangeType::Modified => {
+                self.objects.insert(key, Arc::clone(&stored))
+            }
+        };
+        self.history.push_back(Change {
+            version: self.version,
+            kind,
+            change,
+            object: stored,
+            previous,
+        });
+        while self.history.len() > self.capacity {
+            if let Some(oldest) = self.history.pop_front() {
+                self.forgotten = oldest.version;
+            }
+        }
+        object.clone()
+    }
+}
+
+impl Inner {
+    fn note_pod(&mut self, change: ChangeType, object: &Value) {
+        let meta = &object["metadata"];
+        let mirrored = meta["annotations"][CONFIG_MIRROR].as_str();
+        let Some(uid) = mirrored.or(meta["uid"].as_str()) else { return };
+        let now = boot_now();
+        let deadline = meta["deletionTimestamp"].as_str().and_then(|at| at.parse().ok());
+        let deadline = deadline.map(|at: Timestamp| {
+            let left = at.as_nanosecond() - Timestamp::now().as_nanosecond();
+            now.saturating_add_signed(i64::try_from(left).unwrap_or_default())
+        });
+        let known = self.pods.entry(uid.to_owned()).or_default();
+        // The mirror of a static pod comes back under the same UID.
+        let deadlines = [known.deadline.filter(|_| known.gone.is_none()), deadline];
+        known.deadline = deadlines.into_iter().flatten().min();
+        known.gone = (change == ChangeType::Deleted).then_some(now);
+    }
+}
+
+fn key(kind: Kind, object: &Value) -> Key {
+    let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
+    (kind, text("namespace"), text("name"))
+}
+
+fn complete(kind: Kind, namespace: &str, mut object: Value) -> Result<Value, Failure> {
+    if !object.is_object() || !(object["metadata"].is_object() || object["metadata"].is_null()) {
+        return Err(Failure::bad_request("the body is no object with metadata"));
+    }
+    validate(kind, &object)?;
+    let uid = uuid::Uuid::new_v4().to_string();
+    let metadata = &mut object["metadata"];
+    if metadata["name"].as_str().is_none_or(str::is_empty) {
+        let Some(prefix) = metadata["generateName"].as_str().filter(|prefix| !prefix.is_empty())
+        else {
+            return Err(Failure::invalid("metadata.name: Required value"));
+        };
+        metadata["name"] = json!(format!("{prefix}{}", &uid[..5]));
+    }
+    if kind.is_namespaced() {
+        if metadata["namespace"].as_str().is_some_and(|given| given != namespace) {
+            return Err(Failure::bad_request("the namespace of the object is not the request's"));
+        }
+        metadata["namespace"] = json!(namespace);
+    }
+    metadata["uid"] = json!(uid);
+    metadata["creationTimestamp"] = json!(deletion::seconds(Timestamp::now()));
+    object["kind"] = json!(kind.name());
+    object["apiVersion"] = json!("v1");
+    if kind == Kind::Pod {
+        object["metadata"]["generation"] = json!(1);
+        for (field, value) in [
+            ("terminationGracePeriodSeconds", json!(30)),
+            ("restartPolicy", json!("Always")),
+            ("dnsPolicy", json!("ClusterFirst")),
+            ("schedulerName", json!("default-scheduler")),
+        ] {
+            if object["spec"][field].is_null() {
+                object["spec"][field] = value;
+            }
+        }
+        if object["status"]["phase"].is_null() {
+            object["status"]["phase"] = json!("Pending");
+        }
+    }
+    Ok(object)
+}
+
+/// Fields of the wrong type are refused, as by the real one; unknown ones are kept.
+fn validate(kind: Kind, object: &Value) -> Result<(), Failure> {
+    match kind {
+        Kind::Namespace => typed::<Namespace>(object).map(drop),
+        Kind::Node => typed::<Node>(object).map(drop),
+        Kind::Pod => typed::<Pod>(object).map(drop),
+        Kind::Event => typed::<EventFields>(object).map(drop),
+    }
+}
+
+/// What the lab looks at in an event: clients of every age leave out what its type demands.
+#[derive(serde::Deserialize)]
+struct EventFields {
+    #[serde(rename = "metadata", default)]
+    _metadata: ObjectMeta,
+    #[serde(rename = "involvedObject", default)]
+    _about: ObjectReference,
+}
+
+fn typed<T: serde::de::DeserializeOwned>(object: &Value) -> Result<T, Failure> {
+    T::deserialize(object).map_err(|error| Failure::bad_request(error.to_string()))
+}
+
+fn untyped(object: &impl serde::Serialize) -> Result<Value, Failure> {
+    serde_json::to_value(object).map_err(|error| Failure::bad_request(error.to_string()))
+}

@@ -1,0 +1,456 @@
+//! Plays scenarios: makes the pod, does what is to be done, waits for the agent's account.
+
+use crate::{
+    monitor::{ASKS_EVERY, Accounts, NOBODY_ASKS, Told, Watcher},
+    run::clock,
+};
+use anyhow::{Context as _, bail};
+use coroner_core::{
+    leak::{Leak, LeakKey},
+    report::{ContainerDeath, PodTermination},
+};
+use coroner_lab_cluster::{Cluster, container_of, remnants::Made};
+use coroner_lab_cluster::{
+    apiserver::Fault,
+    kubelet::{
+        START_FAILED,
+        housekeeping::{Held, Moment},
+        translate::PodId,
+    },
+    port::Port,
+    wait,
+};
+use coroner_lab_scenarios::{Act, NAMESPACE, Scenario, Site, Step, When, left::Things};
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    path::Path,
+    time::Duration,
+};
+
+/// A scenario while it is played.
+pub struct Playing<'a> {
+    pub scenario: &'a Scenario,
+    pub lab: &'a Cluster,
+    /// As the runtime knows it; of a scenario without one, a pod that is none.
+    pub pod: PodId,
+    /// Those that it took the place of: a static pod whose manifest changed is another one.
+    replaced: Vec<PodId>,
+    /// What it may leave behind.
+    pub things: Things,
+    /// What the agent told of its sandboxes before they were removed.
+    pub removed: BTreeMap<LeakKey, Leak>,
+    /// What was left by hand, beside sandboxes.
+    pub made: Vec<Made>,
+    /// Where its pod may listen.
+    port: Port,
+    /// The container ids that were seen, by name: another one is another life.
+    lives: HashMap<&'static str, String>,
+    /// The kubelet's housekeeping to come, and its holding still.
+    housekeeping: Option<Moment>,
+    held: Option<Held>,
+}
+
+/// How many late answers a report may have to wait for.
+const ANSWERS: u32 = 20;
+
+/// All that the agent said about a pod.
+pub struct Account {
+    /// Its lives, the oldest first.
+    pub lives: Vec<PodTermination>,
+    /// The deaths that belong to the end of none of them, the oldest first.
+    pub earlier: Vec<ContainerDeath>,
+    /// The deaths of its lives as they were first reported.
+    pub first: Vec<ContainerDeath>,
+}
+
+impl<'a> Playing<'a> {
+    /// Makes the scenario's pod, if it has one, and waits until it runs (or has run).
+    pub async fn begin(scenario: &'a Scenario, lab: &'a Cluster) -> anyhow::Result<Self> {
+        let port = Port::reserve()?;
+        let pod = if scenario.has_pod() {
+            let pod = scenario.pod(site(lab, &port));
+            let pod = if scenario.is_static() {
+                lab.kubelet().add_static(&pod)
+            } else {
+                lab.create(pod)?
+            };
+            PodId::of(&pod).context("the apiserver gave the pod no UID")?
+        } else {
+            PodId {
+                namespace: NAMESPACE.into(),
+                name: scenario.name.into(),
+                uid: uuid::Uuid::new_v4().to_string(),
+            }
+        };
+        let mut things = Things::default();
+        things.insert(&pod.uid);
+        let mut playing = Self {
+            scenario,
+            lab,
+            pod,
+            replaced: Vec::new(),
+            things,
+            removed: BTreeMap::new(),
+            made: Vec::new(),
+            port,
+            lives: HashMap::new(),
+            housekeeping: None,
+            held: None,
+        };
+        let first = scenario.steps.first().map(|step| step.when);
+        if scenario.has_pod() {
+            if first != Some(When::PostStart) {
+                playing
+                    .happens("the pod runs", |of| {
+                        of.object().map_or(Ok(false), |pod| has_started(&pod))
+                    })
+                    .await?;
+            }
+            for container in scenario.containers() {
+                playing.is_ready(container, 0).await?;
+            }
+            playing.note_lives();
+            // Its containers come and go, and the lists with them; a hook is over before a late list comes.
+            if !matches!(first, Some(When::Waits(..) | When::PostStart)) {
+                playing.is_listed().await;
+            }
+        }
+        Ok(playing)
+    }
+
+    /// Does what is to be done, each step in its time. Without `watcher` the agent has not yet
+    /// been started.
+    pub async fn act(&mut self, steps: &[Step], watcher: Option<&Watcher>) -> anyhow::Result<()> {
+        for step in steps {
+            match step.when {
+                When::After(time) => tokio::time::sleep(time).await,
+                When::PostStart => {
+                    self.happens("the postStart hook runs", |of| {
+                        let runs = |pod| of.lab.has_second_process(&pod, &of.pod.uid);
+                        Ok(of.object().is_some_and(runs))
+                    })
+                    .await?;
+                }
+                When::Handled(container) => {
+                    let log = self.pod.log_file(self.lab.logs(), container);
+                    self.happens("the stop signal is handled", |_| {
+                        Ok(lines(&log).iter().any(|line| line.event == "term"))
+                    })
+                    .await?;
+                }
+                When::PreStop(container) => {
+                    self.happens("the kubelet runs the preStop hook", |of| {
+                        let pod = of.object().context("the pod's object is gone")?;
+                        let id = container_of(&pod, container).map(|(id, _)| id);
+                        let stops = of.lab.kubelet().stops(&id.unwrap_or_default());
+                        Ok(stops.last().is_some_and(|stop| stop.hook_began.is_some()))
+                    })
+                    .await?;
+                }
+                When::Anew(container, time) => {
+                    self.happens("the container runs anew", |of| Ok(of.runs_anew(container)))
+                        .await?;
+                    self.note_lives();
+                    self.is_ready(container, self.restarts(container)).await?;
+                    self.is_listed().await;
+                    tokio::time::sleep(time).await;
+                }
+                When::Waits(container, reason) => {
+                    let what = format!("the status shows that {container} waits: {reason}");
+                    self.happens(&what, |of| Ok(of.waits(container).as_deref() == Some(reason)))
+                        .await?;
+                }
+                When::Housekeeping => {
+                    let moment = self.housekeeping.take().context("its cache was not read")?;
+                    self.held =
+                        wait::event("the kubelet does its housekeeping", moment.comes()).await?;
+                    self.held.as_ref().context("the kubelet does no housekeeping")?;
+                }
+                When::Leaked(class) => {
+                    let watcher = watcher.context("the agent has not started")?;
+                    self.leaked(class, watcher.accounts(), watcher.state().await).await?;
+                }
+                When::Told(reason) => {
+                    self.happens("the apiserver has the Event", |of| {
+                        Ok(of.lab.has_event(&of.pod.uid, reason.as_str()))
+                    })
+                    .await?;
+                }
+                When::Accounted(lives) => {
+                    let mut accounts =
+                        watcher.map(Watcher::accounts).context("the agent has not started")?;
+                    self.accounted(lives, &mut accounts).await?;
+                }
+                When::Judged(judgement) => {
+                    let mut accounts =
+                        watcher.map(Watcher::accounts).context("the agent has not started")?;
+                    let judged = accounts.wait_for(|told| told.detection_state == judgement);
+                    let what = format!("the agent says that judgement is {judgement}");
+                    wait::event(what, judged).await?.context(NOBODY_ASKS)?;
+                }
+            }
+            self.perform(step.act, watcher).await.with_context(|| format!("{:?}", step.act))?;
+            // What was held by the act is let go.
+            self.held = None;
+        }
+        Ok(())
+    }
+
+    /// Waits for the agent's account of the pod's end.
+    pub async fn account(&self, accounts: &mut Accounts) -> anyhow::Result<Account> {
+        self.accounted(self.scenario.expected.lives as usize, accounts).await?;
+        if self.lab.delays().any() {
+            let all_final = accounts.wait_for(|told| self.lives(told).all(|life| life.is_final));
+            // A report that is not final by then is compared as it is.
+            let _ = wait::event_within(self.limit(), "the report is final", all_final).await;
+        }
+        let told = accounts.borrow();
+        let lives: Vec<PodTermination> = self.lives(&told).cloned().collect();
+        let own: BTreeSet<_> =
+            lives.iter().flat_map(|life| &life.containers).map(|c| &c.id).collect();
+        let deaths = self.uids().filter_map(|uid| told.deaths.get(uid));
+        let deaths = deaths.flat_map(|deaths| deaths.iter().rev().cloned());
+        let (first, earlier) = deaths.partition(|death| own.contains(&death.id));
+        Ok(Account { lives, earlier, first })
+    }
+
+    /// Waits until the agent has told of the end of so many of its lives.
+    async fn accounted(&self, lives: usize, accounts: &mut Accounts) -> anyhow::Result<()> {
+        let settled = accounts.wait_for(|told| self.lives(told).count() >= lives);
+        let told = wait::event_within(self.limit(), "the agent's account", settled);
+        told.await?.context(NOBODY_ASKS)?;
+        Ok(())
+    }
+
+    /// The UIDs that it has had, the oldest first.
+    fn uids(&self) -> impl Iterator<Item = &str> {
+        self.replaced.iter().chain([&self.pod]).map(|pod| pod.uid.as_str())
+    }
+
+    /// Its lives of which the agent has told the end, the oldest first.
+    fn lives<'t>(&self, told: &'t Told) -> impl Iterator<Item = &'t PodTermination> {
+        let of = self.uids().filter_map(|uid| told.pods.get(uid));
+        of.flat_map(|lives| lives.iter().rev())
+    }
+
+    /// How long a report may take: with late sources also some answers for each scenario that is played at
+    /// the same time, for the agent has one call of each kind under way.
+    fn limit(&self) -> Duration {
+        let delays = self.lab.delays();
+        wait::LIMIT + ANSWERS * delays.apiserver.max(delays.runtime)
+    }
+
+    async fn perform(&mut self, act: Act, watcher: Option<&Watcher>) -> anyhow::Result<()> {
+        let (lab, name) = (self.lab, self.pod.name.clone());
+        let name = name.as_str();
+        let namesake = lab.pod(NAMESPACE, name);
+        let object = || namesake.clone().context("the pod's object is gone");
+        match act {
+            // Done by whoever plays this.
+            Act::StartAgent | Act::Wait => Ok(()),
+            Act::Delete { grace } => lab.delete(NAMESPACE, name, grace),
+            Act::Disrupt(disruption) => lab.disrupt(NAMESPACE, name, disruption),
+            Act::End(ending) => {
+                lab.kubelet().end(&self.pod.uid, ending);
+                Ok(())
+            }
+            Act::Kill { container, signal } => lab.kill(&object()?, container, signal),
+            Act::KillSandbox => lab.hand().kill_sandbox(&self.pod.uid).await,
+            Act::StopContainer { container, timeout } => {
+                lab.hand().stop_container(&object()?, container, timeout)
+            }
+            Act::StopSandbox => {
+                let _paused = lab.kubelet().pause(&self.pod.uid).await?;
+                lab.hand().stop_sandbox(&self.pod.uid).await
+            }
+            Act::KillTask { container, signal } => {
+                lab.kill_task(&object()?, container, signal).await
+            }
+            Act::LoseStatus { container } => lab.lose_status(&object()?, container).await,
+            Act::Exec { container, command } => {
+                lab.hand().exec(&object()?, container, command).await
+            }
+            Act::Freeze { container } => lab.freeze(&object()?, container),
+            Act::ChangeImage { container, image } => {
+                lab.change_image(NAMESPACE, name, container, image)
+            }
+            Act::Resize { container, cpu } => lab.resize(NAMESPACE, name, container, cpu),
+            Act::ChangeManifest => {
+                let mut changed = self.scenario.pod(site(lab, &self.port));
+                let annotations = changed.metadata.annotations.get_or_insert_default();
+                annotations.insert("coroner/changed".into(), "true".into());
+                lab.kubelet().remove_static(&self.pod.uid);
+                let changed = PodId::of(&lab.kubelet().add_static(&changed));
+                let changed = changed.context("the kubelet gave the pod no UID")?;
+                self.things.insert(&changed.uid);
+                self.replaced.push(std::mem::replace(&mut self.pod, changed));
+                Ok(())
+            }
+            Act::RemoveManifest => {
+                lab.kubelet().remove_static(&self.pod.uid);
+                Ok(())
+            }
+            Act::ReturnManifest => {
+                lab.kubelet().add_static(&self.scenario.pod(site(lab, &self.port)));
+                Ok(())
+            }
+            Act::KillRuntime => lab.kill_runtime().await,
+            Act::StartRuntime => lab.start_runtime().await,
+            Act::StopApiserver => {
+                lab.set_apiserver(Fault::Unavailable);
+                Ok(())
+            }
+            Act::StartApiserver => {
+                lab.set_apiserver(Fault::None);
+                Ok(())
+            }
+            Act::ReadRuntimeCache => {
+                self.housekeeping = Some(lab.read_runtime_cache(&self.pod.uid));
+                Ok(())
+            }
+            Act::IgnoreProbes => {
+                lab.kubelet().ignore_probes(&self.pod.uid);
+                Ok(())
+            }
+            Act::KeepContainers => {
+                lab.kubelet().keep_containers(&self.pod.uid);
+                Ok(())
+            }
+            Act::RunKubelet(version) => lab.run_kubelet(version),
+            Act::Leave(remnant) => {
+                if let Some(made) = lab.leave(remnant, &self.pod).await? {
+                    self.note_made(made);
+                }
+                Ok(())
+            }
+            Act::LoseBundles => {
+                self.note_made(lab.lose_bundles(&self.pod).await?);
+                Ok(())
+            }
+            Act::RemoveSandboxes => {
+                if let Some(watcher) = watcher {
+                    let accounts = watcher.accounts();
+                    self.note_told(&accounts.borrow());
+                }
+                lab.hand().remove_sandboxes(&self.pod.uid).await?;
+                if self.made.iter().any(|made| matches!(made, Made::Orphans(_))) {
+                    return Ok(()); // they are still in it
+                }
+                lab.hand().remove_cgroup(&self.pod.uid).await
+            }
+            Act::RemoveFinalizers => lab.remove_finalizers(NAMESPACE, name),
+            Act::FreezeForGood { container } => {
+                self.made.push(lab.freeze_for_good(&object()?, container).await?);
+                Ok(())
+            }
+            Act::Thaw => self.undo().await,
+            Act::BreakNetwork => lab.set_network(name, false).await,
+            Act::MendNetwork => lab.set_network(name, true).await,
+            Act::RestartAgent(flags) => {
+                watcher.context("the agent has not started")?.run(flags).await
+            }
+        }
+    }
+
+    fn note_made(&mut self, made: Made) {
+        made.names().into_iter().for_each(|name| self.things.insert(name));
+        self.made.push(made);
+    }
+
+    /// Takes away what was left by hand beside sandboxes.
+    pub async fn undo(&mut self) -> anyhow::Result<()> {
+        for made in self.made.drain(..) {
+            self.lab.hand().undo(made).await?;
+        }
+        Ok(())
+    }
+
+    /// The object, if it exists; of a static pod its mirror.
+    pub fn object(&self) -> Option<Pod> {
+        self.lab.pod(NAMESPACE, &self.pod.name)
+    }
+
+    fn note_lives(&mut self) {
+        let Some(pod) = self.object() else { return };
+        for name in self.scenario.expected.containers.keys().copied() {
+            if let Some((id, _)) = container_of(&pod, name) {
+                self.lives.insert(name, id);
+            }
+        }
+    }
+
+    fn runs_anew(&self, container: &str) -> bool {
+        let now = self.object().and_then(|pod| container_of(&pod, container));
+        now.is_some_and(|(id, runs)| runs && self.lives.get(container) != Some(&id))
+    }
+
+    fn restarts(&self, container: &str) -> u32 {
+        let status = self.status(container);
+        status.and_then(|one| one.restart_count.try_into().ok()).unwrap_or_default()
+    }
+
+    /// What the container waits for, by its status.
+    fn waits(&self, container: &str) -> Option<String> {
+        self.status(container)?.state?.waiting?.reason
+    }
+
+    fn status(&self, container: &str) -> Option<ContainerStatus> {
+        let status = self.object().and_then(|pod| pod.status).unwrap_or_default();
+        let mut all = status.container_statuses.into_iter().flatten();
+        all.find(|one| one.name == container)
+    }
+
+    pub async fn happens(
+        &self,
+        what: &str,
+        mut holds: impl FnMut(&Self) -> anyhow::Result<bool>,
+    ) -> anyhow::Result<()> {
+        wait::until(what, || Ok(holds(self)?.then_some(()))).await
+    }
+
+    /// Waits until the agent has had the time to learn from a late runtime what runs: a list is under way, and
+    /// only the next one has it. No pod ends that soon on a real node.
+    pub async fn is_listed(&self) {
+        tokio::time::sleep(listed(self.lab)).await;
+    }
+
+    /// Waits until the container's process says that it is ready to be signalled: it counts as
+    /// running before. `attempt`: how often it was restarted.
+    async fn is_ready(&self, container: &str, attempt: u32) -> anyhow::Result<()> {
+        let log = self.pod.log_of(self.lab.logs(), container, attempt);
+        let what = format!("{container} is ready to be signalled");
+        self.happens(&what, |_| Ok(lines(&log).iter().any(|line| line.event == "start"))).await
+    }
+}
+
+/// How long the runtime's lists take to show a container.
+fn listed(lab: &Cluster) -> Duration {
+    let delay = lab.delays().runtime;
+    if delay.is_zero() { delay } else { 2 * delay + ASKS_EVERY }
+}
+
+fn site<'a>(lab: &'a Cluster, port: &Port) -> Site<'a> {
+    Site { node: lab.node(), port: port.number(), listed: listed(lab) }
+}
+
+fn has_started(pod: &Pod) -> anyhow::Result<bool> {
+    let Some(status) = &pod.status else { return Ok(false) };
+    if status.reason.as_deref() == Some(START_FAILED) {
+        bail!("the pod did not start: {}", status.message.as_deref().unwrap_or_default());
+    }
+    Ok(!matches!(status.phase.as_deref(), None | Some("Pending")))
+}
+
+pub(super) fn pod_id(timeline: &PodTermination) -> PodId {
+    PodId {
+        namespace: timeline.pod.namespace.clone(),
+        name: timeline.pod.name.clone(),
+        uid: timeline.pod.uid.as_str().into(),
+    }
+}
+
+/// What a workload has told on its log, if there is one yet.
+pub(super) fn lines(log: &Path) -> Vec<clock::Line> {
+    clock::lines(&std::fs::read_to_string(log).unwrap_or_default())
+}

@@ -1,0 +1,237 @@
+//! coroner as the pod that its DaemonSet asks for, in a real containerd: read from the manifests as
+//! kubectl renders them, not copied. Needs root, containerd, runc, the static workload, kubectl, and
+//! the image (`cargo xtask test deploy` makes and names them).
+
+mod node;
+mod pod;
+
+use crate::{manifest, tools::Tool};
+use anyhow::{Context as _, Result, anyhow, ensure};
+use coroner_lab_cluster::{containerd, containerd::Options};
+use coroner_lab_scenarios::{self as scenario};
+use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::Container};
+use node::{Deployed, Node};
+use rustix::thread::CapabilitySet;
+use std::{
+    collections::BTreeSet,
+    env, fs,
+    path::{Path, PathBuf},
+};
+
+fn workspace() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// What a variable names, or where it is built.
+fn built(variable: &str, otherwise: PathBuf) -> PathBuf {
+    env::var_os(variable).map_or(otherwise, PathBuf::from)
+}
+
+fn daemon_set(kustomization: &str) -> Result<DaemonSet> {
+    let directory = workspace().join("deploy").join(kustomization);
+    let objects = manifest::render(&Tool::Kubectl.find()?, &directory)?;
+    manifest::daemon_set(&objects).cloned()
+}
+
+fn container(set: &mut DaemonSet) -> Result<&mut Container> {
+    let spec = set.spec.template.spec.as_mut().context("the pods have no spec")?;
+    spec.containers.first_mut().context("the pods have no container")
+}
+
+fn capabilities(set: &mut DaemonSet) -> Result<&mut Vec<String>> {
+    let context = container(set)?.security_context.as_mut();
+    let capabilities = context.and_then(|context| context.capabilities.as_mut());
+    capabilities.and_then(|all| all.add.as_mut()).context("no capabilities are added")
+}
+
+/// A node with the DaemonSet's image: the machine's own containerd on cgroup v2, unless `with` says
+/// otherwise.
+async fn node(
+    directory: &Path,
+    set: &mut DaemonSet,
+    with: impl FnOnce(&mut Options) -> Result<()>,
+) -> Result<Node> {
+    ensure!(rustix::process::geteuid().is_root(), "the lab needs root: run this with sudo");
+    let workload = Path::new(env!("CARGO_BIN_EXE_coroner-lab")).with_file_name("workload");
+    let mut options = Options::new(directory.join("w"), built("CORONER_LAB_WORKLOAD", workload));
+    with(&mut options)?;
+    let archive = built("CORONER_IMAGE", workspace().join("target/image/coroner.tar"));
+    let image = container(set)?.image.clone().context("the container has no image")?;
+    Node::start(options, &archive, &image).await
+}
+
+fn directory() -> Result<tempfile::TempDir> {
+    // A socket's path is short.
+    Ok(tempfile::Builder::new().prefix("cds").tempdir_in("/tmp")?)
+}
+
+/// A line of /proc/PID/status.
+fn status(pid: i32, key: &str) -> Result<String> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
+    Ok(line.with_context(|| format!("no {key} in /proc/{pid}/status"))?.trim().to_owned())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_pod_measures_with_no_more_than_the_manifest_gives_it() -> Result<()> {
+    let (directory, mut set) = (directory()?, daemon_set("base")?);
+    let node = node(directory.path(), &mut set, |_| Ok(())).await?;
+    let tried = async {
+        let older = node.run(&set).await?;
+        let deployed = node.run(&set).await?;
+        deployed.ready().await?;
+        is_confined(&deployed, capabilities(&mut set)?)?;
+        lets_go(&deployed, older).await?;
+        measures(&deployed).await?;
+        let answer = deployed.readiness().await?;
+        ensure!(answer.ok && !answer.text.contains("FAILING"), "after that: {}", answer.text);
+        deployed.end().await?;
+
+        each_capability_is_missed(&node, &mut set).await?;
+        the_profile_that_is_shipped_lets_it_work(&node, &mut set).await
+    }
+    .await;
+    node.stop().await?;
+    tried
+}
+
+/// The kernel agrees with the manifest.
+fn is_confined(deployed: &Deployed<'_>, capabilities: &[String]) -> Result<()> {
+    let pid = deployed.pid()?;
+    let bits = capabilities.iter().try_fold(CapabilitySet::empty(), |all, name| {
+        let one = CapabilitySet::from_name(name).with_context(|| format!("no capability {name}"));
+        one.map(|one| all | one)
+    })?;
+    ensure!(status(pid, "CapBnd")? == format!("{:016x}", bits.bits()), "{capabilities:?}");
+    for (key, wanted) in [("NoNewPrivs", "1"), ("Seccomp", "2"), ("Uid", "0\t0\t0\t0")] {
+        let found = status(pid, key)?;
+        ensure!(found == wanted, "{key} is {found:?}, not {wanted:?}");
+    }
+    ensure!(status(pid, "NSpid")? == pid.to_string(), "it is in the host's PID namespace");
+    let mounts = fs::read_to_string(format!("/proc/{pid}/mountinfo"))?;
+    for (at, follows) in [("/", false), ("/run/containerd", true), ("/sys/fs/cgroup", true)] {
+        // proc_pid_mountinfo(5): the mount point is the fifth field, its options the sixth; then
+        // what it is a slave of.
+        let mut of = mounts.lines().filter(|line| line.split(' ').nth(4) == Some(at));
+        let line = of.next_back().with_context(|| format!("{at} is not mounted"))?;
+        let options = line.split(' ').nth(5).unwrap_or_default();
+        ensure!(options.split(',').any(|option| option == "ro"), "{at} is mounted {options}");
+        ensure!(!follows || line.contains(" master:"), "{at} does not follow the host's: {line}");
+    }
+    Ok(())
+}
+
+/// Deaths are told as any agent of the lab tells them: verdict, phases, findings.
+async fn measures(deployed: &Deployed<'_>) -> Result<()> {
+    let names = ["handles-sigterm", "sigterm-ignored"].map(str::to_owned);
+    let scenarios = scenario::choose(&names, None).map_err(|unknown| anyhow!("{unknown}"))?;
+    let played = scenarios.iter().map(|scenario| deployed.plays(scenario));
+    for outcome in futures::future::join_all(played).await {
+        let said = outcome.disagreements.join("; ");
+        ensure!(outcome.ok && outcome.timeline.is_some(), "{}: {said}", outcome.scenario);
+    }
+    Ok(())
+}
+
+/// The file systems of containers are mounted below the runtime's directory. What was there when the
+/// pod started is here too; it must go when the host's goes, or the disk of every container of that
+/// time would be in use for as long as this pod lives. (Where nothing is propagated, the kernel does
+/// that when the directory is removed: `detach_mounts`, fs/namespace.c.)
+async fn lets_go(deployed: &Deployed<'_>, older: Deployed<'_>) -> Result<()> {
+    let pid = deployed.pid()?;
+    let before = root_file_systems(pid)?;
+    ensure!(before.len() >= 4, "the older pod's file systems are not seen: {before:?}");
+    older.end().await?;
+    let after = root_file_systems(pid)?;
+    // Its own and its sandbox'.
+    ensure!(after.len() == 2, "still mounted in the agent's pod: {after:?}");
+    Ok(())
+}
+
+/// Where a process sees containers' root file systems; its own is seen twice.
+fn root_file_systems(pid: i32) -> Result<BTreeSet<String>> {
+    let mounts = fs::read_to_string(format!("/proc/{pid}/mountinfo"))?;
+    let points = mounts.lines().filter_map(|line| line.split(' ').nth(4));
+    let below = points.filter(|at| at.starts_with("/run/containerd/") && at.ends_with("/rootfs"));
+    Ok(below.map(str::to_owned).collect())
+}
+
+/// Each is needed: without it /readyz names it.
+async fn each_capability_is_missed(node: &Node, set: &mut DaemonSet) -> Result<()> {
+    let all = capabilities(set)?.clone();
+    for one in &all {
+        capabilities(set)?.retain(|other| other != one);
+        let deployed = node.run(set).await.with_context(|| format!("without {one}"))?;
+        let answer = deployed.readiness().await?;
+        deployed.end().await?;
+        let named = format!("CAP_{one} is missing");
+        ensure!(answer.text.contains(&named), "without {one}: {}", answer.text);
+        for other in all.iter().filter(|other| *other != one) {
+            let named = format!("CAP_{other} is missing");
+            ensure!(!answer.text.contains(&named), "without {one}: {}", answer.text);
+        }
+        *capabilities(set)? = all.clone();
+    }
+    Ok(())
+}
+
+/// Where the runtime's own seccomp profile does not let bpf(2) through, as CRI-O's.
+async fn the_profile_that_is_shipped_lets_it_work(node: &Node, set: &mut DaemonSet) -> Result<()> {
+    let mut crio = daemon_set("overlays/crio")?;
+    let context = container(&mut crio)?.security_context.clone();
+    let profile = context.as_ref().and_then(|context| context.seccomp_profile.clone());
+    let name = profile.and_then(|profile| profile.localhost_profile).context("no profile")?;
+    let shipped = workspace().join("deploy/seccomp").join(&name);
+    node.install_seccomp_profile(&shipped, &name)?;
+    container(set)?.security_context = context;
+    let deployed = node.run(set).await?;
+    deployed.ready().await?;
+    ensure!(status(deployed.pid()?, "Seccomp")? == "2");
+    deployed.end().await
+}
+
+/// The default seccomp profile of each lets bpf(2) through with CAP_BPF alone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_is_ready_with_every_containerd() -> Result<()> {
+    for version in ["1.7", "2"] {
+        let (directory, mut set) = (directory()?, daemon_set("base")?);
+        let with = |options: &mut Options| {
+            options.containerd = containerd::find(version, &containerd::tools())?;
+            Ok(())
+        };
+        let node = node(directory.path(), &mut set, with).await?;
+        let tried = async {
+            let deployed = node.run(&set).await?;
+            let answer = deployed.ready().await?;
+            ensure!(status(deployed.pid()?, "Seccomp")? == "2");
+            let named = format!("containerd {version}");
+            ensure!(answer.text.contains(&named), "not {named}: {}", answer.text);
+            deployed.end().await
+        };
+        let tried = tried.await.with_context(|| format!("containerd {version}"));
+        node.stop().await?;
+        tried?;
+    }
+    Ok(())
+}
+
+/// Where the hierarchies are v1's, whose mounts are below the one that is read-only.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_is_ready_on_cgroup_v1() -> Result<()> {
+    let (directory, mut set) = (directory()?, daemon_set("overlays/cgroup-v1")?);
+    let with = |options: &mut Options| {
+        options.hierarchy = containerd::Hierarchy::Legacy;
+        Ok(())
+    };
+    let node = node(directory.path(), &mut set, with).await?;
+    let tried = async {
+        let deployed = node.run(&set).await?;
+        let answer = deployed.ready().await?;
+        let named = "hooks on v1 memory at /sys/fs/cgroup/memory";
+        ensure!(answer.text.contains(named), "{}", answer.text);
+        deployed.end().await
+    };
+    let tried = tried.await;
+    node.stop().await?;
+    tried
+}

@@ -1,0 +1,247 @@
+//! coroner as it is deployed: its image, run by the lab's kubelet in the lab's containerd as the pod
+//! that its DaemonSet asks for, with exactly the capabilities, mounts, user, namespaces and arguments
+//! of the manifest. What a cluster would add is added (see [`pod`]); of the manifest one word is
+//! another: the lab's node is a mount namespace on somebody else's machine, whose first process is
+//! not the node's.
+
+use super::pod;
+use anyhow::{Context as _, Result, bail, ensure};
+use axum::http::StatusCode;
+use coroner::config::args::DEFAULT_API_PORT;
+use coroner_lab_cluster::{
+    Cluster, containerd,
+    kubelet::{security::SECCOMP_PROFILES, translate::PodId},
+    network::Forward,
+    tidy, wait,
+};
+use coroner_lab_harness::{
+    agent::{self, Http},
+    ground_truth::GroundTruth,
+    monitor::{THRESHOLD, Watcher},
+    run::{outcome::Outcome, scenario},
+    work::work_directory,
+};
+use coroner_lab_scenarios::Scenario;
+use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::Pod};
+use std::{
+    net::{IpAddr, Ipv4Addr},
+    path::{Path, PathBuf},
+};
+
+/// In the work directory: what pods are told of the apiserver.
+const CREDENTIALS: &str = "credentials";
+
+/// A node on which the image is.
+pub(crate) struct Node {
+    lab: Cluster,
+    work: PathBuf,
+}
+
+/// A pod of the DaemonSet whose agent answers.
+pub(crate) struct Deployed<'a> {
+    node: &'a Node,
+    id: PodId,
+    probes: pod::Probes,
+    http: Http,
+    /// Its API, as `kubectl port-forward` reaches it.
+    api: Http,
+    // Connections end with these.
+    _forwards: [Forward; 2],
+}
+
+/// What a probe of the kubelet's would see.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Answer {
+    /// The probe succeeds.
+    pub(crate) ok: bool,
+    /// What was said.
+    pub(crate) text: String,
+}
+
+impl Node {
+    /// Brings the lab up and imports the archive of the image of this name.
+    ///
+    /// # Errors
+    /// As [`containerd::Containerd::start`]; or the archive holds no such image.
+    pub(crate) async fn start(
+        options: containerd::Options,
+        archive: &Path,
+        image: &str,
+    ) -> Result<Self> {
+        ensure!(
+            archive.is_file(),
+            "{} is not there: build the image (cargo xtask image)",
+            archive.display()
+        );
+        let work = work_directory(&options.work)?;
+        let options = containerd::Options { work: work.clone(), ..options };
+        let lab = Cluster::start(options, &|_| ()).await?;
+        let node = Self { lab, work };
+        let credentials = pod::write_credentials(node.lab.service(), &node.credentials());
+        match node.lab.import(archive, image).await.and(credentials) {
+            Ok(()) => Ok(node),
+            Err(error) => {
+                node.stop().await?;
+                Err(error)
+            }
+        }
+    }
+
+    /// Puts a seccomp profile where the node's kubelet takes those of the type Localhost from.
+    ///
+    /// # Errors
+    /// It cannot be copied.
+    pub(crate) fn install_seccomp_profile(&self, file: &Path, name: &str) -> Result<()> {
+        let profiles = self.lab.host_root().join(SECCOMP_PROFILES.trim_start_matches('/'));
+        std::fs::create_dir_all(&profiles)
+            .and_then(|()| std::fs::copy(file, profiles.join(name)))
+            .with_context(|| format!("cannot copy {} onto the node", file.display()))?;
+        Ok(())
+    }
+
+    fn credentials(&self) -> PathBuf {
+        self.work.join(CREDENTIALS)
+    }
+
+    /// Runs the DaemonSet's pod, until its agent answers.
+    ///
+    /// # Errors
+    /// The pod does not start, or nobody answers at its liveness probe; the error carries what the
+    /// container has logged.
+    pub(crate) async fn run(&self, set: &DaemonSet) -> Result<Deployed<'_>> {
+        let probes = pod::probes(set)?;
+        let made = self.lab.create(pod::of(set, &self.lab, &self.credentials())?)?;
+        let id = PodId::of(&made).context("the apiserver gave the pod no UID")?;
+        let network = self.wait(&id, "a sandbox", || self.lab.network(&id.uid)).await?;
+        let ip = self.wait(&id, "an address", async || Ok(self.ip(&id))).await?;
+        let metrics = (ip, probes.port).into();
+        let into = Forward::into_network(self.lab.node_network().await, metrics).await?;
+        // The API is on the pod's loopback, and read as by `kubectl port-forward`.
+        let loopback = (Ipv4Addr::LOCALHOST, DEFAULT_API_PORT).into();
+        let api = Forward::into_network(network, loopback).await?;
+        let (http, api_http) = (Http::new(into.address), Http::new(api.address));
+        let deployed =
+            Deployed { node: self, id, probes, http, api: api_http, _forwards: [into, api] };
+        let answers = || async {
+            Ok(deployed.probe(&deployed.probes.liveness).await.ok().filter(|answer| answer.ok))
+        };
+        self.wait(&deployed.id, "an answer of the liveness probe", answers).await?;
+        Ok(deployed)
+    }
+
+    /// The pod's address, once it has one.
+    fn ip(&self, id: &PodId) -> Option<IpAddr> {
+        self.lab.pod(&id.namespace, &id.name)?.status?.pod_ip?.parse().ok()
+    }
+
+    /// Waits until there is one, as long as the pod can still come to it.
+    async fn wait<T, F: Future<Output = Result<Option<T>>>>(
+        &self,
+        id: &PodId,
+        what: &str,
+        look: impl Fn() -> F,
+    ) -> Result<T> {
+        let looking = wait::asking(what, async || {
+            if let Some(found) = look().await? {
+                return Ok(Some(found));
+            }
+            let object = self.lab.pod(&id.namespace, &id.name).context("the pod is gone")?;
+            match failure(&object) {
+                Some(why) => bail!("the pod has failed: {why}"),
+                None => Ok(None),
+            }
+        });
+        looking.await.with_context(|| {
+            let log = id.log_file(self.lab.logs(), pod::CONTAINER);
+            format!("the log of {}:\n{}", id.name, agent::tail(&log, 15))
+        })
+    }
+
+    /// Takes everything down; what remains is an error.
+    ///
+    /// # Errors
+    /// As [`containerd::Containerd::stop`].
+    pub(crate) async fn stop(self) -> Result<()> {
+        let stopped = self.lab.stop().await;
+        let _ = std::fs::remove_file(self.work.join(CREDENTIALS));
+        tidy(&self.work);
+        // Somebody else's files may be in it; then it stays.
+        let _ = std::fs::remove_dir(&self.work);
+        stopped
+    }
+}
+
+/// Why a pod will not come to anything.
+fn failure(pod: &Pod) -> Option<String> {
+    let status = pod.status.as_ref()?;
+    let over = matches!(status.phase.as_deref(), Some("Failed" | "Succeeded"));
+    let ended = status.container_statuses.iter().flatten().find_map(|container| {
+        let of = |state: Option<&k8s_openapi::api::core::v1::ContainerState>| {
+            state?.terminated.as_ref().map(|end| format!("it ended with {}", end.exit_code))
+        };
+        of(container.state.as_ref()).or_else(|| of(container.last_state.as_ref()))
+    });
+    ended.or_else(|| over.then(|| status.message.clone().unwrap_or_default()))
+}
+
+impl Deployed<'_> {
+    /// What the readiness probe sees.
+    ///
+    /// # Errors
+    /// Nobody answers.
+    pub(crate) async fn readiness(&self) -> Result<Answer> {
+        self.probe(&self.probes.readiness).await
+    }
+
+    /// Waits until the readiness probe succeeds.
+    ///
+    /// # Errors
+    /// It does not; the error carries what it said last.
+    pub(crate) async fn ready(&self) -> Result<Answer> {
+        let ready = || async { Ok(self.readiness().await.ok().filter(|answer| answer.ok)) };
+        match self.node.wait(&self.id, "readiness", ready).await {
+            Ok(answer) => Ok(answer),
+            Err(error) => {
+                let said = self.readiness().await.map(|answer| answer.text);
+                Err(error.context(format!("the readiness probe says {said:?}")))
+            }
+        }
+    }
+
+    async fn probe(&self, path: &str) -> Result<Answer> {
+        let (status, body) = self.http.page(path).await?;
+        let text = String::from_utf8_lossy(&body).into_owned();
+        // As the kubelet's prober: anything below 400.
+        Ok(Answer { ok: status < StatusCode::BAD_REQUEST, text })
+    }
+
+    /// The first process of its container, as the host numbers it.
+    ///
+    /// # Errors
+    /// It has none.
+    pub(crate) fn pid(&self) -> Result<i32> {
+        self.node.lab.main_pid(&self.id, pod::CONTAINER)
+    }
+
+    /// Plays a scenario on the node and compares what this agent says of it with what is expected.
+    pub(crate) async fn plays(&self, scenario: &Scenario) -> Outcome {
+        let (lab, truth) = (&self.node.lab, GroundTruth::of(&self.node.lab, THRESHOLD));
+        let watcher = Watcher::onlooker(self.api.clone(), lab.name().await);
+        let outcome = scenario::from_begin_to_end(scenario, lab, &watcher, &truth, None).await;
+        watcher.stop().await;
+        outcome
+    }
+
+    /// Deletes the pod, and waits until its object is gone.
+    ///
+    /// # Errors
+    /// It stays.
+    pub(crate) async fn end(self) -> Result<()> {
+        let (lab, id) = (&self.node.lab, &self.id);
+        lab.delete(&id.namespace, &id.name, None)?;
+        wait::until("the agent's pod ends", || {
+            Ok(lab.pod(&id.namespace, &id.name).is_none().then_some(()))
+        })
+        .await
+    }
+}

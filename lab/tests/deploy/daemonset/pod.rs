@@ -1,0 +1,124 @@
+//! The pod that the DaemonSet controller would make for a node, and what a cluster adds to every
+//! pod.
+
+use anyhow::{Context as _, Result};
+use coroner_lab_cluster::{Cluster, apiserver::write_kubeconfig};
+use k8s_openapi::{
+    api::{
+        apps::v1::DaemonSet,
+        core::v1::{Container, EnvVar, HostPathVolumeSource, Pod, Probe, Volume, VolumeMount},
+    },
+    apimachinery::pkg::util::intstr::IntOrString,
+};
+use serde_json::Value;
+use std::{fs, net::SocketAddr, path::Path};
+
+/// The container whose agent is asked.
+pub(super) const CONTAINER: &str = "coroner";
+
+/// Where a pod finds its credentials for the apiserver.
+const CREDENTIALS: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+
+/// How the node's first process is named in the manifest.
+const HOST_ROOT: &str = "/proc/1/root";
+
+/// Where the agent makes its socket on the node, which the lab does not touch.
+const SOCKET: &str = "/run/coroner";
+
+/// Writes what the pod gets to know of the apiserver: a kubeconfig for its service, and as its authority a
+/// bundle of no certificates. Without any the client looks for the system's, of which the image has
+/// none; in a cluster the authority comes with the token.
+pub(super) fn write_credentials(service: SocketAddr, to: &Path) -> Result<()> {
+    write_kubeconfig(&format!("http://{service}"), to)?;
+    let mut config: Value = serde_json::from_slice(&fs::read(to)?)?;
+    config["clusters"][0]["cluster"]["certificate-authority-data"] = "Cg==".into(); // a newline
+    fs::write(to, config.to_string()).with_context(|| format!("cannot write {}", to.display()))
+}
+
+/// Where the kubelet would ask whether the agent is well.
+#[derive(Clone, Debug)]
+pub(super) struct Probes {
+    pub(super) port: u16,
+    pub(super) liveness: String,
+    pub(super) readiness: String,
+}
+
+/// Of the DaemonSet's container.
+pub(super) fn probes(set: &DaemonSet) -> Result<Probes> {
+    let container = container(set)?;
+    let of = |probe: &Option<Probe>, name: &str| -> Result<(String, u16)> {
+        let http = probe.as_ref().and_then(|probe| probe.http_get.as_ref());
+        let http = http.with_context(|| format!("there is no {name} probe by HTTP"))?;
+        let number = match &http.port {
+            IntOrString::Int(number) => Some(*number),
+            IntOrString::String(name) => container
+                .ports
+                .iter()
+                .flatten()
+                .find(|port| port.name.as_ref() == Some(name))
+                .map(|port| port.container_port),
+        };
+        let port = number.and_then(|number| u16::try_from(number).ok());
+        let port = port.with_context(|| format!("the {name} probe's port is none"))?;
+        Ok((http.path.clone().unwrap_or_default(), port))
+    };
+    let (liveness, port) = of(&container.liveness_probe, "liveness")?;
+    let (readiness, _) = of(&container.readiness_probe, "readiness")?;
+    Ok(Probes { port, liveness, readiness })
+}
+
+/// The DaemonSet's container.
+fn container(set: &DaemonSet) -> Result<&Container> {
+    let spec = set.spec.template.spec.as_ref();
+    spec.and_then(|spec| spec.containers.iter().find(|one| one.name == CONTAINER))
+        .with_context(|| format!("the DaemonSet has no container {CONTAINER}"))
+}
+
+/// As the controller makes it for the lab's node; with credentials, as the admission of service
+/// accounts adds them; and with another name of the node's first process.
+pub(super) fn of(set: &DaemonSet, lab: &Cluster, credentials: &Path) -> Result<Pod> {
+    let template = set.spec.template.clone();
+    let mut pod = Pod {
+        metadata: template.metadata.unwrap_or_default(),
+        spec: template.spec,
+        ..Default::default()
+    };
+    let owner = set.metadata.name.as_deref().unwrap_or_default();
+    let suffix: String = std::iter::repeat_with(fastrand::lowercase).take(5).collect();
+    pod.metadata.name = Some(format!("{owner}-{suffix}"));
+    pod.metadata.namespace = set.metadata.namespace.clone();
+    let spec = pod.spec.as_mut().context("the DaemonSet's pods have no spec")?;
+    spec.node_name = Some(lab.node().into());
+    spec.volumes.get_or_insert_default().push(Volume {
+        name: "kube-api-access".into(),
+        host_path: Some(HostPathVolumeSource {
+            path: credentials.display().to_string(),
+            ..Default::default()
+        }),
+        ..Default::default()
+    });
+    for volume in spec.volumes.iter_mut().flatten() {
+        if let Some(host) = volume.host_path.as_mut().filter(|host| host.path == SOCKET) {
+            host.path = credentials.with_file_name("socket").display().to_string();
+        }
+    }
+    let kubeconfig = format!("{CREDENTIALS}/kubeconfig");
+    for container in &mut spec.containers {
+        container.volume_mounts.get_or_insert_default().push(VolumeMount {
+            name: "kube-api-access".into(),
+            mount_path: kubeconfig.clone(),
+            read_only: Some(true),
+            ..Default::default()
+        });
+        // The lab's apiserver has no TLS, which the client insists on where it finds a token.
+        container.env.get_or_insert_default().push(EnvVar {
+            name: "KUBECONFIG".into(),
+            value: Some(kubeconfig.clone()),
+            ..Default::default()
+        });
+        for value in container.env.iter_mut().flatten().filter_map(|one| one.value.as_mut()) {
+            *value = value.replace(HOST_ROOT, &lab.host_root().display().to_string());
+        }
+    }
+    Ok(pod)
+}
