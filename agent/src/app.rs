@@ -358,7 +358,7 @@ fn start_adapters(
     let defaults = host::Options::new(&sources.cri.host_root, &cgroup_root);
     let host = host::Options {
         kubelet: leaks.kubelet.clone(),
-        socket: cri::parse_endpoint(&sources.cri.endpoint).ok(),
+        socket: Arc::clone(&sources.cri.dialed),
         // Several surveys per threshold, so that no candidate is confirmed by a survey from before its time.
         every: defaults.every.min(leaks.threshold / 4),
         ..defaults

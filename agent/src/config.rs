@@ -16,15 +16,6 @@ use std::{
     time::Duration,
 };
 
-/// Default sockets of container runtimes, in the order in which they are tried (cri-tools
-/// `cmd/crictl/main_unix.go`, and k3s).
-pub const CRI_SOCKETS: [&str; 4] = [
-    "/run/containerd/containerd.sock",
-    "/run/crio/crio.sock",
-    "/var/run/cri-dockerd.sock",
-    "/run/k3s/containerd/containerd.sock",
-];
-
 /// Bounds the memory; a report takes some kilobytes.
 const MAX_HISTORY: usize = 100_000;
 /// A shorter threshold would report the kubelet's normal cleanup as a leak.
@@ -113,8 +104,6 @@ pub struct StandaloneConfig {
 /// Facts about the host that validation needs.
 #[derive(Clone, Debug)]
 pub struct HostDefaults {
-    /// The existing [`CRI_SOCKETS`].
-    pub sockets: Vec<PathBuf>,
     /// `NODE_NAME`, the customary variable of a DaemonSet's downward API.
     pub node_name: Option<String>,
     /// Size of a page, bytes.
@@ -127,7 +116,6 @@ impl HostDefaults {
     /// Reads the facts of this host.
     pub fn probe() -> Self {
         Self {
-            sockets: CRI_SOCKETS.iter().map(PathBuf::from).filter(|p| p.exists()).collect(),
             node_name: std::env::var("NODE_NAME").ok().filter(|name| !name.is_empty()),
             page_size: u32::try_from(rustix::param::page_size()).unwrap_or(4096),
             debug_build: cfg!(debug_assertions),
@@ -156,10 +144,6 @@ pub enum ConfigError {
          '.'); see `kubectl get nodes`"
     )]
     BadNode(String),
-    /// No socket.
-    #[error("no container runtime socket found (tried {}); set --runtime-endpoint ENDPOINT",
-            CRI_SOCKETS.join(", "))]
-    NoCri,
     /// Not a socket's address.
     #[error("--runtime-endpoint: {0}")]
     Cri(#[from] cri::EndpointError),
@@ -340,7 +324,7 @@ impl StandaloneConfig {
     pub fn validate(args: &LeaksArgs, host: &HostDefaults) -> Result<Self, ConfigError> {
         let (threshold, kubelet) = detection(&args.detection)?;
         let kube = apiserver(&args.node, host)?.ok_or(ConfigError::NoNodeToLookAt)?;
-        let cri = runtime(&args.node, host)?;
+        let cri = runtime(&args.node)?;
         Ok(Self { threshold, kubelet, cgroup_root: args.node.cgroup_root.clone(), cri, kube })
     }
 }
@@ -359,7 +343,7 @@ impl Sources {
                 ring_bytes: ring,
                 ..kernel::Options::default()
             },
-            cri: runtime(&args.node, host)?,
+            cri: runtime(&args.node)?,
             kube: api(args, host)?,
             traffic: Attachment::default(),
         })
@@ -367,12 +351,12 @@ impl Sources {
 }
 
 /// The container runtime, and the host's file systems.
-fn runtime(args: &NodeArgs, host: &HostDefaults) -> Result<cri::Options, ConfigError> {
+fn runtime(args: &NodeArgs) -> Result<cri::Options, ConfigError> {
     absolute("host-root", &args.host_root)?;
     if let Some(root) = &args.cgroup_root {
         absolute("cgroup-root", root)?;
     }
-    let endpoint = endpoint(args.cri.as_deref(), host)?;
+    let endpoint = args.cri.as_deref().map(cri::parse_endpoint).transpose()?;
     Ok(cri::Options { host_root: args.host_root.clone(), ..cri::Options::new(endpoint) })
 }
 
@@ -381,14 +365,6 @@ fn absolute(flag: &'static str, path: &Path) -> Result<(), ConfigError> {
         return Ok(());
     }
     Err(ConfigError::Relative { flag, path: path.to_owned() })
-}
-
-fn endpoint(given: Option<&str>, host: &HostDefaults) -> Result<String, ConfigError> {
-    let Some(given) = given else {
-        let socket = host.sockets.first().ok_or(ConfigError::NoCri)?;
-        return Ok(format!("unix://{}", socket.display()));
-    };
-    Ok(format!("unix://{}", cri::parse_endpoint(given)?.display()))
 }
 
 fn api(args: &SourceArgs, host: &HostDefaults) -> Result<Option<kube::Options>, ConfigError> {
@@ -431,12 +407,7 @@ mod tests {
 
     /// A host on which everything works.
     fn host() -> HostDefaults {
-        HostDefaults {
-            sockets: vec![CRI_SOCKETS[1].into()],
-            node_name: None,
-            page_size: 4096,
-            debug_build: true,
-        }
+        HostDefaults { node_name: None, page_size: 4096, debug_build: true }
     }
 
     fn validate(flags: &str, host: &HostDefaults) -> Result<Config, ConfigError> {
@@ -450,7 +421,7 @@ mod tests {
     #[test]
     fn the_defaults_need_only_a_node() {
         let config = validate("--node n1", &host()).unwrap();
-        assert_eq!(config.sources.cri.endpoint, "unix:///run/crio/crio.sock");
+        assert_eq!(config.sources.cri.endpoint, None, "found at run time");
         assert_eq!(config.sources.cri.idle, Duration::from_secs(10));
         assert_eq!(config.sources.kernel.ring_bytes, 1 << 20);
         assert_eq!(config.sources.kube.unwrap().node, "n1");
@@ -471,21 +442,20 @@ mod tests {
         for given in ["/run/x.sock", "unix:///run/x.sock"] {
             let config =
                 validate(&format!("--no-api --runtime-endpoint {given}"), &host()).unwrap();
-            assert_eq!(config.sources.cri.endpoint, "unix:///run/x.sock", "{given}");
+            assert_eq!(config.sources.cri.endpoint.as_deref(), Some(Path::new("/run/x.sock")));
             assert!(config.sources.kube.is_none());
         }
     }
 
     #[test]
     fn what_cannot_work_is_refused() {
-        let bare = HostDefaults { sockets: Vec::new(), debug_build: false, ..host() };
+        let bare = HostDefaults { debug_build: false, ..host() };
         let ms = Duration::from_millis;
         let cases = [
             ("", &host(), ConfigError::NoNode),
             ("--node Node_1", &host(), ConfigError::BadNode("Node_1".into())),
             ("--node a..b", &host(), ConfigError::BadNode("a..b".into())),
             ("--no-api --kubeconfig /k", &host(), ConfigError::ApiAndNot),
-            ("--no-api", &bare, ConfigError::NoCri),
             ("--no-api --events", &host(), ConfigError::EventsWithoutApi),
             (
                 "--no-api --runtime-endpoint tcp://h:1",

@@ -16,6 +16,7 @@ use std::{
     io::{self, Write},
     path::Path,
     process::ExitCode,
+    sync::Arc,
     time::Duration,
 };
 use tokio::sync::mpsc;
@@ -97,7 +98,7 @@ fn diagnose(
     sources: Result<Sources, ConfigError>,
     cgroup_root: Option<&Path>,
 ) -> anyhow::Result<Diagnosis> {
-    let sources = match sources {
+    let mut sources = match sources {
         Ok(sources) => sources,
         Err(error) => {
             // The kernel side does not depend on the invalid flags and is checked anyway.
@@ -112,6 +113,9 @@ fn diagnose(
     checks.push(own_files(landlock::probe()));
     checks.extend(host_checks(ProcVisibility::probe(&sources.cri.host_root)));
     let boot_id = host::boot_id(&sources.cri.host_root);
+    // By it the runtime of this node's pods is told from others.
+    let hierarchy = kernel::hierarchy(cgroup_root).ok();
+    sources.cri.cgroup_root = hierarchy.map(|hierarchy| hierarchy.root().to_owned());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     checks.push(runtime.block_on(container_runtime(sources.cri)));
     match sources.kube {
@@ -305,7 +309,7 @@ fn traffic(report: &kernel::StartReport) -> Check {
 
 async fn container_runtime(options: cri::Options) -> Check {
     const NAME: &str = "CRI";
-    let endpoint = options.endpoint.clone();
+    let dialed = Arc::clone(&options.dialed);
     let (to, inputs) = mpsc::channel(64);
     let (_requests, from_requests) = mpsc::channel(1);
     let answer = first(cri::run(options, to, from_requests), inputs, |input| match input {
@@ -314,11 +318,14 @@ async fn container_runtime(options: cri::Options) -> Check {
         _ => None,
     });
     match answer.await {
-        Ok(runtime) => Check::ok(NAME, format!("{runtime} at {endpoint}")),
+        Ok(runtime) => {
+            let socket = dialed.get().map(|socket| format!(" at {}", socket.path.display()));
+            Check::ok(NAME, runtime + &socket.unwrap_or_default())
+        }
         Err(error) => Check::failed(
             NAME,
             error,
-            "check that the runtime runs, and set --runtime-endpoint if it uses another socket",
+            "check that the runtime runs, and set --runtime-endpoint if it uses a socket that is not known",
         ),
     }
 }

@@ -90,8 +90,9 @@ pub struct NodeArgs {
     /// Kubeconfig for the apiserver [default: $KUBECONFIG, ~/.kube/config, or the service account].
     #[arg(long, env = "CORONER_KUBECONFIG", value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// Socket of the container runtime: a path, or unix:///path [default: the first that exists of
-    /// containerd's, CRI-O's, cri-dockerd's and k3s's].
+    /// Socket of the container runtime: a path on the host (below --host-root), or unix:///path [default:
+    /// found; the known sockets of containerd, CRI-O, cri-dockerd, k3s, RKE2, k0s, MicroK8s and others are
+    /// tried, and of several runtimes the one that runs this node's pods is taken].
     #[arg(long = "runtime-endpoint", env = "CORONER_RUNTIME_ENDPOINT", value_name = "ENDPOINT")]
     pub cri: Option<String>,
     /// Mount point of the cgroup hierarchy that holds the containers [default: detected].
