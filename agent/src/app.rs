@@ -144,6 +144,7 @@ async fn observe(config: Config) -> anyhow::Result<()> {
         listener.local_addr().context("cannot read the address of the listening socket")?;
     let metrics =
         Metrics::new().and_then(Metrics::with_process).context("cannot register the metrics")?;
+    let metrics = metrics.with_limits(config.limits);
     let host_root = config.sources.cri.host_root.clone();
     let boot_id = host::boot_id(&host_root);
     let node = config.sources.kube.as_ref().map_or_else(
