@@ -1,9 +1,10 @@
-//! What can be asked of `coroner-lab`.
+//! The lab's command line, which is also that of `cargo xtask run | bench | chaos | soak`.
 
 use clap::{Args, Parser, Subcommand};
 use coroner_lab_bench as bench;
 use coroner_lab_chaos as chaos;
 use coroner_lab_cluster::containerd;
+use coroner_lab_harness::environment::Setup;
 use std::{
     env,
     net::SocketAddr,
@@ -14,40 +15,45 @@ use std::{
 /// A one-node cluster on this machine, in which real containers terminate.
 #[derive(Parser)]
 #[command(name = "coroner-lab", version, max_term_width = 100)]
-pub(crate) struct Cli {
+pub(crate) struct LabCli {
+    #[command(flatten)]
+    pub(crate) common: CommonArgs,
     #[command(subcommand)]
-    pub(crate) command: Command,
+    pub(crate) command: LabCommand,
 }
 
 #[derive(Subcommand)]
-pub(crate) enum Command {
-    /// Play scenarios in the lab while the real agent observes, and compare its reports with the
-    /// expected ones; or observe a real node
-    Tour(TourArgs),
-    /// Run a benchmark
-    #[command(subcommand)]
-    Bench(Bench),
-    /// Feed inputs of one kind to the engine, for valgrind
-    #[command(name = bench::instructions::engine::COMMAND, hide = true)]
-    Steps {
-        /// Of this kind
-        #[arg(value_parser = kind)]
-        kind: bench::engine::load::Kind,
+pub(crate) enum LabCommand {
+    /// Run scenarios in the lab while the real agent observes, and compare its reports with the expected ones; or observe a
+    /// real node
+    Run(RunArgs),
+    /// Run a benchmark. Exits with 1 if a goal is missed
+    Bench {
+        /// Exit with 0 even if a goal is missed
+        #[arg(long, global = true)]
+        no_fail: bool,
+        #[command(subcommand)]
+        which: BenchCommand,
     },
-    /// Inject faults while pods come and go, and check the agent's reports after each fault:
-    /// docs/chaos.md. Exits with 1 if a check fails
+    /// Inject faults while pods come and go, and check the agent's reports after each fault: docs/chaos.md. Exits
+    /// with 1 if a check fails
     Chaos(ChaosArgs),
     /// Inject random faults for hours with one agent; fails if its memory or descriptors grow
     #[command(after_help = SOAK_HELP)]
     Soak(SoakArgs),
+    /// Feed inputs of one kind to the engine, for valgrind
+    #[command(name = bench::instructions::engine::COMMAND, hide = true)]
+    Steps {
+        #[arg(value_parser = kind)]
+        kind: bench::engine::load::InputKind,
+    },
     /// Use up a CPU until killed: the load of a benchmark
     #[command(name = bench::load::COMMAND, hide = true)]
     Spin,
     /// Send signals and fork as requested on stdin: the load of a benchmark
     #[command(name = bench::storm::load::COMMAND, hide = true)]
     StormLoad,
-    /// List everything that a runtime has, once a second until killed: the alternative to the agent
-    /// in a benchmark
+    /// List everything that a runtime has, once a second until killed: the alternative to the agent in a benchmark
     #[command(name = bench::node::relist::COMMAND, hide = true)]
     Relist {
         /// The runtime's socket
@@ -58,176 +64,107 @@ pub(crate) enum Command {
     Events,
 }
 
-fn kind(name: &str) -> Result<bench::engine::load::Kind, String> {
-    let mut all = bench::engine::load::Kind::ALL.into_iter();
+fn kind(name: &str) -> Result<bench::engine::load::InputKind, String> {
+    let mut all = bench::engine::load::InputKind::ALL.into_iter();
     all.find(|kind| kind.name() == name).ok_or_else(|| "there is no such kind".to_owned())
 }
 
-#[derive(Subcommand)]
-pub(crate) enum Bench {
-    /// Accuracy of the times of deaths and signals: the agent, the runtime, a relist and the
-    /// apiserver. Exits with 1 if a goal is missed
-    Accuracy(AccuracyArgs),
-    /// Cost and losses of coroner, sigsnoop and exitsnoop, and bpftrace in a storm of signals and
-    /// exits. Exits with 1 if a goal is missed
-    Storm(StormArgs),
-    /// Cost of the agent on a full node: memory, CPU while idle and while pods terminate, series,
-    /// scrapes. Exits with 1 if a goal is missed
-    Node(NodeArgs),
-    /// Overhead of the kernel programs: nanoseconds per event, compared with an empty program. Exits
-    /// with 1 if a goal is missed
-    Kernel(KernelArgs),
-    /// Inputs per second of the engine on one core, and growth of its memory. Exits with 1 if a goal
-    /// is missed
-    Engine(EngineArgs),
-    /// Instruction counts, compared with those in the repository. Exits with 1 if a count is higher
-    Instructions(InstructionsArgs),
-}
-
+/// The arguments of every command.
 #[derive(Args)]
-pub(crate) struct InstructionsArgs {
-    /// Keep the counts as they are now: write them to lab/bench/src/instructions/kept.json
-    #[arg(long)]
-    pub(crate) keep: bool,
-    #[command(flatten)]
-    pub(crate) outcome: Outcome,
-    #[command(flatten)]
-    pub(crate) files: Files,
-}
-
-#[derive(Args)]
-pub(crate) struct EngineArgs {
-    /// Number of terminations after which the memory is compared with that after 10,000
-    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
-    #[arg(value_parser = clap::value_parser!(u64).range(10_000..))]
-    pub(crate) terminations: u64,
-    #[command(flatten)]
-    pub(crate) outcome: Outcome,
-    /// It needs none of them: they are those of every benchmark.
-    #[command(flatten)]
-    pub(crate) _files: Files,
-}
-
-#[derive(Args)]
-pub(crate) struct AccuracyArgs {
-    /// Number of deaths, half of them under CPU load
-    #[arg(long, value_name = "N", default_value_t = bench::accuracy::DEATHS)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    pub(crate) deaths: u32,
-    /// Seed of the order of the ways to die, and of their times
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub(crate) seed: u64,
-    #[command(flatten)]
-    pub(crate) outcome: Outcome,
-    #[command(flatten)]
-    pub(crate) files: Files,
-}
-
-#[derive(Args)]
-pub(crate) struct StormArgs {
-    /// Duration of each of the four runs of the load, seconds
-    #[arg(long, value_name = "N", default_value_t = bench::storm::SECONDS)]
-    #[arg(value_parser = clap::value_parser!(u64).range(1..=3_600))]
-    pub(crate) seconds: u64,
-    #[command(flatten)]
-    pub(crate) outcome: Outcome,
-    #[command(flatten)]
-    pub(crate) files: Files,
-}
-
-#[derive(Args)]
-pub(crate) struct NodeArgs {
-    /// Number of pods on the node, of two containers each
-    #[arg(long, value_name = "N", default_value_t = bench::node::PODS)]
-    #[arg(value_parser = clap::value_parser!(u32).range(10..=2_000))]
-    pub(crate) pods: u32,
-    /// Time for which the node is observed while idle, and again while pods terminate, seconds
-    #[arg(long, value_name = "N", default_value_t = bench::node::SECONDS)]
-    #[arg(value_parser = clap::value_parser!(u64).range(1..=3_600))]
-    pub(crate) seconds: u64,
-    #[command(flatten)]
-    pub(crate) outcome: Outcome,
-    #[command(flatten)]
-    pub(crate) files: Files,
-}
-
-#[derive(Args)]
-pub(crate) struct KernelArgs {
-    /// Number of rounds; the result is the median
-    #[arg(long, value_name = "N", default_value_t = bench::kernel::ROUNDS)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub(crate) rounds: u32,
-    #[command(flatten)]
-    pub(crate) outcome: Outcome,
-    #[command(flatten)]
-    pub(crate) files: Files,
-}
-
-/// What every benchmark's figures lead to.
-#[derive(Args)]
-pub(crate) struct Outcome {
-    /// Write one JSON object per figure to stdout (bench, figure, value, unit, goal, bound, ok,
-    /// beside), and everything else to stderr
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// Exit with 0 even if a goal is missed
-    #[arg(long)]
-    pub(crate) no_fail: bool,
-}
-
-/// What the lab is made of, and where it is.
-#[derive(Args)]
-pub(crate) struct Files {
+pub(crate) struct CommonArgs {
     /// The agent's binary [default: `coroner` beside this one]
-    #[arg(long, value_name = "FILE", env = "CORONER_LAB_AGENT")]
-    pub(crate) agent: Option<PathBuf>,
+    #[arg(long, global = true, value_name = "FILE", env = "CORONER_LAB_AGENT")]
+    agent: Option<PathBuf>,
     /// The workload's binary, static [default: `workload` beside this one]
-    #[arg(long, value_name = "FILE", env = "CORONER_LAB_WORKLOAD")]
-    pub(crate) workload: Option<PathBuf>,
+    #[arg(long, global = true, value_name = "FILE", env = "CORONER_LAB_WORKLOAD")]
+    workload: Option<PathBuf>,
     /// Directory for the lab's files
-    #[arg(long, value_name = "DIR", default_value = "/tmp/coroner-lab")]
-    pub(crate) work: PathBuf,
-    /// The container runtime: a version of containerd that `cargo xtask setup` installed (1.6, 1.7,
-    /// 2), or the path of a daemon with its ctr and shim next to it [default: the oldest version]
-    #[arg(long, value_name = "VERSION|PATH")]
+    #[arg(long, global = true, value_name = "DIR", default_value = "/tmp/coroner-lab")]
+    work: PathBuf,
+    /// The container runtime: a version of containerd that `cargo xtask setup` installed (1.6, 1.7, 2), or the path
+    /// of a daemon with its ctr and shim next to it [default: the oldest version]
+    #[arg(long, global = true, value_name = "VERSION|PATH")]
     pub(crate) containerd: Option<String>,
+    /// Directory for the files of a failure (the agent's logs and API answers, the kubelet's record), with a folder
+    /// for each failed scenario or fault [default: `failed` in the target directory of this build, otherwise in the
+    /// work directory]
+    #[arg(long, global = true, value_name = "DIR", env = "CORONER_FAILED_DIR")]
+    keep_failures: Option<PathBuf>,
+    /// Write one JSON object per scenario, round or figure to stdout, and everything else to stderr; of a figure: bench,
+    /// figure, value, unit, goal, bound, ok, beside
+    #[arg(long, global = true)]
+    json: bool,
 }
 
-/// Where failures are kept.
-#[derive(Args)]
-pub(crate) struct KeepFailures {
-    /// Directory for the files of a failure (the agent's logs and API answers, the kubelet's record),
-    /// with a folder for each failed scenario or fault [default: `failed` in the target directory of
-    /// this build, otherwise in the work directory]
-    #[arg(long, value_name = "DIR", env = "CORONER_FAILED_DIR")]
-    pub(crate) keep_failures: Option<PathBuf>,
-}
-
-impl Files {
-    pub(crate) fn agent(&self) -> PathBuf {
-        self.agent.clone().unwrap_or_else(|| beside("coroner"))
-    }
-
-    pub(crate) fn workload(&self) -> PathBuf {
-        self.workload.clone().unwrap_or_else(|| beside("workload"))
-    }
-}
-
-impl Files {
-    /// What the lab is started with.
-    pub(crate) fn lab(&self) -> anyhow::Result<containerd::Options> {
-        let mut options = containerd::Options::new(&self.work, self.workload());
+impl CommonArgs {
+    pub(crate) fn setup(self) -> anyhow::Result<Setup> {
+        let program = env::current_exe()?;
+        let beside = |name: &str| program.parent().unwrap_or(Path::new("")).join(name);
+        let workload = self.workload.unwrap_or_else(|| beside("workload"));
+        let mut cluster = containerd::ContainerdOptions::new(&self.work, workload);
         if let Some(wanted) = &self.containerd {
-            options.containerd = containerd::find(wanted, &containerd::tools())?;
+            cluster.containerd = containerd::find(wanted, &containerd::tools())?;
         }
-        Ok(options)
+        Ok(Setup {
+            json: self.json,
+            agent: self.agent.unwrap_or_else(|| beside("coroner")),
+            program,
+            cluster,
+            failed: self.keep_failures,
+        })
     }
 }
 
-/// A path in this program's own directory.
-pub(crate) fn beside(name: &str) -> PathBuf {
-    let program = env::current_exe().ok();
-    program.as_deref().and_then(Path::parent).map_or_else(|| name.into(), |dir| dir.join(name))
+#[derive(Subcommand)]
+pub(crate) enum BenchCommand {
+    /// Accuracy of the times of deaths and signals: the agent, the runtime, a relist and the apiserver
+    Accuracy {
+        /// Number of deaths, half of them under CPU load
+        #[arg(long, value_name = "N", default_value_t = bench::accuracy::DEATHS)]
+        #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
+        deaths: u32,
+        /// Seed of the order of the ways to die, and of their times
+        #[arg(long, value_name = "N", default_value_t = 0)]
+        seed: u64,
+    },
+    /// Cost and losses of coroner, sigsnoop and exitsnoop, and bpftrace in a storm of signals and exits
+    Storm {
+        /// Duration of each of the four runs of the load, seconds
+        #[arg(long, value_name = "N", default_value_t = bench::storm::SECONDS)]
+        #[arg(value_parser = clap::value_parser!(u64).range(1..=3_600))]
+        seconds: u64,
+    },
+    /// Cost of the agent on a full node: memory, CPU while idle and while pods terminate, series, scrapes
+    Node {
+        /// Number of pods on the node, of two containers each
+        #[arg(long, value_name = "N", default_value_t = bench::node::PODS)]
+        #[arg(value_parser = clap::value_parser!(u32).range(10..=2_000))]
+        pods: u32,
+        /// Time for which the node is observed while idle, and again while pods terminate, seconds
+        #[arg(long, value_name = "N", default_value_t = bench::node::SECONDS)]
+        #[arg(value_parser = clap::value_parser!(u64).range(1..=3_600))]
+        seconds: u64,
+    },
+    /// Overhead of the kernel programs: nanoseconds per event, compared with an empty program
+    Kernel {
+        /// Number of rounds; the result is the median
+        #[arg(long, value_name = "N", default_value_t = bench::kernel::ROUNDS)]
+        #[arg(value_parser = clap::value_parser!(u32).range(1..=1000))]
+        rounds: u32,
+    },
+    /// Inputs per second of the engine on one core, and growth of its memory
+    Engine {
+        /// Number of terminations after which the memory is compared with that after 10,000
+        #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+        #[arg(value_parser = clap::value_parser!(u64).range(10_000..))]
+        terminations: u64,
+    },
+    /// Instruction counts, compared with those in the repository. Exits with 1 if a count is higher
+    Instructions {
+        /// Keep the counts as they are now: write them to lab/bench/src/instructions/kept.json
+        #[arg(long)]
+        keep: bool,
+    },
 }
 
 #[derive(Args)]
@@ -249,17 +186,10 @@ pub(crate) struct ChaosArgs {
     /// Decides the order of the faults, the ways to die and the moments
     #[arg(long, value_name = "N", default_value_t = chaos::SEED)]
     pub(crate) seed: u64,
-    /// Write one JSON object per round to stdout, and everything else to stderr
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// Also fail a round for a missed goal: memory, descriptors, and the time until ready, which also
-    /// depend on the machine
+    /// Also fail a round for a missed goal: memory, descriptors, and the time until ready, which also depend on the
+    /// machine
     #[arg(long)]
     pub(crate) goals: bool,
-    #[command(flatten)]
-    pub(crate) failures: KeepFailures,
-    #[command(flatten)]
-    pub(crate) files: Files,
 }
 
 #[derive(Args)]
@@ -271,44 +201,31 @@ pub(crate) struct SoakArgs {
     /// Decides the order of the faults, the ways to die and the moments
     #[arg(long, value_name = "N", default_value_t = chaos::SEED)]
     pub(crate) seed: u64,
-    /// Write one JSON object per round to stdout, and everything else to stderr
-    #[arg(long)]
-    pub(crate) json: bool,
-    #[command(flatten)]
-    pub(crate) failures: KeepFailures,
-    #[command(flatten)]
-    pub(crate) files: Files,
 }
 
 const SOAK_HELP: &str = "\
 A line per round: RssAnon, descriptors, threads, series, losses, terminations, wrong verdicts and
-false leaks, measured when all has settled. Faults that start the agent anew are left out.
+false leaks, measured when all has settled. Faults that start the agent again are left out.
 
 Flat is: the first quarter of the time warms up and does not count; over the rest the median of the
 slopes between all pairs of measurements (Theil and Sen) makes at most 2 MiB of RssAnon and 2
 descriptors. It fails if that is more, or if any round falls short of what `chaos` demands.";
 
 #[derive(Args)]
-pub(crate) struct TourArgs {
-    /// Play only this scenario (may be repeated)
+pub(crate) struct RunArgs {
+    /// Run only this scenario (may be repeated)
     #[arg(long = "scenario", value_name = "NAME")]
     pub(crate) scenarios: Vec<String>,
-    /// Play the scenarios of this group: deaths, causes, faults or leaks [default: deaths, and the
-    /// first of the leaks]
+    /// Run the scenarios of this group: deaths, causes, faults, leaks or events [default: deaths, and the first of the
+    /// leaks]
     #[arg(long, value_name = "GROUP")]
     pub(crate) group: Option<String>,
-    /// Play all scenarios
+    /// Run all scenarios
     #[arg(long, conflicts_with_all = ["scenarios", "group"])]
     pub(crate) all: bool,
     /// List the scenarios and exit
     #[arg(long)]
     pub(crate) list: bool,
-    /// Write one JSON object per scenario to stdout, and one for each leak that belongs to no scenario;
-    /// everything else goes to stderr
-    #[arg(long)]
-    pub(crate) json: bool,
-    #[command(flatten)]
-    pub(crate) failures: KeepFailures,
     /// Keep the lab and the agent running until Ctrl-C, and print their addresses
     #[arg(long, conflicts_with = "cri")]
     pub(crate) keep: bool,
@@ -318,15 +235,13 @@ pub(crate) struct TourArgs {
     /// Delay of the container runtime's answers to the agent
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "0s")]
     pub(crate) delay_runtime: Duration,
-    /// Address on which the agent listens, for a Prometheus server that scrapes it [default: a free
-    /// port of 127.0.0.1]
+    /// Address on which the agent listens, for a Prometheus server that scrapes it [default: a free port of
+    /// 127.0.0.1]
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub(crate) listen: Option<SocketAddr>,
-    #[command(flatten)]
-    pub(crate) files: Files,
     /// Observe a real node instead: the socket of its container runtime
     #[arg(long, value_name = "ENDPOINT", requires_all = ["kubeconfig", "node"],
-          conflicts_with_all = ["scenarios", "group", "all", "list", "containerd"])]
+          conflicts_with_all = ["scenarios", "group", "all", "list"])]
     pub(crate) cri: Option<String>,
     /// A kubeconfig for the real node's apiserver
     #[arg(long, value_name = "FILE", requires = "cri")]

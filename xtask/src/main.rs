@@ -85,7 +85,7 @@ fn act(cli: Cli) -> Result<bool> {
             install.no_install |= ours.iter().any(|flag| flag == "--no-install");
             release |= ours.iter().any(|flag| flag == "--release");
             let workspace = with_own_flags(workspace, &ours);
-            match run::lab(&workspace, "tour", profile(release), install.no_install, &tour)? {}
+            match run::lab(&workspace, "run", profile(release), install.no_install, &tour)? {}
         }
         Command::Chaos { install, arguments } => {
             become_the_lab(workspace, "chaos", install, arguments)

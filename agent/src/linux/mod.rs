@@ -9,4 +9,3 @@ pub mod privileges;
 pub mod process_cgroup;
 pub mod procfs;
 pub mod seccomp;
-pub mod socket_file;

@@ -2,7 +2,6 @@
 
 mod bench;
 mod containers;
-mod discovery;
 mod events;
 mod lateness;
 mod outages;

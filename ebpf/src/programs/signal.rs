@@ -4,7 +4,7 @@ use super::{
     debug_log,
     emit::{To, emit, header, now},
     filter, namespace,
-    read::{Address, cgroup_of, current, current_cgroup, identify, is_foreign, layout, tgid},
+    read::{Address, cgroup_of, current, current_cgroup, identify, layout},
     traffic,
     watch::{Watched, is_chatter, peer},
 };
@@ -51,10 +51,7 @@ fn generated(ctx: RawTracePointContext, cgroup: u64) {
     let (sender, sender_owner) = peer(from, current_cgroup());
     let inside = sender_owner != 0 && sender_owner == owner.owner_id();
     let (info, result): (u64, u32) = (ctx.arg(1), ctx.arg(4));
-    let tgid = tgid(task);
-    if is_foreign(tgid) {
-        return;
-    }
+    let tgid = task.read(layout!(task_tgid));
     let shared = task.pointer(layout!(task_signal));
     let code = match info {
         SEND_SIG_NOINFO => SI_USER,
@@ -146,8 +143,7 @@ fn delivered(ctx: RawTracePointContext, cgroup: u64) {
     }
     let task = current();
     // That one of the others takes a signal decides nothing.
-    let number = tgid(task);
-    if is_foreign(number) || owner.is_pid_one() && owner.main() != number {
+    if owner.is_pid_one() && owner.main() != task.read(layout!(task_tgid)) {
         return;
     }
     let time = now();

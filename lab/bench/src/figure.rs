@@ -16,17 +16,14 @@ pub enum Bound {
 /// One figure: an object of `--json`.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Figure {
-    /// The benchmark.
     pub bench: &'static str,
     /// What was measured: words that `.` and `_` join, from the general to the special.
     pub figure: String,
     /// How much of it.
     pub value: f64,
-    /// Of what.
     pub unit: &'static str,
     /// The bound of the value, if anything is asked of it.
     pub goal: Option<f64>,
-    /// Which bound that is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bound: Option<Bound>,
     /// Whether the value keeps to it; `None` where there is no goal.

@@ -16,16 +16,13 @@ pub mod storm;
 pub use figure::{Beside, Bound, Figure};
 
 use anyhow::Context as _;
-use coroner_lab_harness::console::Screen;
+use coroner_lab_harness::console::Console;
 use std::io::{self, Write as _};
 
 /// Shows a benchmark's figures: a table for a person, and with `json` one object each on stdout.
 /// True: no goal was missed.
-///
-/// # Errors
-/// Stdout cannot be written to.
-pub fn publish(screen: Screen, json: bool, figures: &[Figure]) -> anyhow::Result<bool> {
-    screen.print(&format!("\n{}\n", figure::table(figures)));
+pub fn publish(console: Console, json: bool, figures: &[Figure]) -> anyhow::Result<bool> {
+    console.print(&format!("\n{}\n", figure::table(figures)));
     print_objects(json, figures)?;
     Ok(figure::all_met(figures))
 }

@@ -38,10 +38,6 @@ pub struct Program {
 
 /// The raw tracepoint programs that a process holds attached, by [`Program::id`]. They need not be
 /// of its own making: a descriptor may have been handed to it.
-///
-/// # Errors
-/// There is no such process or it is not ours to look at, or the kernel denies the programs
-/// (`CAP_SYS_ADMIN` is needed).
 pub fn of_process(pid: u32) -> anyhow::Result<Vec<Program>> {
     let hooks = hooks(Path::new("/proc").join(pid.to_string()).as_path())?;
     let mut found = Vec::new();
@@ -59,9 +55,6 @@ pub fn of_process(pid: u32) -> anyhow::Result<Vec<Program>> {
 }
 
 /// [`of_process`] without those that were there before.
-///
-/// # Errors
-/// As [`of_process`].
 pub fn newer_of_process(pid: u32, before: &BTreeSet<u32>) -> anyhow::Result<Vec<Program>> {
     let all = of_process(pid)?;
     Ok(all.into_iter().filter(|program| !before.contains(&program.id)).collect())
@@ -119,9 +112,6 @@ pub struct Statistics {
 
 impl Statistics {
     /// Turns the counting on; it stays on for as long as anybody holds such a descriptor.
-    ///
-    /// # Errors
-    /// The kernel does not know `BPF_ENABLE_STATS` (before 5.8) or denies it.
     pub fn enable() -> anyhow::Result<Self> {
         let enabled = enable_stats(Stats::RunTime).context("cannot count the programs' runs")?;
         Ok(Self { _enabled: enabled })

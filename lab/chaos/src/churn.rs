@@ -1,6 +1,6 @@
 //! Pods that are made and die all the time, each in a way that is known beforehand.
 
-use super::truth::{End, Kind, hook_was_late};
+use super::truth::{PodKind, TrueEnd, hook_was_late};
 use anyhow::{Context as _, bail};
 use coroner_lab_cluster::{
     Cluster, container_of,
@@ -9,10 +9,9 @@ use coroner_lab_cluster::{
 };
 use coroner_lab_scenarios::{
     NAMESPACE,
-    death_mode::{Act, CONTAINER, Way, shuffled},
+    death_mode::{self, CONTAINER, DeathMode, DeathTrigger, shuffled},
 };
 use coroner_workload::page::{Mapping, boot_now};
-use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
 use std::{
@@ -28,8 +27,6 @@ use tokio::time::timeout;
 
 /// Pods at a time.
 const AT_ONCE: usize = 6;
-/// Processes of a crowd beside the first.
-const CROWD: u32 = 400;
 /// How long a pod that ended by itself stays: on most machines its report is settled before somebody
 /// deletes it, and both orders are right.
 const KEPT: Duration = Duration::from_secs(4);
@@ -40,10 +37,9 @@ const PIDFD_LOOK: Duration = Duration::from_millis(4);
 
 /// Where a pod's life is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum Stage {
+pub(super) enum PodStage {
     /// It is being started.
     Born,
-    /// It runs.
     Runs,
     /// Its end was asked for.
     Asked,
@@ -60,8 +56,8 @@ pub(super) enum Stage {
 pub(super) struct Pod1 {
     pub(super) name: String,
     pub(super) uid: String,
-    pub(super) kind: Kind,
-    pub(super) stage: Stage,
+    pub(super) kind: PodKind,
+    pub(super) stage: PodStage,
     /// Its main process.
     pub(super) pid: Option<i32>,
     /// The container's id, once it runs.
@@ -75,11 +71,17 @@ pub(super) struct Pod1 {
 
 impl Pod1 {
     /// Its end, for the judge.
-    pub(super) fn end(&self, lab: &Cluster, may_be_killed: bool) -> End {
+    pub(super) fn end(&self, lab: &Cluster, may_be_killed: bool) -> TrueEnd {
         let stops = self.container.as_deref().map(|id| lab.kubelet().stops(id));
         let hook_was_late = stops.is_some_and(|stops| hook_was_late(&stops));
         let died_as_asked = self.died.is_some();
-        End { kind: self.kind, handled: self.handled, may_be_killed, died_as_asked, hook_was_late }
+        TrueEnd {
+            kind: self.kind,
+            handled: self.handled,
+            may_be_killed,
+            died_as_asked,
+            hook_was_late,
+        }
     }
 }
 
@@ -88,7 +90,7 @@ pub(super) struct Churn<'a> {
     lab: &'a Cluster,
     /// A directory on tmpfs.
     pages: &'a Path,
-    ways: Vec<Way>,
+    ways: Vec<DeathMode>,
     known: Mutex<Vec<Pod1>>,
     over: AtomicBool,
     number: AtomicU32,
@@ -97,8 +99,10 @@ pub(super) struct Churn<'a> {
 impl<'a> Churn<'a> {
     pub(super) fn new(lab: &'a Cluster, pages: &'a Path) -> Self {
         let can_limit = lab.can_limit_memory();
-        let ways =
-            Way::ALL.into_iter().filter(|way| can_limit || !way.needs_memory_limit()).collect();
+        let ways = DeathMode::ALL
+            .into_iter()
+            .filter(|way| can_limit || !way.needs_memory_limit())
+            .collect();
         Self {
             lab,
             pages,
@@ -121,7 +125,7 @@ impl<'a> Churn<'a> {
     /// Waits until a pod has come to run; not for ever, for none may.
     pub(super) async fn one_runs(&self) {
         let runs = async {
-            while !self.known().iter().any(|pod| pod.stage >= Stage::Runs) {
+            while !self.known().iter().any(|pod| pod.stage >= PodStage::Runs) {
                 tokio::time::sleep(LOOK).await;
             }
         };
@@ -153,7 +157,7 @@ impl<'a> Churn<'a> {
                     let Some(way) = ways.pop() else { return };
                     // At random, so that the pods are at different stages when a fault comes.
                     let life = Duration::from_millis(random.u64(50..900));
-                    self.live(Kind::One(way), life).await;
+                    self.live(PodKind::One(way), life).await;
                 }
             }
         });
@@ -162,10 +166,10 @@ impl<'a> Churn<'a> {
 
     /// Has a crowd live and die: for so long that most of its processes are there by then.
     pub(super) async fn crowd(&self) {
-        self.live(Kind::Crowd, Duration::from_millis(1500)).await;
+        self.live(PodKind::Crowd, Duration::from_millis(1500)).await;
     }
 
-    async fn live(&self, kind: Kind, life: Duration) {
+    async fn live(&self, kind: PodKind, life: Duration) {
         let number = self.number.fetch_add(1, Relaxed);
         let name = format!("chaos-{number}-{}", kind.name());
         let index = {
@@ -174,7 +178,7 @@ impl<'a> Churn<'a> {
                 name: name.clone(),
                 uid: String::new(),
                 kind,
-                stage: Stage::Born,
+                stage: PodStage::Born,
                 pid: None,
                 container: None,
                 died: None,
@@ -205,19 +209,19 @@ impl<'a> Churn<'a> {
 
     async fn live_as(
         &self,
-        kind: Kind,
+        kind: PodKind,
         life: Duration,
         name: &str,
         file: &Path,
         index: usize,
     ) -> anyhow::Result<()> {
         let page = match kind {
-            Kind::One(_) => Some(Mapping::create(file).context("cannot make its page")?),
-            Kind::Crowd => None,
+            PodKind::One(_) => Some(Mapping::create(file).context("cannot make its page")?),
+            PodKind::Crowd => None,
         };
         let pod = match kind {
-            Kind::One(way) => way.pod(name, self.lab.node(), file),
-            Kind::Crowd => crowd(name, self.lab.node()),
+            PodKind::One(way) => way.pod(name, self.lab.node(), file),
+            PodKind::Crowd => death_mode::crowd(name, self.lab.node()),
         };
         let id = PodId::of(&self.lab.create(pod)?).context("the apiserver gave it no UID")?;
         self.note(index, |pod| pod.uid.clone_from(&id.uid));
@@ -228,7 +232,7 @@ impl<'a> Churn<'a> {
         let pid = self.lab.main_pid(&id, CONTAINER)?;
         let process = pidfd_open(Pid::from_raw(pid).context("no pid")?, PidfdFlags::empty())?;
         self.note(index, |pod| {
-            pod.stage = Stage::Runs;
+            pod.stage = PodStage::Runs;
             pod.pid = Some(pid);
             pod.container = Some(container);
         });
@@ -237,12 +241,12 @@ impl<'a> Churn<'a> {
             () = dies(&process) => bail!("it died before its time"),
         }
         self.ask_for_end(kind, &id, page.as_ref(), &process)?;
-        self.note(index, |pod| pod.stage = Stage::Asked);
+        self.note(index, |pod| pod.stage = PodStage::Asked);
         let handled = || page.as_ref().is_some_and(|page| page.term.load(Relaxed) != 0);
         let dies = async {
             while timeout(LOOK, dies(&process)).await.is_err() {
                 if handled() {
-                    self.note(index, |pod| pod.stage = Stage::Handled);
+                    self.note(index, |pod| pod.stage = PodStage::Handled);
                 }
             }
         };
@@ -250,12 +254,12 @@ impl<'a> Churn<'a> {
         self.note(index, |pod| {
             pod.handled = page.is_some().then(handled);
             if died.is_ok() {
-                pod.stage = Stage::Dead;
+                pod.stage = PodStage::Dead;
                 pod.died = Some(boot_now());
             }
         });
         died.context("still alive long after its end was asked for")?;
-        if !matches!(kind, Kind::One(way) if !matches!(way.act(), Act::Delete { .. })) {
+        if !matches!(kind, PodKind::One(way) if !matches!(way.act(), DeathTrigger::Delete { .. })) {
             return Ok(());
         }
         tokio::time::sleep(KEPT).await;
@@ -283,21 +287,21 @@ impl<'a> Churn<'a> {
 
     fn ask_for_end(
         &self,
-        kind: Kind,
+        kind: PodKind,
         id: &PodId,
         page: Option<&Mapping>,
         process: &OwnedFd,
     ) -> anyhow::Result<()> {
         let act = match kind {
-            Kind::One(way) => way.act(),
-            Kind::Crowd => Act::Delete { term_after: Duration::ZERO, kill_after: None },
+            PodKind::One(way) => way.act(),
+            PodKind::Crowd => DeathTrigger::Delete { term_after: Duration::ZERO, kill_after: None },
         };
         match act {
-            Act::Delete { .. } => self.lab.delete(&id.namespace, &id.name, None)?,
-            Act::Send(signal) => {
+            DeathTrigger::Delete { .. } => self.lab.delete(&id.namespace, &id.name, None)?,
+            DeathTrigger::Send(signal) => {
                 pidfd_send_signal(process, signal).context("pidfd_send_signal")?;
             }
-            Act::Itself => {
+            DeathTrigger::Itself => {
                 page.context("it has no page")?.end_at.store(boot_now(), Relaxed);
             }
         }
@@ -321,7 +325,7 @@ impl<'a> Churn<'a> {
         };
         timeout(LIMIT, goes).await.context("its object does not go")?;
         self.note(index, |pod| {
-            pod.stage = Stage::Gone;
+            pod.stage = PodStage::Gone;
             pod.gone = Some(boot_now());
         });
         Ok(())
@@ -335,28 +339,4 @@ async fn dies(process: &OwnedFd) {
     while !matches!(poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&at_once)), Ok(1..)) {
         tokio::time::sleep(PIDFD_LOOK).await;
     }
-}
-
-/// A pod of hundreds of processes.
-fn crowd(name: &str, node: &str) -> Pod {
-    let line =
-        format!("{} spawn --children {CROWD} --for 10ms", coroner_lab_cluster::image::PROGRAM);
-    let mut pod = Pod::default();
-    pod.metadata.name = Some(name.into());
-    pod.metadata.namespace = Some(NAMESPACE.into());
-    pod.spec = Some(PodSpec {
-        node_name: Some(node.into()),
-        host_network: Some(true),
-        restart_policy: Some("Never".into()),
-        termination_grace_period_seconds: Some(10),
-        containers: vec![Container {
-            name: CONTAINER.into(),
-            image: Some(coroner_lab_cluster::image::NAME.into()),
-            image_pull_policy: Some("Never".into()),
-            command: Some(line.split_whitespace().map(Into::into).collect()),
-            ..Default::default()
-        }],
-        ..Default::default()
-    });
-    pod
 }

@@ -170,9 +170,6 @@ pub const FAULTS: &[Fault] = &[
 pub const GATE: [&str; 4] = ["none", "runtime-killed", "apiserver-410", "agent-killed"];
 
 /// The faults of these names, in the order of [`FAULTS`]; no name: all.
-///
-/// # Errors
-/// A name that there is not, with those that there are.
 pub fn choose(names: &[String]) -> Result<Vec<&'static Fault>, String> {
     if let Some(unknown) = names.iter().find(|name| FAULTS.iter().all(|f| f.name != **name)) {
         return Err(format!("no fault is called {unknown:?}; there are:\n{}", list()));

@@ -1,14 +1,14 @@
 //! Does the faults, and undoes them.
 
 use super::{
-    churn::{Churn, Stage},
+    churn::{Churn, PodStage},
     fault::{Deed, Fault},
     reuse,
-    watched::Watched,
     wire::{Between, Wire},
 };
 use anyhow::{Context as _, ensure};
 use coroner_lab_cluster::{Cluster, wait::LIMIT};
+use coroner_lab_harness::monitor::AgentMonitor;
 use std::{
     collections::BTreeSet,
     fs,
@@ -44,7 +44,7 @@ pub(super) struct Done {
 pub(super) struct Hands<'a> {
     pub(super) lab: &'a Cluster,
     pub(super) churn: &'a Churn<'a>,
-    pub(super) agent: &'a Watched,
+    pub(super) agent: &'a AgentMonitor,
     pub(super) between: &'a Between,
 }
 
@@ -115,9 +115,9 @@ impl Hands<'_> {
     async fn kill_agent(&self) -> anyhow::Result<Done> {
         let mut done = Done::default();
         let stages = [
-            (Stage::Asked, "before SIGTERM"),
-            (Stage::Handled, "between SIGTERM and SIGKILL"),
-            (Stage::Dead, "after the exit"),
+            (PodStage::Asked, "before SIGTERM"),
+            (PodStage::Handled, "between SIGTERM and SIGKILL"),
+            (PodStage::Dead, "after the exit"),
         ];
         for (stage, when) in stages {
             ensure!(self.until_one_is(stage).await, "no pod came to the moment {when}");
@@ -127,13 +127,13 @@ impl Hands<'_> {
         ensure!(self.until_one_waits_for_its_object().await, "no pod came to the moment {last}");
         done.ready = done.ready.max(self.agent.kill(&[], AGENT_DEAD).await?);
         // One that the last agent owes: what had died before it came may be lost with another.
-        ensure!(self.until_one_is(Stage::Dead).await, "no pod died when the agent was back");
+        ensure!(self.until_one_is(PodStage::Dead).await, "no pod died when the agent was back");
         done.what = format!("killed {}, {last}", stages.map(|(_, when)| when).join(", "));
         Ok(done)
     }
 
     /// Waits until a pod comes to this stage; one that is there already does not count.
-    async fn until_one_is(&self, stage: Stage) -> bool {
+    async fn until_one_is(&self, stage: PodStage) -> bool {
         let there = |pods: Vec<super::churn::Pod1>| -> BTreeSet<String> {
             let there = pods.into_iter().filter(|pod| pod.stage >= stage);
             there.map(|pod| pod.name).collect()
@@ -154,7 +154,7 @@ impl Hands<'_> {
     async fn until_one_waits_for_its_object(&self) -> bool {
         let began = Instant::now();
         while began.elapsed() < LIMIT {
-            for pod in self.churn.pods().into_iter().filter(|pod| pod.stage == Stage::Dead) {
+            for pod in self.churn.pods().into_iter().filter(|pod| pod.stage == PodStage::Dead) {
                 let object = self.lab.pod(coroner_lab_scenarios::NAMESPACE, &pod.name);
                 let ended = object.is_some_and(|object| {
                     let meta = &object.metadata;
@@ -186,10 +186,10 @@ impl Hands<'_> {
         let mut reused = 0;
         while during() {
             let pods = self.churn.pods();
-            let dead = pods.iter().filter(|pod| pod.stage >= Stage::Dead);
+            let dead = pods.iter().filter(|pod| pod.stage >= PodStage::Dead);
             let fresh: Vec<i32> =
                 dead.filter_map(|pod| pod.pid).filter(|pid| !used.contains(pid)).collect();
-            let host = pods.iter().find(|pod| pod.stage == Stage::Runs);
+            let host = pods.iter().find(|pod| pod.stage == PodStage::Runs);
             if let (Some(pid), Some(host)) = (fresh.first().copied(), host)
                 && let Some(container) = &host.container
             {

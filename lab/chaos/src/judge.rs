@@ -1,14 +1,9 @@
 //! What is demanded after each round. Pure.
 
-use super::{
-    fault::Fault,
-    truth::End,
-    vitals::Vitals,
-    watched::{SETTLE, ToldDeath},
-};
+use super::{SETTLE, fault::Fault, truth::TrueEnd, vitals::Vitals};
 use coroner_core::types::Verdict;
 use coroner_lab_cluster::wait::LIMIT;
-use coroner_lab_harness::ground_truth::Truth;
+use coroner_lab_harness::{ground_truth::Truth, monitor::ReportedDeath};
 use std::{collections::BTreeMap, fmt, time::Duration};
 
 /// The goal: how much more memory than before the agent holds when all has settled, bytes. What the
@@ -32,11 +27,11 @@ const UNTOLD: Duration = Duration::from_secs(13);
 #[derive(Clone, Debug)]
 pub(super) struct Life {
     pub(super) name: String,
-    pub(super) end: End,
+    pub(super) end: TrueEnd,
     /// When its main process was seen dead, ns of CLOCK_BOOTTIME; `None`: it never ran.
     pub(super) died: Option<u64>,
     /// What the agent said, by container id.
-    pub(super) told: BTreeMap<String, ToldDeath>,
+    pub(super) told: BTreeMap<String, ReportedDeath>,
 }
 
 /// Something that the agent reported as leaked.
@@ -171,7 +166,7 @@ impl Judgement {
                     let wanted = Names(&true_ones);
                     self.complaints.push(format!(
                         "{}: told {verdict}, true is {wanted}: {}",
-                        life.name, told.sentence
+                        life.name, told.message
                     ));
                 }
             }
@@ -179,7 +174,7 @@ impl Judgement {
             if told.verdicts.contains(&Verdict::Unknown) && !excused {
                 self.complaints.push(format!(
                     "{}: told unknown, though nothing was lost: {}",
-                    life.name, told.sentence
+                    life.name, told.message
                 ));
             }
         }
@@ -234,22 +229,22 @@ impl fmt::Display for Names<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{fault::choose, truth::Kind};
-    use coroner_lab_scenarios::death_mode::Way;
+    use crate::{fault::choose, truth::PodKind};
+    use coroner_lab_scenarios::death_mode::DeathMode;
 
     const SECOND: u64 = 1_000_000_000;
 
-    fn life(way: Way, verdicts: &[Verdict], marked: bool) -> Life {
-        let death = ToldDeath {
+    fn life(way: DeathMode, verdicts: &[Verdict], marked: bool) -> Life {
+        let death = ReportedDeath {
             verdicts: verdicts.iter().copied().collect(),
-            sentence: "why".into(),
+            message: "why".into(),
             marked,
         };
         let told = if verdicts.is_empty() { None } else { Some(("c".to_owned(), death)) };
         Life {
             name: "pod".into(),
-            end: End {
-                kind: Kind::One(way),
+            end: TrueEnd {
+                kind: PodKind::One(way),
                 handled: Some(true),
                 may_be_killed: false,
                 died_as_asked: true,
@@ -278,10 +273,11 @@ mod tests {
 
     #[test]
     fn a_true_verdict_is_right_and_another_is_wrong_even_if_updated() {
-        let right = of("none", &facts(vec![life(Way::Graceful, &[Verdict::Graceful], false)]));
+        let right =
+            of("none", &facts(vec![life(DeathMode::Graceful, &[Verdict::Graceful], false)]));
         assert_eq!((right.deaths, right.right, right.is_good()), (1, 1, true));
         let both = [Verdict::Graceful, Verdict::GraceExceeded];
-        let wrong = of("agent-killed", &facts(vec![life(Way::Graceful, &both, true)]));
+        let wrong = of("agent-killed", &facts(vec![life(DeathMode::Graceful, &both, true)]));
         assert_eq!((wrong.wrong, wrong.right), (1, 0));
         assert!(
             wrong.complaints[0].contains("told grace_exceeded, true is graceful: why"),
@@ -291,22 +287,22 @@ mod tests {
 
     #[test]
     fn unknown_must_be_explained() {
-        let unmarked = facts(vec![life(Way::StopSignalIgnored, &[Verdict::Unknown], false)]);
+        let unmarked = facts(vec![life(DeathMode::StopSignalIgnored, &[Verdict::Unknown], false)]);
         assert!(!of("none", &unmarked).is_good());
         assert!(of("watch-stalled", &unmarked).is_good());
         let marked =
-            of("none", &facts(vec![life(Way::StopSignalIgnored, &[Verdict::Unknown], true)]));
+            of("none", &facts(vec![life(DeathMode::StopSignalIgnored, &[Verdict::Unknown], true)]));
         assert_eq!((marked.unknown, marked.is_good()), (1, true));
     }
 
     #[test]
     fn a_missing_death_must_be_counted_or_unseen() {
-        let mut lost = facts(vec![life(Way::GraceExceeded, &[], false)]);
+        let mut lost = facts(vec![life(DeathMode::GraceExceeded, &[], false)]);
         assert!(!of("none", &lost).is_good());
         assert!(!of("ring-shrunk", &lost).is_good(), "nothing was counted");
         lost.lost = 1;
         assert!(of("ring-shrunk", &lost).is_good());
-        lost.lives.push(life(Way::Graceful, &[], false));
+        lost.lives.push(life(DeathMode::Graceful, &[], false));
         let two = of("ring-shrunk", &lost);
         assert_eq!((two.missing, two.complaints.len()), (2, 3), "one loss hides one death");
         lost.lives.pop();
@@ -326,9 +322,9 @@ mod tests {
     fn a_round_must_have_something_to_tell_of() {
         let round = |lives| judge_round(choose(&["none".to_owned()]).unwrap()[0], &facts(lives));
         assert_eq!(round(Vec::new()).complaints.len(), 1);
-        let unknown = life(Way::StopSignalIgnored, &[Verdict::Unknown], true);
+        let unknown = life(DeathMode::StopSignalIgnored, &[Verdict::Unknown], true);
         assert_eq!(round(vec![unknown.clone()]).complaints, ["no death was told rightly"]);
-        let right = life(Way::Graceful, &[Verdict::Graceful], false);
+        let right = life(DeathMode::Graceful, &[Verdict::Graceful], false);
         assert!(round(vec![unknown, right]).is_good());
     }
 

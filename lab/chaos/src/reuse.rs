@@ -30,9 +30,6 @@ const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 
 /// Starts a process that has this number, in this cgroup, and waits for its end. False: the number
 /// is not free any more, or not yet.
-///
-/// # Errors
-/// The kernel refuses; the cgroup is gone.
 pub(super) fn run(pid: i32, cgroup: &Path) -> anyhow::Result<bool> {
     let group = File::open(cgroup).with_context(|| cgroup.display().to_string())?;
     let tid = [pid];

@@ -1,18 +1,20 @@
 //! One round: pods come and go, a fault is done meanwhile, all settles, and the judge judges.
 
 use super::{
-    Options, Stage,
+    ChaosOptions, ChaosTargets, SETTLE, THRESHOLD,
     churn::{Churn, Pod1},
     fault::{Deed, Fault},
     inflict::{Done, Hands},
     judge::{self, Facts, Judgement, Life, Stray, mib},
     vitals::Vitals,
-    watched::{SETTLE, THRESHOLD, Told},
 };
 use anyhow::Context as _;
 use coroner_core::{leak::LeakKey, time::WallTime};
 use coroner_lab_cluster::{Cluster, wait::LIMIT};
-use coroner_lab_harness::failures::{Failures, Remains};
+use coroner_lab_harness::{
+    failures::{Failures, Remains},
+    monitor::AgentReports,
+};
 use coroner_lab_scenarios::left;
 use rustix::process::{Pid, Signal};
 use std::{
@@ -35,7 +37,7 @@ pub(super) const MOST_LINES: usize = 20;
 
 /// What came of a round.
 #[derive(Debug)]
-pub(super) struct Outcome {
+pub(super) struct RoundOutcome {
     pub(super) fault: &'static str,
     pub(super) done: String,
     pub(super) judgement: Judgement,
@@ -49,7 +51,7 @@ pub(super) struct Outcome {
     pub(super) stillborn: Vec<String>,
 }
 
-impl Outcome {
+impl RoundOutcome {
     /// For a person.
     pub(super) fn line(&self) -> String {
         let judgement = &self.judgement;
@@ -92,7 +94,7 @@ impl Outcome {
 }
 
 /// All rounds together, for a person.
-pub(super) fn summary(outcomes: &[Outcome], seed: u64) -> String {
+pub(super) fn summary(outcomes: &[RoundOutcome], seed: u64) -> String {
     let sum = |of: fn(&Judgement) -> usize| -> usize {
         outcomes.iter().map(|outcome| of(&outcome.judgement)).sum()
     };
@@ -124,27 +126,27 @@ pub(super) fn summary(outcomes: &[Outcome], seed: u64) -> String {
 
 /// Plays rounds, one after the other.
 pub(super) struct Round<'a> {
-    stage: &'a Stage,
+    stage: &'a ChaosTargets<'a>,
     churn: Churn<'a>,
     random: fastrand::Rng,
     /// At rest, when it had warmed up.
     rest: Option<Vitals>,
     /// With what it took after the first round; otherwise somebody else judges what it takes.
     compares: bool,
-    options: &'a Options,
+    options: &'a ChaosOptions,
     failures: Failures,
     /// Reports of leaks that were held against the ground truth.
     known: BTreeSet<(LeakKey, WallTime)>,
 }
 
 impl<'a> Round<'a> {
-    pub(super) fn on(stage: &'a Stage, options: &'a Options) -> Self {
+    pub(super) fn on(stage: &'a ChaosTargets<'a>, options: &'a ChaosOptions) -> Self {
         let pages: &Path = &stage.pages.0;
         Self {
             options,
-            failures: Failures::new(options.failed.clone(), &options.lab.work),
+            failures: Failures::new(options.setup.failed.clone(), &options.setup.cluster.work),
             stage,
-            churn: Churn::new(&stage.lab, pages),
+            churn: Churn::new(stage.lab, pages),
             random: fastrand::Rng::with_seed(options.seed),
             rest: None,
             compares: true,
@@ -153,12 +155,12 @@ impl<'a> Round<'a> {
     }
 
     /// The same, where what it takes is judged over the whole time.
-    pub(super) fn of_a_soak(stage: &'a Stage, options: &'a Options) -> Self {
+    pub(super) fn of_a_soak(stage: &'a ChaosTargets<'a>, options: &'a ChaosOptions) -> Self {
         Self { compares: false, ..Self::on(stage, options) }
     }
 
     /// One round of this fault. What it leaves if it fails is kept.
-    pub(super) async fn play(&mut self, fault: &'static Fault) -> anyhow::Result<Outcome> {
+    pub(super) async fn play(&mut self, fault: &'static Fault) -> anyhow::Result<RoundOutcome> {
         let played = self.try_to_play(fault).await;
         if played.is_err() {
             self.keep(fault).await;
@@ -167,23 +169,23 @@ impl<'a> Round<'a> {
     }
 
     async fn keep(&self, fault: &Fault) {
-        let (agent, lab) = (self.stage.agent.http(), &self.stage.lab);
+        let (agent, lab) = (self.stage.agent.http(), self.stage.lab);
         let remains = Remains {
             agent: agent.as_ref(),
             kubelet: Some(lab.kubelet()),
-            work: Some(&self.options.lab.work),
+            work: Some(self.stage.lab.work()),
         };
         self.failures.save(&format!("chaos-{}", fault.name), remains).await;
     }
 
-    async fn try_to_play(&mut self, fault: &'static Fault) -> anyhow::Result<Outcome> {
+    async fn try_to_play(&mut self, fault: &'static Fault) -> anyhow::Result<RoundOutcome> {
         let began = Instant::now();
-        let agent = &self.stage.agent;
-        let before = agent.vitals().await?;
-        agent.told().deaths.clear();
+        let agent = self.stage.agent;
+        let before = Vitals::of_agent(agent).await?;
+        agent.clear_death_history();
         self.churn.begin();
         let hands =
-            Hands { lab: &self.stage.lab, churn: &self.churn, agent, between: &self.stage.between };
+            Hands { lab: self.stage.lab, churn: &self.churn, agent, between: &self.stage.between };
         let (seed, mut random) = (self.random.u64(..), self.random.fork());
         let churning = self.churn.run(seed);
         let disturbing = async {
@@ -209,22 +211,22 @@ impl<'a> Round<'a> {
             error = watching => return Err(error),
         };
         let pods = self.churn.pods();
-        let mut counted = agent.vitals().await?;
+        let mut counted = Vitals::of_agent(agent).await?;
         // Another agent counts from zero.
         let before = if fault.deed.replaces_agent() { Vitals::default() } else { before };
         self.settle(&pods, &before).await?;
         if fault.deed == Deed::SmallRing {
-            counted = agent.vitals().await?;
+            counted = Vitals::of_agent(agent).await?;
             agent.kill(&[], Duration::ZERO).await?;
             // What the new agent takes at rest, once it has looked at everything.
             tokio::time::sleep(THRESHOLD).await;
         }
-        let after = agent.vitals().await?;
+        let after = Vitals::of_agent(agent).await?;
         let lost =
             |of: fn(&Vitals) -> u64| of(&counted).max(of(&after)).saturating_sub(of(&before));
         let (lost, lost_deaths) = (lost(Vitals::losses), lost(Vitals::losses_that_decide));
         // One after the other: each takes what was told for itself.
-        let lives = lives(&self.stage.lab, &pods, fault, &agent.told());
+        let lives = lives(self.stage.lab, &pods, fault, &agent.reports().borrow());
         let strays = self.strays();
         let facts = Facts {
             lives,
@@ -250,7 +252,7 @@ impl<'a> Round<'a> {
         if self.compares {
             self.rest.get_or_insert_with(|| after.clone());
         }
-        Ok(Outcome {
+        Ok(RoundOutcome {
             fault: fault.name,
             done: done.what,
             judgement,
@@ -274,12 +276,13 @@ impl<'a> Round<'a> {
         while began.elapsed() < LIMIT {
             self.stage.agent.check()?;
             let missing = {
-                let told = self.stage.agent.told();
+                let reports = self.stage.agent.reports();
+                let told = reports.borrow();
                 let owed = |pod: &Pod1| pod.died.is_some_and(|at| judge::is_owed(at, &absences));
-                pods.iter().any(|pod| owed(pod) && !told.deaths.contains_key(&pod.uid))
+                pods.iter().any(|pod| owed(pod) && !told.death_history.contains_key(&pod.uid))
             };
             // A death whose record the agent has counted as lost never comes.
-            let lost = self.stage.agent.vitals().await?.losses_that_decide();
+            let lost = Vitals::of_agent(self.stage.agent).await?.losses_that_decide();
             if !missing || lost > before.losses_that_decide() {
                 return Ok(());
             }
@@ -290,13 +293,14 @@ impl<'a> Round<'a> {
 
     /// What was reported as leaked since the last round, and whether it was.
     fn strays(&mut self) -> Vec<Stray> {
-        let told = self.stage.agent.told();
+        let (reports, starts) = (self.stage.agent.reports(), self.stage.agent.starts());
+        let told = reports.borrow();
         let mut strays = Vec::new();
-        for (report, leak) in &told.leaks {
+        for (report, leak) in &told.first {
             if self.known.insert(report.clone()) {
                 strays.push(Stray {
                     what: format!("{} of {}", leak.class, left::which(&leak.key)),
-                    truth: self.stage.truth.of_leak(leak),
+                    truth: self.stage.truth.of_leak(leak, &starts),
                 });
             }
         }
@@ -309,7 +313,7 @@ impl<'a> Round<'a> {
         let hand = self.stage.lab.hand();
         let began = Instant::now();
         loop {
-            let left = self.stage.agent.told().left.clone();
+            let left = self.stage.agent.reports().borrow().leaks.clone();
             if left.is_empty() {
                 return Ok(Vec::new());
             }
@@ -348,13 +352,13 @@ fn kill(pid: u32) {
 }
 
 /// What is known of each pod, for the judge.
-fn lives(lab: &Cluster, pods: &[Pod1], fault: &Fault, told: &Told) -> Vec<Life> {
+fn lives(lab: &Cluster, pods: &[Pod1], fault: &Fault, told: &AgentReports) -> Vec<Life> {
     pods.iter()
         .map(|pod| Life {
             name: pod.name.clone(),
             end: pod.end(lab, fault.excuses.kills || pod.failure.is_some()),
             died: pod.died,
-            told: told.deaths.get(&pod.uid).cloned().unwrap_or_default(),
+            told: told.death_history.get(&pod.uid).cloned().unwrap_or_default(),
         })
         .collect()
 }

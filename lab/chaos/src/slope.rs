@@ -33,7 +33,6 @@ fn median(mut values: Vec<f64>) -> Option<f64> {
 /// What a figure did after the warm-up.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Trend {
-    /// Per hour.
     pub(super) per_hour: f64,
     /// What the slope makes over the time that was measured.
     pub(super) growth: f64,

@@ -2,15 +2,15 @@
 //! started anew: what it takes of the machine must not grow.
 
 use super::{
-    Options, Stage,
+    ChaosOptions, ChaosTargets,
     fault::{FAULTS, Fault},
+    in_environment,
     judge::mib,
-    on_a_stage,
     plan::{Length, Plan},
-    round::{self, Outcome, Round},
+    round::{self, Round, RoundOutcome},
     slope::{FEWEST, Point, Trend, trend},
 };
-use coroner_lab_harness::console::Screen;
+use coroner_lab_harness::console::Console;
 use std::time::{Duration, Instant};
 
 /// This share of the time warms up and does not count.
@@ -28,45 +28,49 @@ pub fn faults() -> Vec<&'static Fault> {
 }
 
 /// Runs for so long. True: flat, and nobody complained. Whatever happens, nothing is left behind.
-///
-/// # Errors
-/// As [`super::run`].
-pub async fn run(options: &Options, long: Duration) -> anyhow::Result<bool> {
-    let options =
-        &Options { faults: faults(), length: Length::For(long), goals: true, ..options.clone() };
-    let screen = Screen::new(options.json);
-    on_a_stage(options, screen, async |stage| soak(stage, options, long, screen).await).await
+pub async fn run(options: &ChaosOptions, long: Duration) -> anyhow::Result<bool> {
+    let options = &ChaosOptions {
+        faults: faults(),
+        length: Length::For(long),
+        goals: true,
+        ..options.clone()
+    };
+    in_environment(options, async |stage, console| soak(stage, options, long, console).await).await
 }
 
 async fn soak(
-    stage: &Stage,
-    options: &Options,
+    stage: &ChaosTargets<'_>,
+    options: &ChaosOptions,
     long: Duration,
-    screen: Screen,
+    console: Console,
 ) -> anyhow::Result<bool> {
     let began = Instant::now();
     let mut round = Round::of_a_soak(stage, options);
     let mut plan = Plan::random(options.faults.clone(), options.seed);
-    let mut outcomes: Vec<Outcome> = Vec::new();
+    let mut outcomes: Vec<RoundOutcome> = Vec::new();
     let mut samples = Samples::default();
-    screen.print(HEAD);
+    console.print(HEAD);
     while began.elapsed() < long {
         let Some(fault) = plan.next() else { break };
         let outcome = round.play(fault).await?;
         samples.take(began.elapsed().as_secs_f64(), &outcome);
-        screen.print(&line(began.elapsed(), &outcome));
-        super::object(options.json, &outcome);
+        console.print(&line(began.elapsed(), &outcome));
+        super::object(options.setup.json, &outcome);
         outcomes.push(outcome);
     }
     let verdict = samples.verdict();
-    screen.print(&format!("\n{}\n{}\n", round::summary(&outcomes, options.seed), verdict.sentence));
+    console.print(&format!(
+        "\n{}\n{}\n",
+        round::summary(&outcomes, options.seed),
+        verdict.sentence
+    ));
     Ok(verdict.flat && outcomes.iter().all(|outcome| outcome.judgement.is_good()))
 }
 
 const HEAD: &str = "\
    time  fault                  RssAnon   fds  threads  series    lost  terminations  wrong  false leaks\n";
 
-fn line(at: Duration, outcome: &Outcome) -> String {
+fn line(at: Duration, outcome: &RoundOutcome) -> String {
     let seconds = at.as_secs();
     let vitals = &outcome.after;
     let mut text = format!(
@@ -105,7 +109,7 @@ struct Verdict {
 }
 
 impl Samples {
-    fn take(&mut self, at: f64, outcome: &Outcome) {
+    fn take(&mut self, at: f64, outcome: &RoundOutcome) {
         self.memory.push(Point { at, value: outcome.after.memory as f64 });
         self.fds.push(Point { at, value: outcome.after.fds as f64 });
     }

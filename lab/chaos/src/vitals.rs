@@ -2,7 +2,7 @@
 
 use anyhow::Context as _;
 use coroner_core::input::LossKind;
-use coroner_lab_harness::agent::Http;
+use coroner_lab_harness::{agent::Http, monitor::AgentMonitor};
 use std::{collections::BTreeMap, fs};
 
 /// At one moment.
@@ -13,7 +13,6 @@ pub(super) struct Vitals {
     pub(super) memory: u64,
     /// Open descriptors.
     pub(super) fds: u64,
-    /// Threads.
     pub(super) threads: u64,
     /// Series on /metrics.
     pub(super) series: u64,
@@ -24,8 +23,14 @@ pub(super) struct Vitals {
 }
 
 impl Vitals {
+    /// Of the running agent.
+    pub(super) async fn of_agent(agent: &AgentMonitor) -> anyhow::Result<Self> {
+        let (pid, http) = agent.of_agent(|agent| (agent.pid(), agent.http())).await?;
+        Self::of(&http, pid.context("the agent does not run")?).await
+    }
+
     /// Of the agent that answers at `http` and is this process.
-    pub(super) async fn of(http: &Http, pid: u32) -> anyhow::Result<Self> {
+    async fn of(http: &Http, pid: u32) -> anyhow::Result<Self> {
         let (_, body) = http.page("/metrics").await?;
         let status = fs::read_to_string(format!("/proc/{pid}/status"))
             .context("the agent's process cannot be looked at")?;

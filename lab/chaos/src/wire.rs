@@ -40,7 +40,6 @@ pub enum Refusal {
     Gone,
     /// 429, with Retry-After.
     TooMany,
-    /// 500.
     Broken,
     /// 200, and no JSON.
     Garbage,

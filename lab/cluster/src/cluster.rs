@@ -2,16 +2,16 @@
 
 use crate::remnants::{Hand, Made, container_of};
 use crate::{
-    apiserver::{self, Apiserver, DeleteOptions, Fault, Kind, Store},
+    apiserver::{self, Apiserver, ApiserverFault, DeleteOptions, ResourceKind, Store},
     containerd::{self, Containerd},
     controlplane::{self, Disruption},
     delay::{Delays, Detour},
     image,
     kubelet::{
         self, Kubelet, Local,
-        api::{Api as _, Change},
+        api::{Api as _, PodChange},
         cgroup::Cgroups,
-        housekeeping::Moment,
+        housekeeping::HousekeepingMoment,
         translate::{self, PodId},
     },
     network::{Forward, Network},
@@ -87,7 +87,7 @@ pub struct Cluster {
 impl Cluster {
     /// Removes what an earlier run left, then brings everything up.
     pub async fn start(
-        options: containerd::Options,
+        options: containerd::ContainerdOptions,
         step: &(dyn Fn(&str) + Send + Sync),
     ) -> anyhow::Result<Self> {
         let (work, workload) = (options.work.clone(), options.workload.clone());
@@ -107,7 +107,7 @@ impl Cluster {
 
         step("starting the apiserver and the kubelet");
         let logs = work.join(LOGS);
-        let apiserver = Apiserver::start(apiserver::Options::default()).await?;
+        let apiserver = Apiserver::start(apiserver::ApiserverOptions::default()).await?;
         let kubeconfig = work.join(KUBECONFIG);
         apiserver.write_kubeconfig(&kubeconfig)?;
         let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
@@ -186,7 +186,7 @@ impl Cluster {
     }
 
     /// All pods of the node, then their changes, as the kubelet hears of them.
-    pub fn watch(&self) -> mpsc::UnboundedReceiver<Change> {
+    pub fn watch(&self) -> mpsc::UnboundedReceiver<PodChange> {
         Local::new(self.apiserver.store(), self.apiserver.fault()).watch(NODE)
     }
 
@@ -217,6 +217,11 @@ impl Cluster {
         self.hand.work.join(RECORDING)
     }
 
+    /// Where its files are.
+    pub fn work(&self) -> &Path {
+        &self.hand.work
+    }
+
     /// The name by which an observer knows the kubelet's process.
     pub fn kubelet_process(&self) -> &str {
         &self.process
@@ -236,7 +241,7 @@ impl Cluster {
 
     /// Whether the apiserver has an Event for this reason on this pod, or on a node because of it.
     pub fn has_event(&self, pod: &str, reason: &str) -> bool {
-        let (_, events) = self.apiserver.store().list(Kind::Event);
+        let (_, events) = self.apiserver.store().list(ResourceKind::Event);
         events.iter().any(|event| {
             let about = [&event["involvedObject"], &event["related"]];
             event["reason"] == reason && about.iter().any(|object| object["uid"] == pod)
@@ -322,7 +327,7 @@ impl Cluster {
         container: &str,
         image: &str,
     ) -> anyhow::Result<()> {
-        self.apiserver.store().update(Kind::Pod, namespace, name, |pod| {
+        self.apiserver.store().update(ResourceKind::Pod, namespace, name, |pod| {
             let all = pod["spec"]["containers"].as_array_mut().into_iter().flatten();
             for one in all.filter(|one| one["name"] == container) {
                 one["image"] = image.into();
@@ -340,7 +345,7 @@ impl Cluster {
         container: &str,
         cpu: &str,
     ) -> anyhow::Result<()> {
-        self.apiserver.store().update(Kind::Pod, namespace, name, |pod| {
+        self.apiserver.store().update(ResourceKind::Pod, namespace, name, |pod| {
             let all = pod["spec"]["containers"].as_array_mut().into_iter().flatten();
             for one in all.filter(|one| one["name"] == container) {
                 one["resources"]["requests"]["cpu"] = cpu.into();
@@ -351,7 +356,7 @@ impl Cluster {
     }
 
     /// The apiserver answers nobody, or everybody again.
-    pub fn set_apiserver(&self, fault: Fault) {
+    pub fn set_apiserver(&self, fault: ApiserverFault) {
         self.apiserver.set_fault(fault);
     }
 
@@ -384,7 +389,6 @@ impl Cluster {
         Ok(())
     }
 
-    /// Freezes a pod's container.
     pub fn freeze(&self, pod: &Pod, container: &str) -> anyhow::Result<()> {
         let (group, id) = self.group(pod, container)?;
         self.cgroups.freeze(&group, &id)
@@ -399,14 +403,14 @@ impl Cluster {
     }
 
     /// Has the kubelet's cache be read; gives the moment at which its housekeeping believes it.
-    pub fn read_runtime_cache(&self, uid: &str) -> Moment {
+    pub fn read_runtime_cache(&self, uid: &str) -> HousekeepingMoment {
         self.kubelet.cache(uid)
     }
 
     /// Another version of the kubelet runs, and its Node object says so.
     pub fn run_kubelet(&self, version: &str) -> anyhow::Result<()> {
         self.kubelet.set_version(version);
-        self.apiserver.store().update(Kind::Node, "", NODE, |node| {
+        self.apiserver.store().update(ResourceKind::Node, "", NODE, |node| {
             node["status"]["nodeInfo"]["kubeletVersion"] = version.into();
             Ok(())
         })?;
@@ -465,7 +469,7 @@ impl Cluster {
 
     /// `kubectl patch`: nobody holds the object any more.
     pub fn remove_finalizers(&self, namespace: &str, name: &str) -> anyhow::Result<()> {
-        self.apiserver.store().update(Kind::Pod, namespace, name, |pod| {
+        self.apiserver.store().update(ResourceKind::Pod, namespace, name, |pod| {
             pod["metadata"]["finalizers"] = Default::default();
             Ok(())
         })?;

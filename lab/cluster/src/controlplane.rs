@@ -1,7 +1,7 @@
 //! What the control plane's own actors do to a pod: each writes its condition DisruptionTarget
 //! first and deletes the pod then.
 
-use crate::apiserver::{DeleteOptions, Failure, Store};
+use crate::apiserver::{ApiFailure, DeleteOptions, Store};
 use jiff::Timestamp;
 use k8s_openapi::{api::core::v1::PodCondition, apimachinery::pkg::apis::meta::v1::Time};
 
@@ -42,15 +42,12 @@ impl Disruption {
 }
 
 /// Ends a pod that way.
-///
-/// # Errors
-/// As the store's: 404 if there is no such pod.
 pub fn disrupt(
     store: &Store,
     namespace: &str,
     name: &str,
     disruption: Disruption,
-) -> Result<(), Failure> {
+) -> Result<(), ApiFailure> {
     let now = Timestamp::now();
     store.patch_status(namespace, name, None, |status| {
         if disruption == Disruption::PodGc {

@@ -23,14 +23,12 @@ const PIECES: usize = 4096;
 /// How late the sources answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Delays {
-    /// The apiserver.
     pub apiserver: Duration,
     /// The container runtime.
     pub runtime: Duration,
 }
 
 impl Delays {
-    /// There is one.
     pub fn any(self) -> bool {
         self != Self::default()
     }

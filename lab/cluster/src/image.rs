@@ -29,9 +29,6 @@ pub const NAMES: [&str; 3] = [NAME, NEXT, SIGQUIT];
 pub const PROGRAM: &str = "/workload";
 
 /// Reads the static binary at `workload` and writes the image archive to `to`.
-///
-/// # Errors
-/// The binary cannot be read, or the archive cannot be written.
 pub fn build(workload: &Path, to: &Path) -> Result<()> {
     let binary = fs::read(workload).with_context(|| {
         format!("cannot read the workload binary {}: build it first", workload.display())

@@ -32,10 +32,6 @@ impl Network {
         Self { namespace: Arc::new(namespace), addresses: Some(addresses) }
     }
 
-    /// That of a process.
-    ///
-    /// # Errors
-    /// The process is gone.
     pub fn of_process(pid: i32) -> Result<Self> {
         let path = format!("/proc/{pid}/ns/net");
         let namespace = File::open(&path).with_context(|| format!("cannot open {path}"))?;
@@ -55,26 +51,17 @@ impl Network {
     }
 
     /// Moves the calling thread there.
-    ///
-    /// # Errors
-    /// The caller may not do that.
     pub fn enter(&self) -> io::Result<()> {
         loopback::enter(&self.namespace)
     }
 
     /// How many pods and other nodes are connected with the node's bridge. Only in the node's namespace.
-    ///
-    /// # Errors
-    /// The kernel does not tell.
     pub fn ports(&self) -> Result<usize> {
         Ok(network::ports(&self.namespace)?)
     }
 
     /// What has come for these listeners and their connections, and was not accepted or not read yet: where it is
     /// nothing, the server has seen all that clients have sent.
-    ///
-    /// # Errors
-    /// The kernel does not tell.
     pub fn unread(&self, port: u16) -> Result<u64> {
         Ok(network::unread(&self.namespace, port)?)
     }

@@ -19,9 +19,6 @@ pub struct Port {
 
 impl Port {
     /// Reserves a port that is free.
-    ///
-    /// # Errors
-    /// There is none, or no more files can be opened.
     pub fn reserve() -> anyhow::Result<Self> {
         let reserve = || {
             let flags = rustix::net::SocketFlags::CLOEXEC;
@@ -40,7 +37,6 @@ impl Port {
         self.address
     }
 
-    /// Its number.
     pub fn number(&self) -> u16 {
         self.address.port()
     }

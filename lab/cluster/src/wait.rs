@@ -10,17 +10,11 @@ pub const LIMIT: Duration = Duration::from_secs(120);
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Waits for an event.
-///
-/// # Errors
-/// It does not come within [`LIMIT`]; the error says what was waited for.
 pub async fn event<T>(what: impl Display, event: impl Future<Output = T>) -> anyhow::Result<T> {
     event_within(LIMIT, what, event).await
 }
 
 /// Waits for an event that may take longer than [`LIMIT`].
-///
-/// # Errors
-/// It does not come within `limit`; the error says what was waited for.
 pub async fn event_within<T>(
     limit: Duration,
     what: impl Display,
@@ -33,9 +27,6 @@ pub async fn event_within<T>(
 }
 
 /// Looks until there is something to be seen, where nothing tells of it.
-///
-/// # Errors
-/// Looking fails, or nothing is seen within [`LIMIT`].
 pub async fn until<T>(
     what: impl Display,
     mut look: impl FnMut() -> anyhow::Result<Option<T>>,
@@ -52,9 +43,6 @@ pub async fn until<T>(
 }
 
 /// The same where looking takes its time: asks until there is an answer.
-///
-/// # Errors
-/// As [`until`].
 pub async fn asking<T>(
     what: impl Display,
     mut ask: impl AsyncFnMut() -> anyhow::Result<Option<T>>,

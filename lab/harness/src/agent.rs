@@ -33,16 +33,13 @@ const MAX_ANSWER: usize = 64 << 20;
 
 /// How the agent is started.
 #[derive(Clone, Debug)]
-pub struct Options {
-    /// The binary.
+pub struct AgentOptions {
     pub binary: PathBuf,
     /// `--api-listen`, where metrics and health are served, too; `None`: a port of its own.
     pub listen: Option<SocketAddr>,
-    /// `--node`.
     pub node: String,
     /// `--runtime-endpoint`.
     pub cri: String,
-    /// `--kubeconfig`.
     pub kubeconfig: PathBuf,
     /// `--cgroup-root`; `None`: the agent finds it.
     pub cgroup_root: Option<PathBuf>,
@@ -56,13 +53,12 @@ pub struct Options {
     pub host_root: Option<PathBuf>,
     /// `--kubelet-process`; `None`: its default.
     pub kubelet_process: Option<String>,
-    /// `--events`.
     pub events: bool,
     /// Where its log goes.
     pub log: PathBuf,
 }
 
-impl Options {
+impl AgentOptions {
     /// How the agent is started on this cluster's node.
     pub fn on(cluster: &Cluster, binary: &Path, log: PathBuf) -> Self {
         Self {
@@ -95,12 +91,12 @@ pub struct Agent {
 
 impl Agent {
     /// Starts it and waits until /readyz says so. The error carries the end of its log.
-    pub async fn start(options: &Options) -> anyhow::Result<Self> {
+    pub async fn start(options: &AgentOptions) -> anyhow::Result<Self> {
         Self::start_with(options, &[]).await
     }
 
     /// The same with more flags, as they are.
-    pub async fn start_with(options: &Options, flags: &[String]) -> anyhow::Result<Self> {
+    pub async fn start_with(options: &AgentOptions, flags: &[String]) -> anyhow::Result<Self> {
         let began = Instant::now();
         let mut agent = Self::spawn(options, flags)?;
         agent.wait_for(true).await?;
@@ -110,13 +106,13 @@ impl Agent {
 
     /// Starts it and waits until its programs run: one that is told another machine's name may never be
     /// ready.
-    pub async fn start_unready(options: &Options, flags: &[String]) -> anyhow::Result<Self> {
+    pub async fn start_unready(options: &AgentOptions, flags: &[String]) -> anyhow::Result<Self> {
         let mut agent = Self::spawn(options, flags)?;
         agent.wait_for(false).await?;
         Ok(agent)
     }
 
-    fn spawn(options: &Options, flags: &[String]) -> anyhow::Result<Self> {
+    fn spawn(options: &AgentOptions, flags: &[String]) -> anyhow::Result<Self> {
         let (port, address) = match options.listen {
             Some(address) => (None, address),
             None => {
@@ -166,7 +162,7 @@ impl Agent {
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)
-            // A Ctrl-C at the terminal is for the tour, which then ends the agent itself.
+            // A Ctrl-C at the terminal is for the lab, which then ends the agent itself.
             .process_group(0)
             .kill_on_drop(true);
         die_with_parent(&mut command);
@@ -331,7 +327,7 @@ pub fn tail(file: &Path, lines: usize) -> String {
 }
 
 /// Has the kernel kill the child when this process dies, however that comes about: nothing of a
-/// tour is left behind by a SIGKILL.
+/// run is left behind by a SIGKILL.
 pub fn die_with_parent(command: &mut Command) {
     // SAFETY: prctl is async-signal-safe and touches no memory.
     unsafe {

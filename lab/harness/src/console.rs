@@ -11,12 +11,12 @@ use std::{
 
 /// Where the lines go.
 #[derive(Clone, Copy, Debug)]
-pub struct Screen {
+pub struct Console {
     json: bool,
     began: Instant,
 }
 
-impl Screen {
+impl Console {
     /// `json`: stdout is for objects only.
     pub fn new(json: bool) -> Self {
         Self { json, began: Instant::now() }

@@ -4,7 +4,7 @@
 use crate::agent::Http;
 use anyhow::Context as _;
 use coroner_lab_cluster::containerd::target_directory;
-use coroner_lab_cluster::kubelet::{Kubelet, record::Stop};
+use coroner_lab_cluster::kubelet::{Kubelet, record::StopCall};
 use std::{
     collections::BTreeMap,
     env, fs,
@@ -121,7 +121,7 @@ async fn save_page(agent: &Http, page: &str, file: &Path) -> anyhow::Result<()> 
     Ok(fs::write(file, body)?)
 }
 
-fn save_record(record: &BTreeMap<String, Vec<Stop>>, file: &Path) -> anyhow::Result<()> {
+fn save_record(record: &BTreeMap<String, Vec<StopCall>>, file: &Path) -> anyhow::Result<()> {
     Ok(fs::write(file, serde_json::to_vec_pretty(record)?)?)
 }
 

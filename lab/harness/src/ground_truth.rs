@@ -35,7 +35,6 @@ const CLOCKS: Duration = Duration::from_millis(100);
 /// Whether something that was reported as leaked was leaked; the evidence in words.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Truth {
-    /// It was.
     Leaked(String),
     /// It was not, and the report is false.
     NotLeaked(String),
@@ -44,28 +43,25 @@ pub enum Truth {
 /// The record, while it is kept.
 pub struct GroundTruth {
     store: Store,
-    record: Arc<Mutex<Record>>,
+    record: Arc<Mutex<TruthRecord>>,
     keeping: JoinHandle<()>,
 }
 
 impl GroundTruth {
     /// Of this lab, from now on: start it before the first pod is made. `threshold`: the agent's.
     pub fn of(lab: &Cluster, threshold: Duration) -> Self {
-        let record = Arc::new(Mutex::new(Record::new(threshold)));
+        let record = Arc::new(Mutex::new(TruthRecord::new(threshold)));
         let (cri, cgroups) = (lab.hand().cri.clone(), lab.hand().cgroups.clone());
         let keeping = tokio::spawn(keep(Arc::clone(&record), cri, cgroups));
         Self { store: lab.store(), record, keeping }
     }
 
-    /// An agent is started: it counts the threshold from now on again.
-    pub fn agent_starts(&self) {
-        self.record().agents.push(boot_now());
-    }
-
     /// What is known of something that the agent reports as leaked.
-    pub fn of_leak(&self, leak: &Leak) -> Truth {
+    ///
+    /// `agents`: when agents were started that count the threshold from then on again, ns of CLOCK_BOOTTIME.
+    pub fn of_leak(&self, leak: &Leak, agents: &[u64]) -> Truth {
         let record = self.record();
-        record.of_leak(&leak.key, leak.class, boot_of(leak.confirmed), &|uid| {
+        record.of_leak(&leak.key, leak.class, boot_of(leak.confirmed), agents, &|uid| {
             self.store.pod_object(uid)
         })
     }
@@ -79,10 +75,10 @@ impl GroundTruth {
             }
             _ => false,
         };
-        gone && matches!(self.of_leak(leak), Truth::Leaked(_))
+        gone && matches!(self.of_leak(leak, &[]), Truth::Leaked(_))
     }
 
-    fn record(&self) -> MutexGuard<'_, Record> {
+    fn record(&self) -> MutexGuard<'_, TruthRecord> {
         self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -99,7 +95,7 @@ fn boot_of(wall: WallTime) -> u64 {
     boot_now().saturating_add_signed(wall.0.saturating_sub(now))
 }
 
-async fn keep(record: Arc<Mutex<Record>>, mut cri: Cri, cgroups: Cgroups) {
+async fn keep(record: Arc<Mutex<TruthRecord>>, mut cri: Cri, cgroups: Cgroups) {
     let mut look = tokio::time::interval(LOOK);
     look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -189,7 +185,7 @@ struct Look {
 
 /// All that was seen. Times are ns of CLOCK_BOOTTIME.
 #[derive(Debug)]
-struct Record {
+struct TruthRecord {
     threshold: Duration,
     things: BTreeMap<Thing, Presence>,
     /// When the last look began that the runtime answered, and the last at all.
@@ -197,20 +193,11 @@ struct Record {
     looked: u64,
     /// When the runtime did not answer, the shortest that this can have been; the oldest first.
     outages: Vec<(u64, u64)>,
-    /// When agents were started, the oldest first.
-    agents: Vec<u64>,
 }
 
-impl Record {
+impl TruthRecord {
     fn new(threshold: Duration) -> Self {
-        Self {
-            threshold,
-            things: BTreeMap::new(),
-            answered: 0,
-            looked: 0,
-            outages: Vec::new(),
-            agents: Vec::new(),
-        }
+        Self { threshold, things: BTreeMap::new(), answered: 0, looked: 0, outages: Vec::new() }
     }
 
     fn looked(&mut self, look: Look) {
@@ -256,10 +243,11 @@ impl Record {
         key: &LeakKey,
         class: LeakClass,
         confirmed: u64,
+        agents: &[u64],
         object: &dyn Fn(&str) -> Option<PodObject>,
     ) -> Truth {
         match self.left_since(key, class, object) {
-            Ok(left) => self.for_the_threshold(&left, confirmed),
+            Ok(left) => self.for_the_threshold(&left, confirmed, agents),
             Err(why) => Truth::NotLeaked(why),
         }
     }
@@ -270,7 +258,7 @@ impl Record {
         key: &LeakKey,
         class: LeakClass,
         object: &dyn Fn(&str) -> Option<PodObject>,
-    ) -> Result<Left, String> {
+    ) -> Result<LeakedSince, String> {
         let without_pod = |uid: &str| match object(uid) {
             None => Ok((0, "its pod never had an object".to_owned())),
             Some(PodObject { gone: Some(at), .. }) => {
@@ -329,7 +317,7 @@ impl Record {
                 let object = object(uid.as_str()).ok_or("it never had an object")?;
                 let deadline = object.deadline.ok_or("nobody deletes it")?;
                 let why = format!("its grace was over at {}", secs(deadline));
-                Ok(Left { last: None, gone: object.gone, since: deadline, why })
+                Ok(LeakedSince { last: None, gone: object.gone, since: deadline, why })
             }
             LeakKey::Netns { .. } => Err("the lab does not see network namespaces".to_owned()),
         }
@@ -349,8 +337,8 @@ impl Record {
     /// Whether it was leaked for the agent's threshold when the agent was certain of it: nothing
     /// that an earlier agent had counted counts, nor does an outage of the runtime that the agent
     /// must have noticed.
-    fn for_the_threshold(&self, left: &Left, confirmed: u64) -> Truth {
-        let agent = self.agents.iter().filter(|start| **start <= confirmed).max();
+    fn for_the_threshold(&self, left: &LeakedSince, confirmed: u64, agents: &[u64]) -> Truth {
+        let agent = agents.iter().filter(|start| **start <= confirmed).max();
         let since = left.since.max(agent.copied().unwrap_or(0));
         let earliest = since + nanos(self.threshold.saturating_sub(CLOCKS));
         let away = self.outages.iter().map(|(from, to)| {
@@ -374,14 +362,14 @@ impl Record {
 }
 
 impl Presence {
-    fn left_since(&self, since: u64, why: String) -> Left {
-        Left { last: Some(self.last), gone: self.missed, since: since.max(self.after), why }
+    fn left_since(&self, since: u64, why: String) -> LeakedSince {
+        LeakedSince { last: Some(self.last), gone: self.missed, since: since.max(self.after), why }
     }
 }
 
 /// Something that is, or was, there without what it belongs to.
 #[derive(Debug)]
-struct Left {
+struct LeakedSince {
     last: Option<u64>,
     /// It had gone by then.
     gone: Option<u64>,
@@ -406,12 +394,12 @@ mod tests {
 
     const S: u64 = 1_000_000_000;
 
-    fn record() -> Record {
-        Record::new(Duration::from_secs(4))
+    fn record() -> TruthRecord {
+        TruthRecord::new(Duration::from_secs(4))
     }
 
     /// A look at this second; sandboxes are of the pod `pod`, and made at the second in their name.
-    fn look(record: &mut Record, at: u64, sandboxes: &[&str], host: &[(Thing, &str)]) {
+    fn look(record: &mut TruthRecord, at: u64, sandboxes: &[&str], host: &[(Thing, &str)]) {
         let listed = sandboxes.iter().map(|id| {
             let made = id.trim_start_matches(char::is_alphabetic).parse().unwrap();
             ((*id).to_owned(), ("pod".to_owned(), made))
@@ -421,7 +409,7 @@ mod tests {
         record.looked(Look { asked, answered, listed: Some(listed.collect()), host });
     }
 
-    fn fails(record: &mut Record, at: u64) {
+    fn fails(record: &mut TruthRecord, at: u64) {
         let (asked, answered) = (at * S, at * S);
         record.looked(Look { asked, answered, listed: None, host: BTreeMap::new() });
     }
@@ -436,13 +424,24 @@ mod tests {
 
     /// The evidence, if it was leaked.
     fn of(
-        record: &Record,
+        record: &TruthRecord,
         key: &LeakKey,
         class: LeakClass,
         confirmed: u64,
         object: Option<PodObject>,
     ) -> Result<String, String> {
-        match record.of_leak(key, class, confirmed * S, &|_| object) {
+        of_agents(record, &[], key, class, confirmed, object)
+    }
+
+    fn of_agents(
+        record: &TruthRecord,
+        agents: &[u64],
+        key: &LeakKey,
+        class: LeakClass,
+        confirmed: u64,
+        object: Option<PodObject>,
+    ) -> Result<String, String> {
+        match record.of_leak(key, class, confirmed * S, agents, &|_| object) {
             Truth::Leaked(why) => Ok(why),
             Truth::NotLeaked(why) => Err(why),
         }
@@ -516,17 +515,17 @@ mod tests {
         look(&mut record, 12, &["s1"], &[]);
         look(&mut record, 30, &["s1"], &[]);
         let class = LeakClass::NotreadyNoPod;
-        let at = |record: &Record, confirmed| {
-            of(record, &sandbox("s1"), class, confirmed, object(None, Some(2)))
+        let at = |agents: &[u64], confirmed| {
+            of_agents(&record, agents, &sandbox("s1"), class, confirmed, object(None, Some(2)))
         };
         assert_eq!(record.outages, [(2 * S, 11 * S)]);
-        assert!(at(&record, 11).is_err(), "of 9 s without answers 6 must have been noticed");
-        assert!(at(&record, 12).is_ok());
-        record.agents = vec![0, 20 * S, 28 * S];
-        assert!(at(&record, 13).is_ok(), "the agents that came later are no matter");
-        assert!(at(&record, 23).is_err());
-        assert!(at(&record, 24).is_ok());
-        assert!(at(&record, 29).is_err());
+        assert!(at(&[], 11).is_err(), "of 9 s without answers 6 must have been noticed");
+        assert!(at(&[], 12).is_ok());
+        let agents = [0, 20 * S, 28 * S];
+        assert!(at(&agents, 13).is_ok(), "the agents that came later are no matter");
+        assert!(at(&agents, 23).is_err());
+        assert!(at(&agents, 24).is_ok());
+        assert!(at(&agents, 29).is_err());
     }
 
     #[test]
@@ -549,7 +548,8 @@ mod tests {
         look(&mut record, 1, &["s1"], std::slice::from_ref(&shim));
         look(&mut record, 3, &["s1"], std::slice::from_ref(&shim));
         let key = |id: &str| LeakKey::Shim { pid: 7, started: 70, id: id.into() };
-        let of = |record: &Record, id, at| of(record, &key(id), LeakClass::OrphanShim, at, None);
+        let of =
+            |record: &TruthRecord, id, at| of(record, &key(id), LeakClass::OrphanShim, at, None);
         assert_eq!(of(&record, "s1", 9).unwrap_err(), "the runtime lists its sandbox");
         for at in 4..12 {
             look(&mut record, at, &[], std::slice::from_ref(&shim));

@@ -4,8 +4,8 @@
 
 pub mod agent;
 pub mod console;
+pub mod environment;
 pub mod failures;
 pub mod ground_truth;
 pub mod monitor;
 pub mod run;
-pub mod work;

@@ -1,4 +1,4 @@
-//! The agent that watches the lab, over its restarts, and all that it has told.
+//! The agent that observes the cluster, over its restarts, and all that it has reported.
 
 use crate::agent::{self, Agent, Http};
 use anyhow::Context as _;
@@ -6,28 +6,26 @@ use coroner::outputs::report::LeakList;
 use coroner_core::{
     leak::{DetectionState, Leak, LeakKey},
     report::{ContainerDeath, PodTermination},
+    time::WallTime,
+    types::Verdict,
 };
-use coroner_lab_cluster::Cluster;
-use coroner_lab_cluster::wait;
+use coroner_lab_cluster::{Cluster, wait};
 use coroner_lab_scenarios::AgentFlags;
+use coroner_workload::page::boot_now;
 use std::{
-    collections::{BTreeMap, HashMap},
-    net::SocketAddr,
+    collections::{BTreeMap, BTreeSet, HashMap},
     path::PathBuf,
-    time::Duration,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
 };
-use tokio::{
-    sync::{Mutex, watch},
-    task::JoinHandle,
-};
+use tokio::{sync::watch, task::JoinHandle};
 
-/// How long something must have been left behind before the agent tells of it: some rounds of the
-/// lab's collector and housekeeping, which come every one and two seconds, on a machine that pauses
-/// for some more.
+/// How long something must have been leaked before the agent reports it: some rounds of the lab's collector and
+/// housekeeping, which come every one and two seconds, on a machine that pauses for some more.
 pub const THRESHOLD: Duration = Duration::from_secs(8);
 
-/// How often the agent asks an idle runtime: what it knows must be newer than what it takes to
-/// conclude something from it.
+/// How often the agent asks an idle runtime: what it knows must be newer than what it takes to conclude something
+/// from it.
 pub const ASKS_EVERY: Duration = Duration::from_secs(1);
 
 /// How often the agent is asked.
@@ -36,154 +34,251 @@ const POLL: Duration = Duration::from_millis(300);
 /// The task that polls it has ended.
 pub const NOBODY_ASKS: &str = "nobody asks the agent any more";
 
-/// What the agent has told, as it comes.
-pub type Accounts = watch::Receiver<Told>;
+/// All that was ever reported of one container's death.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct ReportedDeath {
+    pub verdicts: BTreeSet<Verdict>,
+    /// The last proof.
+    pub message: String,
+    /// Something of it was not seen, or may be lost.
+    pub marked: bool,
+}
 
-/// What the agent has told.
-#[derive(PartialEq, Default)]
-pub struct Told {
-    /// Of each pod the lives that have ended, newest first.
+#[derive(Clone, PartialEq, Default)]
+pub struct AgentReports {
+    /// Of each pod the instances that have ended, newest first.
     pub pods: HashMap<String, Vec<PodTermination>>,
     /// Of each pod the deaths of its containers, newest first.
     pub deaths: HashMap<String, Vec<ContainerDeath>>,
-    /// What it says of the judgement of leaks.
+    /// The same over all that the agent has said, also what it has dropped since: by the pod's UID, then by the
+    /// container's id.
+    pub death_history: HashMap<String, BTreeMap<String, ReportedDeath>>,
     pub detection_state: DetectionState,
-    /// For how many seconds it could judge since it started.
+    /// For how many seconds it could detect leaks since it started.
     pub watched: u64,
-    /// What is left behind now.
+    /// What is leaked now.
     pub leaks: BTreeMap<LeakKey, Leak>,
-    /// All that was ever told as left behind, as it was last told.
+    /// All leaks that were ever reported, as each was last reported.
     pub ever: BTreeMap<LeakKey, Leak>,
-    /// What was left behind when the agent was last stopped, as it was told then.
+    /// Each report of a leak as it first was: over a restart of the agent the same thing is reported twice.
+    pub first: BTreeMap<(LeakKey, WallTime), Leak>,
+    /// What was leaked when the agent was last stopped, as it was reported then.
     pub before: BTreeMap<LeakKey, Leak>,
 }
 
-impl Told {
-    /// What it has told now, in the light of what it had told before.
-    fn next(
-        &self,
+impl AgentReports {
+    fn update(
+        &mut self,
         terminations: Vec<PodTermination>,
         deaths: Vec<ContainerDeath>,
         leaks: LeakList,
-    ) -> Self {
-        let now: BTreeMap<LeakKey, Leak> =
-            leaks.leaks.into_iter().map(|leak| (leak.key.clone(), Leak::clone(&leak))).collect();
-        let mut ever = self.ever.clone();
-        ever.extend(now.clone());
-        let mut told = Self {
-            detection_state: leaks.progress.detection_state,
-            watched: leaks.progress.watched_seconds,
-            leaks: now,
-            ever,
-            before: self.before.clone(),
-            ..Default::default()
-        };
-        for account in terminations {
-            told.pods.entry(account.pod.uid.as_str().to_owned()).or_default().push(account);
+    ) {
+        self.detection_state = leaks.progress.detection_state;
+        self.watched = leaks.progress.watched_seconds;
+        self.leaks = leaks.leaks.iter().map(|leak| (leak.key.clone(), Leak::clone(leak))).collect();
+        for (key, leak) in &self.leaks {
+            self.ever.insert(key.clone(), leak.clone());
+            self.first.entry((key.clone(), leak.confirmed)).or_insert_with(|| leak.clone());
         }
+        self.pods.clear();
+        for termination in terminations {
+            let uid = termination.pod.uid.as_str().to_owned();
+            termination.containers.iter().for_each(|death| self.note(death, &uid));
+            self.pods.entry(uid).or_default().push(termination);
+        }
+        self.deaths.clear();
         for death in deaths {
-            if let Some(pod) = &death.pod {
-                told.deaths.entry(pod.uid.as_str().to_owned()).or_default().push(death);
-            }
+            let Some(uid) = death.pod.as_ref().map(|pod| pod.uid.as_str().to_owned()) else {
+                continue;
+            };
+            self.note(&death, &uid);
+            self.deaths.entry(uid).or_default().push(death);
         }
-        told
+    }
+
+    fn note(&mut self, death: &ContainerDeath, uid: &str) {
+        let of_pod = self.death_history.entry(uid.to_owned()).or_default();
+        let known = of_pod.entry(death.id.as_str().to_owned()).or_default();
+        known.verdicts.insert(death.verdict);
+        known.message.clone_from(&death.proof.message);
+        known.marked |= death.truncated || !death.incomplete.is_empty();
     }
 
     /// Another agent begins.
-    fn begin_anew(&mut self) {
+    fn begin_again(&mut self) {
         self.before = std::mem::take(&mut self.leaks);
         self.detection_state = DetectionState::default();
         self.watched = 0;
     }
 }
 
-/// How our own agent is started.
-struct Own {
-    options: agent::Options,
+/// How the lab's own agent is started.
+pub struct OwnAgent {
+    pub options: agent::AgentOptions,
+    /// More flags, as they are.
+    pub flags: Vec<String>,
     /// Where an agent that is to keep its state does so.
-    state: PathBuf,
-    /// What it records, in case that something fails.
-    record: String,
-}
-
-/// The agent, and what it tells.
-pub struct Watcher {
-    /// `None`: it is somebody else's, who started it.
-    own: Option<Own>,
-    running: Mutex<Option<(AgentFlags, Agent)>>,
-    asked: watch::Sender<Option<Http>>,
-    told: watch::Sender<Told>,
-    polling: JoinHandle<()>,
+    pub state: PathBuf,
     /// Its sources answer late: leak detection may have to wait for them for longer than anything here does.
-    late: bool,
+    pub late: bool,
 }
 
-impl Watcher {
-    /// Starts the agent for the lab's node, and asks it from then on.
-    pub async fn start(
-        lab: &Cluster,
-        binary: PathBuf,
-        listen: Option<SocketAddr>,
-        log: PathBuf,
+/// The agent, and what it reports. Dropped, it is killed.
+pub struct AgentMonitor {
+    /// `None`: somebody else has started it.
+    own: Option<OwnAgent>,
+    running: tokio::sync::Mutex<Option<(AgentFlags, Agent)>>,
+    asked: watch::Sender<Option<Http>>,
+    reports: watch::Sender<AgentReports>,
+    polling: JoinHandle<()>,
+    history: Mutex<History>,
+}
+
+/// When agents ran, ns of CLOCK_BOOTTIME.
+#[derive(Default)]
+struct History {
+    starts: Vec<u64>,
+    absences: Vec<(u64, u64)>,
+}
+
+impl AgentMonitor {
+    /// Starts the agent as scenarios need it, and waits until it detects leaks.
+    pub async fn for_scenarios(
+        cluster: &Cluster,
+        options: agent::AgentOptions,
     ) -> anyhow::Result<Self> {
-        let options = agent::Options {
-            listen,
-            cri_idle: Some(ASKS_EVERY),
-            leak_threshold: Some(THRESHOLD),
-            ..agent::Options::on(lab, &binary, log)
+        let own = OwnAgent {
+            options: agent::AgentOptions {
+                cri_idle: Some(ASKS_EVERY),
+                leak_threshold: Some(THRESHOLD),
+                ..options
+            },
+            flags: vec![format!("--record={}", cluster.recording().display())],
+            state: cluster.state(),
+            late: cluster.delays().any(),
         };
-        let record = format!("--record={}", lab.recording().display());
-        let own = Own { options, state: lab.state(), record };
-        let mut watcher = Self::asking(None, Some(own), lab.name().await);
-        watcher.late = lab.delays().any();
-        watcher.run(AgentFlags::default()).await?;
-        Ok(watcher)
+        let monitor = Self::asking(None, Some(own), Some(cluster.name().await));
+        monitor.restart(AgentFlags::default()).await?;
+        Ok(monitor)
     }
 
-    /// Asks an agent that somebody else has started on the node of the lab of this name.
-    pub fn onlooker(agent: Http, lab: String) -> Self {
+    /// Starts the agent; what is not of the lab of this name is left out.
+    pub async fn start(own: OwnAgent, lab: String) -> anyhow::Result<Self> {
+        let monitor = Self::asking(None, Some(own), Some(lab));
+        monitor.launch(AgentFlags::default(), &[]).await?;
+        Ok(monitor)
+    }
+
+    /// Asks an agent that somebody else has started; with the name of a lab, what is not of it is left out.
+    pub fn of_foreign(agent: Http, lab: Option<String>) -> Self {
         Self::asking(Some(agent), None, lab)
     }
 
-    fn asking(agent: Option<Http>, own: Option<Own>, lab: String) -> Self {
+    fn asking(agent: Option<Http>, own: Option<OwnAgent>, lab: Option<String>) -> Self {
         let (asked, whom) = watch::channel(agent);
-        let (told, _) = watch::channel(Told::default());
-        let polling = tokio::spawn(poll(whom, told.clone(), Some(lab)));
-        Self { own, running: Mutex::default(), asked, told, polling, late: false }
+        let (reports, _) = watch::channel(AgentReports::default());
+        let polling = tokio::spawn(poll(whom, reports.clone(), lab));
+        let (running, history) = Default::default();
+        Self { own, running, asked, reports, polling, history }
     }
 
-    /// What it tells, as it comes.
-    pub fn accounts(&self) -> Accounts {
-        self.told.subscribe()
+    /// What it reports, as it comes.
+    pub fn reports(&self) -> watch::Receiver<AgentReports> {
+        self.reports.subscribe()
     }
 
-    /// Stops the agent and starts it with these flags.
-    pub async fn run(&self, flags: AgentFlags) -> anyhow::Result<()> {
-        let own = self.own.as_ref().context("this agent is not ours to restart")?;
-        let mut running = self.running.lock().await;
-        self.asked.send_replace(None);
-        if let Some((_, agent)) = running.take() {
-            agent.stop().await;
-        }
+    /// Nothing was said of any death so far.
+    pub fn clear_death_history(&self) {
+        self.reports.send_modify(|reports| reports.death_history.clear());
+    }
+
+    /// When no agent ran: from, to; ns of CLOCK_BOOTTIME.
+    pub fn absences(&self) -> Vec<(u64, u64)> {
+        self.history().absences.clone()
+    }
+
+    /// When agents were started, ns of CLOCK_BOOTTIME, the oldest first.
+    pub fn starts(&self) -> Vec<u64> {
+        self.history().starts.clone()
+    }
+
+    fn history(&self) -> MutexGuard<'_, History> {
+        self.history.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How long it took to be ready.
+    async fn launch(&self, flags: AgentFlags, more: &[&str]) -> anyhow::Result<Duration> {
+        let own = self.own.as_ref().context("this agent is not ours to start")?;
         let mut options = own.options.clone();
         if let Some(node) = flags.node {
             options.node = node.into();
         }
-        options.events = flags.makes_events;
-        options.state_dir = flags.keeps_state.then(|| own.state.clone());
-        let own_flags = std::slice::from_ref(&own.record);
+        options.events |= flags.makes_events;
+        if flags.keeps_state {
+            options.state_dir = Some(own.state.clone());
+        }
+        let more: Vec<String> =
+            own.flags.iter().cloned().chain(more.iter().map(|flag| (*flag).into())).collect();
+        self.history().starts.push(boot_now());
         let agent = match flags.node {
-            None => Agent::start_with(&options, own_flags).await?,
+            None => Agent::start_with(&options, &more).await?,
             // Not ready as soon as it has asked for the Node object; the scenario waits for that.
-            Some(_) => Agent::start_unready(&options, own_flags).await?,
+            Some(_) => Agent::start_unready(&options, &more).await?,
         };
-        self.told.send_modify(Told::begin_anew);
+        let ready = agent.ready_after();
+        self.reports.send_modify(AgentReports::begin_again);
         self.asked.send_replace(Some(agent.http()));
-        *running = Some((flags, agent));
-        if flags.node.is_none() && !self.late {
-            self.judges().await?;
+        *self.running.lock().await = Some((flags, agent));
+        Ok(ready)
+    }
+
+    /// Stops the agent and starts it with these flags; waits until it has seen everything once: what comes from then
+    /// on, it sees come.
+    pub async fn restart(&self, flags: AgentFlags) -> anyhow::Result<()> {
+        self.asked.send_replace(None);
+        if let Some((_, agent)) = self.running.lock().await.take() {
+            agent.stop().await;
+        }
+        self.launch(flags, &[]).await?;
+        if flags.node.is_none() && self.own.as_ref().is_some_and(|own| !own.late) {
+            let mut reports = self.reports();
+            let possible = |now: &AgentReports| now.detection_state == DetectionState::Possible;
+            let detects = reports.wait_for(possible);
+            wait::event("the agent detects leaks", detects).await?.context(NOBODY_ASKS)?;
         }
         Ok(())
+    }
+
+    /// SIGKILL, and started again with more flags after `pause`. How long it took to be ready.
+    pub async fn kill(&self, more: &[&str], pause: Duration) -> anyhow::Result<Duration> {
+        let agent = self.running.lock().await.take();
+        self.asked.send_replace(None);
+        let from = boot_now();
+        if let Some((_, agent)) = agent {
+            agent.kill().await;
+        }
+        tokio::time::sleep(pause).await;
+        let ready = self.launch(AgentFlags::default(), more).await;
+        self.history().absences.push((from, boot_now()));
+        ready
+    }
+
+    /// Waits until /readyz says so; `None`: not within this time.
+    pub async fn ready_within(&self, most: Duration) -> Option<Duration> {
+        let began = Instant::now();
+        let http = self.http()?;
+        while began.elapsed() < most {
+            if http.page("/readyz").await.is_ok_and(|(status, _)| status.is_success()) {
+                return Some(began.elapsed());
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        None
+    }
+
+    /// Where it answers; `None`: it does not run.
+    pub fn http(&self) -> Option<Http> {
+        self.asked.borrow().clone()
     }
 
     /// Where the agent that runs keeps its state, if it does.
@@ -193,24 +288,16 @@ impl Watcher {
         self.own.as_ref().filter(|_| keeps).map(|own| own.state.clone())
     }
 
-    /// Waits until it has looked at everything once: what comes from then on, it sees come.
-    async fn judges(&self) -> anyhow::Result<()> {
-        let mut accounts = self.accounts();
-        let judges = accounts.wait_for(|told| told.detection_state == DetectionState::Possible);
-        wait::event("the agent judges leaks", judges).await?.context(NOBODY_ASKS)?;
-        Ok(())
-    }
-
-    /// Has it run as where nobody says otherwise.
+    /// Has it run without flags of a scenario.
     pub async fn run_plainly(&self) -> anyhow::Result<()> {
         let plain = AgentFlags::default();
         let running = self.running.lock().await.as_ref().map(|(flags, _)| *flags);
-        if running == Some(plain) { Ok(()) } else { self.run(plain).await }
+        if running == Some(plain) { Ok(()) } else { self.restart(plain).await }
     }
 
     /// Whether it still runs; the error carries the end of its log.
     pub fn check(&self) -> anyhow::Result<()> {
-        // Whoever restarts it just now may be polled by the task that asks: it must not wait.
+        // A task that restarts it just now may be polled by the one that asks, which must not wait.
         let Ok(mut running) = self.running.try_lock() else { return Ok(()) };
         running.as_mut().map_or(Ok(()), |(_, agent)| agent.check())
     }
@@ -221,27 +308,31 @@ impl Watcher {
         running.as_ref().map(|(_, agent)| what(agent)).context("the agent does not run")
     }
 
-    /// Stops it.
     pub async fn stop(self) {
         self.polling.abort();
-        if let Some((_, agent)) = self.running.into_inner() {
+        if let Some((_, agent)) = self.running.lock().await.take() {
             agent.stop().await;
         }
     }
 }
 
-/// Whether it is of this lab. The agent sees all cgroups of the machine, on which there may be other
-/// labs and benchmarks, with pods of their own.
+impl Drop for AgentMonitor {
+    fn drop(&mut self) {
+        self.polling.abort();
+    }
+}
+
+/// Whether it is of this lab. The agent sees all cgroups of the machine, on which there may be other labs and
+/// benchmarks, with pods of their own.
 fn is_of(leak: &Leak, lab: &str) -> bool {
     let path = leak.resources.cgroup.as_deref().unwrap_or_default();
     !matches!(leak.key, LeakKey::PodCgroup { .. }) || path.split('/').any(|part| part == lab)
 }
 
 /// Polls the agent for ever. A failed poll is tried again: an agent that died is noticed elsewhere.
-/// With the name of a `lab`, what is not of it is left out.
-pub async fn poll(
+async fn poll(
     mut whom: watch::Receiver<Option<Http>>,
-    to: watch::Sender<Told>,
+    to: watch::Sender<AgentReports>,
     lab: Option<String>,
 ) {
     loop {
@@ -255,11 +346,10 @@ pub async fn poll(
         {
             leaks.leaks.retain(|leak| lab.as_ref().is_none_or(|lab| is_of(leak, lab)));
             to.send_if_modified(|known| {
-                let newest = known.next(all, deaths, leaks);
+                let mut newest = known.clone();
+                newest.update(all, deaths, leaks);
                 let changed = *known != newest;
-                if changed {
-                    *known = newest;
-                }
+                *known = newest;
                 changed
             });
         }

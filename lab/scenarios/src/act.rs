@@ -2,16 +2,14 @@
 
 use coroner::outputs::events::Reason;
 use coroner_core::leak::{DetectionState, LeakClass};
-use coroner_lab_cluster::{controlplane::Disruption, kubelet::Ending, remnants::Remnant};
+use coroner_lab_cluster::{controlplane::Disruption, kubelet::PodEnding, remnants::Remnant};
 use std::time::Duration;
 
 /// One thing that is done, and when.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Step {
-    /// When.
     pub when: When,
-    /// What.
-    pub act: Act,
+    pub act: Action,
 }
 
 /// When a step is due. Counted from the step before it; the first from the moment the pod runs.
@@ -30,7 +28,7 @@ pub enum When {
     /// When the status shows that the container waits for this reason.
     Waits(&'static str, &'static str),
     /// In the midst of the kubelet's housekeeping after the pod's object went; see
-    /// [`Act::ReadRuntimeCache`].
+    /// [`Action::ReadRuntimeCache`].
     Housekeeping,
     /// When the agent has told that something of the scenario was left behind.
     Leaked(LeakClass),
@@ -45,7 +43,7 @@ pub enum When {
 
 /// What is done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Act {
+pub enum Action {
     /// The agent starts: what comes before it, it did not see.
     StartAgent,
     /// `kubectl delete pod`; of a static pod, that of its mirror.
@@ -56,10 +54,9 @@ pub enum Act {
     /// A controller of the control plane ends it.
     Disrupt(Disruption),
     /// The kubelet ends it by itself.
-    End(Ending),
+    End(PodEnding),
     /// Somebody on the node kills the container's main process.
     Kill {
-        /// The container.
         container: &'static str,
         /// The signal's number.
         signal: i32,
@@ -68,7 +65,6 @@ pub enum Act {
     KillSandbox,
     /// `crictl stop`, of which nobody waits for the end.
     StopContainer {
-        /// The container.
         container: &'static str,
         /// `--timeout`, seconds.
         timeout: i64,
@@ -76,40 +72,26 @@ pub enum Act {
     /// `crictl stopp`, between two relists of the kubelet.
     StopSandbox,
     /// `ctr task kill`.
-    KillTask {
-        /// The container.
-        container: &'static str,
-        /// The signal.
-        signal: &'static str,
-    },
+    KillTask { container: &'static str, signal: &'static str },
     /// While the runtime is dead, what it has written down of the container's state is lost: it reports
     /// CONTAINER_UNKNOWN from then on.
-    LoseStatus {
-        /// The container.
-        container: &'static str,
-    },
+    LoseStatus { container: &'static str },
     /// `kubectl exec`: another process runs in the container, until it exits.
     Exec {
-        /// The container.
         container: &'static str,
         /// Words of the workload's command line, as one text.
         command: &'static str,
     },
     /// Somebody freezes the container's cgroup.
-    Freeze {
-        /// The container.
-        container: &'static str,
-    },
+    Freeze { container: &'static str },
     /// `kubectl set image`.
     ChangeImage {
-        /// The container.
         container: &'static str,
         /// The new image.
         image: &'static str,
     },
     /// `kubectl patch --subresource resize`.
     Resize {
-        /// The container.
         container: &'static str,
         /// The new request for CPU.
         cpu: &'static str,
@@ -149,10 +131,7 @@ pub enum Act {
     /// Somebody takes the pod's finalizers away (`kubectl patch`).
     RemoveFinalizers,
     /// Somebody moves the container's processes into a v1 freezer: SIGKILL waits too.
-    FreezeForGood {
-        /// The container.
-        container: &'static str,
-    },
+    FreezeForGood { container: &'static str },
     /// They go on.
     Thaw,
     /// The network plugin cannot take the pod's network down any more.
@@ -168,7 +147,6 @@ pub enum Act {
 pub struct AgentFlags {
     /// `--state-dir`.
     pub keeps_state: bool,
-    /// `--events`.
     pub makes_events: bool,
     /// `--node`, where it is not this one's name.
     pub node: Option<&'static str>,

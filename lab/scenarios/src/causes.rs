@@ -1,7 +1,7 @@
 //! The group `causes`: every reason for which a container is stopped.
 
 use super::{
-    Act, Scenario, Span, When,
+    Action, Scenario, Span, When,
     draft::{Draft, SOON, code, ends_by_itself, runs_on, signal},
     pod::Part,
 };
@@ -12,7 +12,7 @@ use coroner_core::types::{
     PhaseKind::{PreStop, Shutdown},
     Verdict,
 };
-use coroner_lab_cluster::{controlplane::Disruption, image, kubelet::Ending};
+use coroner_lab_cluster::{controlplane::Disruption, image, kubelet::PodEnding};
 use std::time::Duration;
 
 /// Into a container's next life: its end can no longer be taken for that of the life before, as the
@@ -20,7 +20,7 @@ use std::time::Duration;
 const INTO_THE_NEXT_LIFE: Duration = Duration::from_millis(1300);
 
 /// eviction_manager.go, `evictPod`: a hard threshold grants 1 s.
-pub(super) const EVICTED: Ending = Ending {
+pub(super) const EVICTED: PodEnding = PodEnding {
     grace: Some(1),
     reason: "Evicted",
     message: "The node was low on resource: memory. ",
@@ -30,7 +30,7 @@ pub(super) const EVICTED: Ending = Ending {
 };
 
 /// eviction_manager.go, `emptyDirLimitEviction`: without a condition.
-const OVER_LIMIT: Ending = Ending {
+const OVER_LIMIT: PodEnding = PodEnding {
     grace: Some(1),
     reason: "Evicted",
     message: "Usage of EmptyDir volume \"x\" exceeds the limit \"1Mi\". ",
@@ -40,7 +40,7 @@ const OVER_LIMIT: Ending = Ending {
 };
 
 /// preemption.go, `evictPodsToFreeRequests`.
-const PREEMPTED: Ending = Ending {
+const PREEMPTED: PodEnding = PodEnding {
     grace: None,
     reason: "Preempting",
     message: "Preempted in order to admit critical pod",
@@ -50,7 +50,7 @@ const PREEMPTED: Ending = Ending {
 };
 
 /// nodeshutdown_manager.go, `processShutdownEvent`: what the pod's priority is granted.
-const NODE_SHUTDOWN: Ending = Ending {
+const NODE_SHUTDOWN: PodEnding = PodEnding {
     grace: Some(4),
     reason: "Terminated",
     message: "Pod was terminated in response to imminent node shutdown.",
@@ -70,7 +70,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
 /// Deleted when its container has been started again.
 fn then_deleted(draft: Draft) -> Draft {
     draft
-        .when(When::Anew("app", INTO_THE_NEXT_LIFE), Act::Delete { grace: None })
+        .when(When::Anew("app", INTO_THE_NEXT_LIFE), Action::Delete { grace: None })
         .dies("app", Verdict::Graceful, code(0))
         .spends(Span::about(Shutdown, 0.5))
 }
@@ -82,7 +82,7 @@ fn without_an_end() -> Vec<Draft> {
             runs_on("liveness-probe-fails", 5)
                 .shows("The liveness probe fails twice: the container is stopped and started again, then deleted.")
                 .runs(Part::new("app", "handle --for 500ms").liveness("job --for 10ms --exit 1"))
-                .when(When::Handled("app"), Act::IgnoreProbes)
+                .when(When::Handled("app"), Action::IgnoreProbes)
                 .died_before("app", Cause::Liveness, Verdict::Graceful, code(0)).within(5),
         ),
         runs_on("liveness-probe-own-grace", 20)
@@ -92,8 +92,8 @@ fn without_an_end() -> Vec<Draft> {
                     .liveness("job --for 10ms --exit 1")
                     .probe_grace(3),
             )
-            .when(When::Handled("app"), Act::IgnoreProbes)
-            .when(When::Anew("app", INTO_THE_NEXT_LIFE), Act::Delete { grace: None })
+            .when(When::Handled("app"), Action::IgnoreProbes)
+            .when(When::Anew("app", INTO_THE_NEXT_LIFE), Action::Delete { grace: None })
             .died_before("app", Cause::Liveness, Verdict::GraceExceeded, signal(SIGKILL))
             .within(3)
             .dies("app", Verdict::Graceful, code(0))
@@ -102,7 +102,7 @@ fn without_an_end() -> Vec<Draft> {
             .shows("The pod is deleted during a liveness stop: the kubelet finishes it, starts the container, then stops all.")
             .runs(Part::new("app", "handle --for 3s").liveness("job --for 10ms --exit 1"))
             .runs(Part::new("other", "handle --for 500ms"))
-            .when(When::Handled("app"), Act::Delete { grace: None })
+            .when(When::Handled("app"), Action::Delete { grace: None })
             .died_before("app", Cause::Liveness, Verdict::Graceful, code(0))
             .dies("app", Verdict::Graceful, code(0))
             .dies("other", Verdict::Graceful, code(0)),
@@ -110,8 +110,8 @@ fn without_an_end() -> Vec<Draft> {
             .shows("The httpGet probe succeeds twice, then gets 500: the kernel does not see it.")
             .on_own_network()
             .runs(Part::new("app", "serve --at :: --port {port} --for 0ms --good 2").liveness_http())
-            .when(When::Handled("app"), Act::IgnoreProbes)
-            .when(When::Anew("app", INTO_THE_NEXT_LIFE), Act::Delete { grace: None })
+            .when(When::Handled("app"), Action::IgnoreProbes)
+            .when(When::Anew("app", INTO_THE_NEXT_LIFE), Action::Delete { grace: None })
             .died_before("app", Cause::Liveness, Verdict::Graceful, code(0))
             .inferred()
             .within(5)
@@ -120,8 +120,8 @@ fn without_an_end() -> Vec<Draft> {
             .shows("The tcpSocket probe connects to a closed port; its own grace period is 3 s.")
             .on_own_network()
             .runs(Part::new("app", "handle --for 5s").liveness_tcp().probe_grace(3))
-            .when(When::Handled("app"), Act::IgnoreProbes)
-            .when(When::Anew("app", INTO_THE_NEXT_LIFE), Act::Delete { grace: None })
+            .when(When::Handled("app"), Action::IgnoreProbes)
+            .when(When::Anew("app", INTO_THE_NEXT_LIFE), Action::Delete { grace: None })
             .died_before("app", Cause::Liveness, Verdict::GraceExceeded, signal(SIGKILL))
             .inferred()
             .within(3)
@@ -136,7 +136,7 @@ fn without_an_end() -> Vec<Draft> {
         runs_on("deleted-in-the-hook-of-a-liveness-stop", 10)
             .shows("The pod is deleted while the preStop hook of a liveness stop runs: the kubelet finishes the stop first.")
             .runs(Part::new("app", "handle --for 500ms").liveness_tcp().pre_stop("sleep --for 3s"))
-            .when(When::PreStop("app"), Act::Delete { grace: None })
+            .when(When::PreStop("app"), Action::Delete { grace: None })
             .died_before("app", Cause::Liveness, Verdict::Graceful, code(0)).inferred()
             .dies("app", Verdict::Graceful, code(0))
             .spends(Span::about(PreStop, 3.0)),
@@ -152,14 +152,14 @@ fn without_an_end() -> Vec<Draft> {
             runs_on("startup-probe-fails", 5)
                 .shows("The startup probe never succeeds: the container is stopped and started again, then deleted.")
                 .runs(Part::new("app", "handle --for 500ms").startup("job --for 10ms --exit 1"))
-                .when(When::Handled("app"), Act::IgnoreProbes)
+                .when(When::Handled("app"), Action::IgnoreProbes)
                 .died_before("app", Cause::Startup, Verdict::Graceful, code(0)),
         ),
         then_deleted(
             runs_on("startup-tcp-fails", 5)
                 .shows("The tcpSocket startup probe never succeeds: the container is stopped and started again, then deleted.")
                 .runs(Part::new("app", "handle --for 500ms").startup_tcp())
-                .when(When::Handled("app"), Act::IgnoreProbes)
+                .when(When::Handled("app"), Action::IgnoreProbes)
                 .died_before("app", Cause::Startup, Verdict::Graceful, code(0)).inferred(),
         ),
         then_deleted(
@@ -167,41 +167,41 @@ fn without_an_end() -> Vec<Draft> {
                 .shows("The image is changed and the restartPolicy is Never: the container is started again all the same.")
                 .never_restarted()
                 .runs(Part::new("app", "handle --for 500ms"))
-                .after(SOON, Act::ChangeImage { container: "app", image: image::NEXT })
+                .after(SOON, Action::ChangeImage { container: "app", image: image::NEXT })
                 .died_before("app", Cause::DefinitionChanged, Verdict::Graceful, code(0)),
         ),
         runs_on("deleted-while-its-image-changes", 15)
             .shows("The pod is deleted during a stop for a changed image: the kubelet finishes it, starts the container, then stops it.")
             .runs(Part::new("app", "handle --for 3s"))
-            .after(SOON, Act::ChangeImage { container: "app", image: image::NEXT })
-            .when(When::Handled("app"), Act::Delete { grace: None })
+            .after(SOON, Action::ChangeImage { container: "app", image: image::NEXT })
+            .when(When::Handled("app"), Action::Delete { grace: None })
             .died_before("app", Cause::DefinitionChanged, Verdict::Graceful, code(0))
             .dies("app", Verdict::Graceful, code(0)),
         then_deleted(
             runs_on("image-changed", 5)
                 .shows("The image is changed: the container is stopped and started again, then deleted.")
                 .runs(Part::new("app", "handle --for 500ms"))
-                .after(SOON, Act::ChangeImage { container: "app", image: image::NEXT })
+                .after(SOON, Action::ChangeImage { container: "app", image: image::NEXT })
                 .died_before("app", Cause::DefinitionChanged, Verdict::Graceful, code(0)),
         ),
         runs_on("post-start-fails", 5)
             .shows("The postStart hook fails: the container is stopped, started again, stopped, and deleted in its back-off.")
             .runs(Part::new("app", "handle --for 500ms").post_start("job --for 1s --exit 1"))
-            .when(When::Waits("app", "CrashLoopBackOff"), Act::Delete { grace: None })
+            .when(When::Waits("app", "CrashLoopBackOff"), Action::Delete { grace: None })
             .died_before("app", Cause::PostStartFailed, Verdict::Graceful, code(0))
             .died_before("app", Cause::PostStartFailed, Verdict::Graceful, code(0)),
         then_deleted(
             runs_on("sandbox-dies", 5)
                 .shows("The sandbox's process is killed: the container is stopped, started again in a new sandbox, then deleted.")
                 .runs(Part::new("app", "handle --for 500ms"))
-                .after(SOON, Act::KillSandbox)
+                .after(SOON, Action::KillSandbox)
                 .died_before("app", Cause::SandboxChanged, Verdict::Graceful, code(0)),
         ),
         then_deleted(
             runs_on("resized-by-restart", 5)
                 .shows("The CPU request is changed and the resizePolicy is RestartContainer: the container is stopped and started again.")
                 .runs(Part::new("app", "handle --for 500ms").cpu("10m"))
-                .after(SOON, Act::Resize { container: "app", cpu: "20m" })
+                .after(SOON, Action::Resize { container: "app", cpu: "20m" })
                 .died_before("app", Cause::ResizeRestart, Verdict::Graceful, code(0)).inferred(),
         ),
         runs_on("restarts-all", 2)
@@ -210,7 +210,7 @@ fn without_an_end() -> Vec<Draft> {
             // Its hook leaves it less than the floor, and does not run for that restart.
             .runs(Part::new("aide", "handle --for 300ms").pre_stop_sleep(1))
             .runs(Part::new("asks", "job --for 6+listed --exit 42").restarts_all_on(42))
-            .when(When::Anew("app", INTO_THE_NEXT_LIFE), Act::Delete { grace: None })
+            .when(When::Anew("app", INTO_THE_NEXT_LIFE), Action::Delete { grace: None })
             .died_before("asks", Cause::Completed, Verdict::Failed, code(42))
             .died_before("app", Cause::RestartAllContainers, Verdict::Graceful, code(0)).within(2)
             .died_before("aide", Cause::RestartAllContainers, Verdict::Graceful, code(0)).within(2)
@@ -223,8 +223,8 @@ fn without_an_end() -> Vec<Draft> {
             .never_restarted()
             .runs(Part::new("proxy", "handle --for 500ms").sidecar())
             .runs(Part::new("app", "handle --for 500ms"))
-            .after(SOON, Act::Kill { container: "proxy", signal: libc::SIGTERM })
-            .when(When::Anew("proxy", INTO_THE_NEXT_LIFE), Act::Delete { grace: None })
+            .after(SOON, Action::Kill { container: "proxy", signal: libc::SIGTERM })
+            .when(When::Anew("proxy", INTO_THE_NEXT_LIFE), Action::Delete { grace: None })
             .died_before("proxy", Cause::ExternalStop, Verdict::Graceful, code(0))
             .inferred()
             .dies("app", Verdict::Graceful, code(0))
@@ -232,18 +232,18 @@ fn without_an_end() -> Vec<Draft> {
         runs_on("container-state-unknown", 5)
             .shows("The runtime lost the container's state: the kubelet kills the container before it starts it again.")
             .runs(Part::new("app", "serve --port {port} --for 0ms").liveness_tcp())
-            .after(Duration::ZERO, Act::IgnoreProbes)
-            .after(Duration::ZERO, Act::KillRuntime)
-            .after(Duration::ZERO, Act::LoseStatus { container: "app" })
-            .after(Duration::ZERO, Act::StartRuntime)
-            .when(When::Anew("app", INTO_THE_NEXT_LIFE), Act::Delete { grace: None })
+            .after(Duration::ZERO, Action::IgnoreProbes)
+            .after(Duration::ZERO, Action::KillRuntime)
+            .after(Duration::ZERO, Action::LoseStatus { container: "app" })
+            .after(Duration::ZERO, Action::StartRuntime)
+            .when(When::Anew("app", INTO_THE_NEXT_LIFE), Action::Delete { grace: None })
             .alone()
             .died_before("app", Cause::Restart, Verdict::Graceful, code(0))
             .dies("app", Verdict::Graceful, code(0)),
         runs_on("leaves-and-is-restarted", 2)
             .shows("The container exits with 3 and is started again, without a handler, then deleted.")
             .runs(Part::new("app", "job --for 10+listed --exit 3"))
-            .when(When::Anew("app", INTO_THE_NEXT_LIFE), Act::Delete { grace: None })
+            .when(When::Anew("app", INTO_THE_NEXT_LIFE), Action::Delete { grace: None })
             .died_before("app", Cause::Completed, Verdict::Failed, code(3))
             .dies("app", Verdict::StopSignalIgnored, signal(SIGKILL))
             .spends(Span::about(Shutdown, 2.0)),
@@ -252,14 +252,14 @@ fn without_an_end() -> Vec<Draft> {
 
 /// Containers that somebody else than the kubelet stops.
 fn by_others() -> Vec<Draft> {
-    let crictl_stop = |timeout| Act::StopContainer { container: "app", timeout };
+    let crictl_stop = |timeout| Action::StopContainer { container: "app", timeout };
     let neighbour = |name, life| {
         then_deleted(
             runs_on(name, 5)
                 .shares_pid_namespace()
                 .runs(Part::new("app", "handle --for 500ms"))
                 .runs(Part::new("aide", life))
-                .after(SOON, Act::Kill { container: "aide", signal: libc::SIGUSR1 }),
+                .after(SOON, Action::Kill { container: "aide", signal: libc::SIGUSR1 }),
         )
         .dies("aide", Verdict::TerminatedByDefault, signal(SIGTERM))
     };
@@ -283,7 +283,7 @@ fn by_others() -> Vec<Draft> {
             .never_restarted()
             .on_own_network()
             .runs(Part::new("app", "serve --at :: --port {port} --for 0ms --exit 3").liveness_tcp())
-            .after(Duration::ZERO, Act::IgnoreProbes)
+            .after(Duration::ZERO, Action::IgnoreProbes)
             .after(SOON, crictl_stop(5))
             .caused_by(Cause::Unknown)
             .dies("app", Verdict::Graceful, code(3)),
@@ -291,21 +291,21 @@ fn by_others() -> Vec<Draft> {
             runs_on("crictl-stopp", 5)
                 .shows("An administrator stops the sandbox: SIGKILL at once, then another sandbox.")
                 .runs(Part::new("app", "handle --for 500ms"))
-                .after(SOON, Act::StopSandbox)
+                .after(SOON, Action::StopSandbox)
                 .died_before("app", Cause::ExternalStop, Verdict::ForceKilled, signal(SIGKILL)).inferred(),
         ),
         then_deleted(
             runs_on("ctr-task-kill", 5)
                 .shows("ctr makes the runtime send SIGTERM, bypassing the CRI; the kubelet finds the container exited.")
                 .runs(Part::new("app", "handle --for 500ms"))
-                .after(SOON, Act::KillTask { container: "app", signal: "SIGTERM" })
+                .after(SOON, Action::KillTask { container: "app", signal: "SIGTERM" })
                 .died_before("app", Cause::ExternalStop, Verdict::Graceful, code(0)).inferred(),
         ),
         runs_on("deleted-during-crictl-stop", 5)
             .shows("The pod is deleted during an administrator's crictl stop: SIGTERM had been sent before.")
             .runs(Part::new("app", "handle --for 3s"))
             .after(SOON, crictl_stop(10))
-            .when(When::Handled("app"), Act::Delete { grace: None })
+            .when(When::Handled("app"), Action::Delete { grace: None })
             .dies("app", Verdict::Graceful, code(0)),
         neighbour("neighbour-terminates-it", "kill-neighbour --of handle")
             .shows("A process of another container, in a shared PID namespace, sends SIGTERM.")
@@ -317,7 +317,7 @@ fn by_others() -> Vec<Draft> {
             runs_on("kubectl-exec-kill", 5)
                 .shows("kubectl exec runs kill 1 in the container: the sender had entered it.")
                 .runs(Part::new("app", "handle --for 500ms"))
-                .after(SOON, Act::Exec { container: "app", command: "kill --pid 1" })
+                .after(SOON, Action::Exec { container: "app", command: "kill --pid 1" })
                 .died_before("app", Cause::ExternalStop, Verdict::Graceful, code(0)),
         ),
     ]
@@ -327,7 +327,7 @@ fn by_the_control_plane() -> Vec<Draft> {
     let disrupted = |name, disruption| {
         runs_on(name, 5)
             .runs(Part::new("app", "handle --for 1s"))
-            .after(SOON, Act::Disrupt(disruption))
+            .after(SOON, Action::Disrupt(disruption))
             .dies("app", Verdict::Graceful, code(0))
             .spends(Span::about(Shutdown, 1.0))
     };
@@ -359,7 +359,7 @@ fn by_the_kubelet() -> Vec<Draft> {
     };
     let handled = |name, ending, cause, exit| {
         runs_on(name, 5)
-            .after(SOON, Act::End(ending))
+            .after(SOON, Action::End(ending))
             .caused_by(cause)
             .dies("app", Verdict::Graceful, code(exit))
             .spends(Span::about(Shutdown, 1.0))
@@ -368,14 +368,14 @@ fn by_the_kubelet() -> Vec<Draft> {
         runs_on("node-pressure", 30)
             .shows("The node is short of memory: the pod is evicted with a grace period of 1 s, raised to the minimum of 2 s.")
             .runs(Part::new("app", "overrun"))
-            .after(SOON, Act::End(EVICTED))
+            .after(SOON, Action::End(EVICTED))
             .caused_by(Cause::NodePressureEviction)
             .dies("app", Verdict::GraceExceeded, signal(SIGKILL))
             .spends(Span::about(Shutdown, 2.0)),
         runs_on("node-shutdown", 30)
             .shows("The node shuts down: the pod gets the grace period of its priority, not its own.")
             .runs(Part::new("app", "overrun"))
-            .after(SOON, Act::End(NODE_SHUTDOWN))
+            .after(SOON, Action::End(NODE_SHUTDOWN))
             .caused_by(Cause::NodeShutdown)
             .dies("app", Verdict::GraceExceeded, signal(SIGKILL))
             .spends(Span::about(Shutdown, 4.0)),
@@ -404,19 +404,19 @@ fn by_the_kubelet() -> Vec<Draft> {
             .spends(Span::about(Shutdown, 1.0)),
         from_manifest("manifest-removed")
             .shows("A static pod: deleting the mirror pod stops nothing, removing the manifest does.")
-            .after(SOON, Act::Delete { grace: None })
-            .after(SOON, Act::RemoveManifest),
+            .after(SOON, Action::Delete { grace: None })
+            .after(SOON, Action::RemoveManifest),
         from_manifest("manifest-returns")
             .shows("The manifest returns while the pod terminates: two incarnations of the same UID.")
-            .after(SOON, Act::RemoveManifest)
-            .when(When::Handled("app"), Act::ReturnManifest)
-            .when(When::Anew("app", Duration::ZERO), Act::Wait)
-            .when(When::Accounted(1), Act::RemoveManifest)
+            .after(SOON, Action::RemoveManifest)
+            .when(When::Handled("app"), Action::ReturnManifest)
+            .when(When::Anew("app", Duration::ZERO), Action::Wait)
+            .when(When::Accounted(1), Action::RemoveManifest)
             .lives(2),
         from_manifest("manifest-changes")
             .shows("The manifest is changed: a pod of the same name and another UID replaces the pod.")
-            .after(SOON, Act::ChangeManifest)
-            .when(When::Anew("app", Duration::ZERO), Act::RemoveManifest)
+            .after(SOON, Action::ChangeManifest)
+            .when(When::Anew("app", Duration::ZERO), Action::RemoveManifest)
             .lives(2),
     ]
 }

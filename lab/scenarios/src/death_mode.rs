@@ -1,16 +1,9 @@
 //! The ways in which the benchmark has containers die: every verdict that can be made at speed.
 
-use crate::NAMESPACE;
+use super::pod::{Blueprint, Part, Site};
 use coroner_core::types::Verdict;
-use coroner_lab_cluster::image;
-use k8s_openapi::{
-    api::core::v1::{
-        Container, ExecAction, HostPathVolumeSource, Lifecycle, LifecycleHandler, Pod, PodSpec,
-        ResourceRequirements, Volume, VolumeMount,
-    },
-    apimachinery::pkg::api::resource::Quantity,
-};
-use std::{collections::BTreeMap, path::Path, time::Duration};
+use k8s_openapi::api::core::v1::{HostPathVolumeSource, Pod, Volume, VolumeMount};
+use std::{path::Path, time::Duration};
 
 /// The container's name.
 pub const CONTAINER: &str = "app";
@@ -19,7 +12,7 @@ const PAGE: &str = "/beat";
 
 /// A way to die.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Way {
+pub enum DeathMode {
     /// Deleted; the handler takes SIGTERM and leaves.
     Graceful,
     /// The benchmark itself sends SIGTERM, so that it knows when; the handler leaves.
@@ -48,7 +41,7 @@ pub enum Way {
 
 /// What the benchmark does to make it die.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Act {
+pub enum DeathTrigger {
     /// Deletes the pod.
     Delete {
         /// From the request to shortly before SIGTERM can come: then the heart beats fast.
@@ -68,7 +61,7 @@ const BEFORE_TERM: Duration = Duration::from_millis(100);
 /// of 2 s after a SIGTERM.
 const TWO_SECONDS_ON: Duration = Duration::from_millis(2_100);
 
-impl Way {
+impl DeathMode {
     /// All of them.
     pub const ALL: [Self; 12] = [
         Self::Graceful,
@@ -121,18 +114,20 @@ impl Way {
     }
 
     /// What is done to the running pod.
-    pub fn act(self) -> Act {
+    pub fn act(self) -> DeathTrigger {
         match self {
             Self::Graceful | Self::Default => {
-                Act::Delete { term_after: BEFORE_TERM, kill_after: None }
+                DeathTrigger::Delete { term_after: BEFORE_TERM, kill_after: None }
             }
-            Self::PreStop => Act::Delete { term_after: TWO_SECONDS_ON, kill_after: None },
+            Self::PreStop => DeathTrigger::Delete { term_after: TWO_SECONDS_ON, kill_after: None },
             Self::StopSignalIgnored | Self::StopSignalBlocked | Self::GraceExceeded => {
-                Act::Delete { term_after: BEFORE_TERM, kill_after: Some(TWO_SECONDS_ON) }
+                DeathTrigger::Delete { term_after: BEFORE_TERM, kill_after: Some(TWO_SECONDS_ON) }
             }
-            Self::Signalled => Act::Send(rustix::process::Signal::TERM),
-            Self::ForceKilled => Act::Send(rustix::process::Signal::KILL),
-            Self::Completed | Self::Failed | Self::Crashed | Self::OomKilled => Act::Itself,
+            Self::Signalled => DeathTrigger::Send(rustix::process::Signal::TERM),
+            Self::ForceKilled => DeathTrigger::Send(rustix::process::Signal::KILL),
+            Self::Completed | Self::Failed | Self::Crashed | Self::OomKilled => {
+                DeathTrigger::Itself
+            }
         }
     }
 
@@ -143,75 +138,63 @@ impl Way {
 
     fn life(self) -> &'static str {
         match self {
-            Self::Graceful | Self::Signalled | Self::PreStop => "--term leave",
-            Self::GraceExceeded => "--term stay",
-            Self::StopSignalBlocked => "--term block",
-            Self::Failed => "--exit 3",
-            Self::Crashed => "--end crash",
-            Self::OomKilled => "--end oom",
-            Self::Default | Self::StopSignalIgnored | Self::ForceKilled | Self::Completed => "",
+            Self::Graceful | Self::Signalled | Self::PreStop => "beat --page /beat --term leave",
+            Self::GraceExceeded => "beat --page /beat --term stay",
+            Self::StopSignalBlocked => "beat --page /beat --term block",
+            Self::Failed => "beat --page /beat --exit 3",
+            Self::Crashed => "beat --page /beat --end crash",
+            Self::OomKilled => "beat --page /beat --end oom",
+            Self::Default | Self::StopSignalIgnored | Self::ForceKilled | Self::Completed => {
+                "beat --page /beat"
+            }
         }
     }
 
     /// The pod, its heartbeat in the file `page`. With a grace of 1 s, which the kubelet's floor
     /// makes 2 s; a hook needs a whole second to have used up what counts.
     pub fn pod(self, name: &str, node: &str, page: &Path) -> Pod {
-        let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
-        let pre_stop = (self == Self::PreStop).then(|| LifecycleHandler {
-            exec: Some(ExecAction {
-                command: Some(words(&format!("{} sleep --for 5s", image::PROGRAM))),
+        let mut part = Part::new(CONTAINER, self.life());
+        if self == Self::PreStop {
+            part = part.pre_stop("sleep --for 5s");
+        }
+        if self.needs_memory_limit() {
+            part = part.memory("8Mi");
+        }
+        let grace = if self == Self::PreStop { 2 } else { 1 };
+        let mut pod = alone(part, grace, self == Self::Default, name, node);
+        let spec = pod.spec.get_or_insert_default();
+        spec.volumes = Some(vec![Volume {
+            name: "page".into(),
+            host_path: Some(HostPathVolumeSource {
+                path: page.display().to_string(),
+                type_: Some("File".into()),
             }),
             ..Default::default()
-        });
-        let memory = Quantity("8Mi".into());
-        let mut pod = Pod::default();
-        pod.metadata.name = Some(name.into());
-        pod.metadata.namespace = Some(NAMESPACE.into());
-        pod.spec = Some(PodSpec {
-            node_name: Some(node.into()),
-            host_network: Some(true),
-            host_pid: (self == Self::Default).then_some(true),
-            restart_policy: Some("Never".into()),
-            termination_grace_period_seconds: Some(if self == Self::PreStop { 2 } else { 1 }),
-            containers: vec![Container {
-                name: CONTAINER.into(),
-                image: Some(image::NAME.into()),
-                image_pull_policy: Some("Never".into()),
-                command: Some(words(&format!(
-                    "{} beat --page {PAGE} {}",
-                    image::PROGRAM,
-                    self.life()
-                ))),
-                lifecycle: pre_stop
-                    .map(|hook| Lifecycle { pre_stop: Some(hook), ..Default::default() }),
-                resources: self.needs_memory_limit().then(|| ResourceRequirements {
-                    limits: Some(BTreeMap::from([("memory".into(), memory)])),
-                    ..Default::default()
-                }),
-                volume_mounts: Some(vec![VolumeMount {
-                    name: "page".into(),
-                    mount_path: PAGE.into(),
-                    ..Default::default()
-                }]),
-                ..Default::default()
-            }],
-            volumes: Some(vec![Volume {
-                name: "page".into(),
-                host_path: Some(HostPathVolumeSource {
-                    path: page.display().to_string(),
-                    type_: Some("File".into()),
-                }),
-                ..Default::default()
-            }]),
-            ..Default::default()
-        });
+        }]);
+        let mount =
+            VolumeMount { name: "page".into(), mount_path: PAGE.into(), ..Default::default() };
+        for container in &mut spec.containers {
+            container.volume_mounts = Some(vec![mount.clone()]);
+        }
         pod
     }
 }
 
+/// A pod of hundreds of processes, of which the first leaves when it is asked to.
+pub fn crowd(name: &str, node: &str) -> Pod {
+    alone(Part::new(CONTAINER, "spawn --children 400 --for 10ms"), 10, false, name, node)
+}
+
+/// A pod of one container that is not restarted.
+fn alone(part: Part, grace: i64, host_pid: bool, name: &str, node: &str) -> Pod {
+    let blueprint =
+        Blueprint { restart: "Never", host_pid, containers: vec![part], ..Blueprint::new(grace) };
+    blueprint.build(name, Site { node, port: 0, listed: Duration::ZERO })
+}
+
 /// `deaths` of the given ways, each as often as any other, in an order that the generator chooses.
-pub fn shuffled(ways: &[Way], deaths: usize, random: &mut fastrand::Rng) -> Vec<Way> {
-    let mut order: Vec<Way> = ways.iter().copied().cycle().take(deaths).collect();
+pub fn shuffled(ways: &[DeathMode], deaths: usize, random: &mut fastrand::Rng) -> Vec<DeathMode> {
+    let mut order: Vec<DeathMode> = ways.iter().copied().cycle().take(deaths).collect();
     random.shuffle(&mut order);
     order
 }
@@ -223,7 +206,7 @@ mod tests {
 
     #[test]
     fn every_verdict_that_takes_no_loss_of_evidence_is_made() {
-        let made: BTreeSet<_> = Way::ALL.iter().map(|way| way.verdict()).collect();
+        let made: BTreeSet<_> = DeathMode::ALL.iter().map(|way| way.verdict()).collect();
         let wanted: BTreeSet<_> =
             Verdict::ALL.iter().copied().filter(|verdict| *verdict != Verdict::Unknown).collect();
         assert_eq!(made, wanted);
@@ -231,15 +214,15 @@ mod tests {
 
     #[test]
     fn names_are_unique_and_fit_into_a_pods() {
-        let names: BTreeSet<_> = Way::ALL.iter().map(|way| way.name()).collect();
-        assert_eq!(names.len(), Way::ALL.len());
+        let names: BTreeSet<_> = DeathMode::ALL.iter().map(|way| way.name()).collect();
+        assert_eq!(names.len(), DeathMode::ALL.len());
         assert!(names.iter().all(|n| n.chars().all(|c| c.is_ascii_lowercase() || c == '-')));
     }
 
     #[test]
     fn the_mix_is_even_and_the_seed_decides_the_order() {
-        let order = |seed| shuffled(&Way::ALL, 30, &mut fastrand::Rng::with_seed(seed));
-        for way in Way::ALL {
+        let order = |seed| shuffled(&DeathMode::ALL, 30, &mut fastrand::Rng::with_seed(seed));
+        for way in DeathMode::ALL {
             let count = order(1).iter().filter(|other| **other == way).count();
             assert!((2..=3).contains(&count), "{way:?}: {count}");
         }

@@ -1,7 +1,7 @@
 //! The group `deaths`: every way in which a container ends, and the ways of a preStop hook.
 
 use super::{
-    Act, Scenario, Span, When,
+    Action, Scenario, Span, When,
     draft::{Draft, SOON, code, deleted, ends_by_itself, runs_on, signal},
     pod::Part,
 };
@@ -40,7 +40,7 @@ fn the_first() -> Vec<Draft> {
         runs_on("deleted-during-post-start", 10)
             .shows("The pod is deleted while its postStart hook runs: the kubelet waits for the hook, then stops the pod.")
             .runs(Part::new("app", "handle --for 500ms").post_start("sleep --for 6s"))
-            .when(When::PostStart, Act::Delete { grace: None })
+            .when(When::PostStart, Action::Delete { grace: None })
             .dies("app", Verdict::Graceful, code(0))
             .spends(Span::about(PostStart, 5.5)),
         deleted("prestop-exhausts-grace", 10)
@@ -66,7 +66,7 @@ fn the_first() -> Vec<Draft> {
         runs_on("force-delete", 30)
             .shows("A force deletion removes the object at once; the processes outlive it.")
             .runs(Part::new("app", "handle --for 1s"))
-            .after(SOON, Act::Delete { grace: Some(0) })
+            .after(SOON, Action::Delete { grace: Some(0) })
             .caused_by(Cause::ForceDelete)
             .dies("app", Verdict::Graceful, code(0))
             .finds(OutlivedObject)
@@ -160,7 +160,7 @@ fn signals() -> Vec<Draft> {
         runs_on("deleted-now", 30)
             .shows("kubectl delete --now requests a grace period of 1 s; the kubelet grants 2.")
             .runs(Part::new("app", "ignore"))
-            .after(SOON, Act::Delete { grace: Some(1) })
+            .after(SOON, Action::Delete { grace: Some(1) })
             .granted(2)
             .dies("app", Verdict::StopSignalIgnored, signal(SIGKILL))
             .spends(Span::about(Shutdown, 2.0)),
@@ -189,7 +189,7 @@ fn signals() -> Vec<Draft> {
             .shows("A process on the node sends SIGKILL: neither the kubelet nor the runtime.")
             .runs(Part::new("app", "handle --for 1s"))
             .never_restarted()
-            .after(SOON, Act::Kill { container: "app", signal: libc::SIGKILL })
+            .after(SOON, Action::Kill { container: "app", signal: libc::SIGKILL })
             .caused_by(Cause::ExternalStop)
             .dies("app", Verdict::ForceKilled, signal(SIGKILL)),
         ends_by_itself("job-fails")
@@ -199,7 +199,7 @@ fn signals() -> Vec<Draft> {
         deleted("grace-shortened", 15)
             .shows("A second deletion moves the deadline to now; the kubelet is already waiting and keeps the old one.")
             .runs(Part::new("app", "overrun"))
-            .after(Duration::from_secs(2), Act::Delete { grace: Some(1) })
+            .after(Duration::from_secs(2), Action::Delete { grace: Some(1) })
             .dies("app", Verdict::GraceExceeded, signal(SIGKILL))
             .finds(DeadlineMissed)
             .spends(Span::about(Shutdown, 15.0)),

@@ -1,7 +1,7 @@
 //! A scenario while it is written down.
 
 use super::{
-    Act, Death, Earlier, Expected, ExpectedLeak, Scenario, Span, Step, When,
+    Action, Death, Earlier, Expected, ExpectedLeak, Scenario, Span, Step, When,
     pod::{Blueprint, Part},
 };
 use coroner_core::{
@@ -44,7 +44,7 @@ pub(super) fn runs_on(name: &'static str, grace: i64) -> Draft {
 
 /// The same, deleted soon after it runs.
 pub(super) fn deleted(name: &'static str, grace: i64) -> Draft {
-    runs_on(name, grace).after(SOON, Act::Delete { grace: None })
+    runs_on(name, grace).after(SOON, Action::Delete { grace: None })
 }
 
 /// A pod that is left alone until it ends, and not restarted.
@@ -109,24 +109,24 @@ impl Draft {
         self
     }
 
-    pub(super) fn after(self, time: Duration, act: Act) -> Self {
+    pub(super) fn after(self, time: Duration, act: Action) -> Self {
         self.when(When::After(time), act)
     }
 
-    pub(super) fn when(mut self, when: When, act: Act) -> Self {
+    pub(super) fn when(mut self, when: When, act: Action) -> Self {
         self.0.steps.push(Step { when, act });
         self
     }
 
     /// Done before all else.
-    pub(super) fn before(mut self, act: Act) -> Self {
+    pub(super) fn before(mut self, act: Action) -> Self {
         self.0.steps.insert(0, Step { when: When::After(Duration::ZERO), act });
         self
     }
 
     /// Its pod is older than the agent.
     pub(super) fn before_agent(self) -> Self {
-        self.before(Act::StartAgent)
+        self.before(Action::StartAgent)
     }
 
     pub(super) fn caused_by(mut self, cause: Cause) -> Self {

@@ -2,7 +2,7 @@
 //! rate is a node's, and others would take its share.
 
 use super::{
-    Act, AgentFlags, Scenario, When,
+    Action, AgentFlags, Scenario, When,
     draft::{SOON, runs_on, signal},
     leaks::{nobody, running_sandbox},
     pod::Part,
@@ -16,8 +16,8 @@ use coroner_lab_cluster::image;
 use coroner_lab_cluster::remnants::Remnant;
 use std::time::Duration;
 
-const WITH_EVENTS: Act =
-    Act::RestartAgent(AgentFlags { keeps_state: false, makes_events: true, node: None });
+const WITH_EVENTS: Action =
+    Action::RestartAgent(AgentFlags { keeps_state: false, makes_events: true, node: None });
 
 pub(super) fn scenarios() -> Vec<Scenario> {
     let all = [
@@ -25,16 +25,16 @@ pub(super) fn scenarios() -> Vec<Scenario> {
             .shows("The container ignores SIGTERM when its image is changed: the pod keeps running, and gets an Event.")
             .runs(Part::new("app", "ignore"))
             .after(Duration::ZERO, WITH_EVENTS)
-            .after(SOON, Act::ChangeImage { container: "app", image: image::NEXT })
-            .when(When::Told(Reason::StopSignalIgnored), Act::Delete { grace: None })
+            .after(SOON, Action::ChangeImage { container: "app", image: image::NEXT })
+            .when(When::Told(Reason::StopSignalIgnored), Action::Delete { grace: None })
             .alone()
             .died_before("app", Cause::DefinitionChanged, Verdict::StopSignalIgnored, signal(SIGKILL))
             .dies("app", Verdict::StopSignalIgnored, signal(SIGKILL)),
         nobody("leak-told-on-node")
             .shows("A sandbox runs without a pod: the Node gets an Event.")
             .after(Duration::ZERO, WITH_EVENTS)
-            .after(Duration::ZERO, Act::Leave(Remnant::RunningSandbox))
-            .when(When::Told(Reason::SandboxLeaked), Act::Wait)
+            .after(Duration::ZERO, Action::Leave(Remnant::RunningSandbox))
+            .when(When::Told(Reason::SandboxLeaked), Action::Wait)
             .alone()
             .watched()
             .leaks(running_sandbox()),

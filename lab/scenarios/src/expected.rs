@@ -63,7 +63,6 @@ impl Expected {
 /// Something of the scenario that the agent must tell as left behind.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct ExpectedLeak {
-    /// What.
     pub class: LeakClass,
     /// Why.
     pub cause: LeakCause,
@@ -88,7 +87,6 @@ pub enum Holding {
     Netns,
     /// Addresses.
     Ips,
-    /// A cgroup.
     Cgroup,
     /// Processes.
     Pids,
@@ -99,7 +97,6 @@ pub enum Holding {
 /// How one container dies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct Death {
-    /// The verdict.
     pub verdict: Verdict,
     /// How its init ended.
     pub exit: ExitStatus,
@@ -115,7 +112,6 @@ pub struct Earlier {
     pub death: Death,
     /// Why.
     pub cause: Cause,
-    /// How certain that is.
     pub certainty: Certainty,
     /// The grace that applied, seconds; `None`: any.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -125,7 +121,6 @@ pub struct Earlier {
 /// Seconds that a phase may take.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Span {
-    /// The phase.
     pub phase: PhaseKind,
     /// Not less: what the scenario states, minus 0.2 s for what overlaps its edges.
     pub at_least: f64,

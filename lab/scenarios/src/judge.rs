@@ -14,7 +14,7 @@ use std::{
 
 /// A pod's end, reduced to what expectations are about.
 #[derive(Clone, PartialEq, Debug, Serialize)]
-pub struct Observed {
+pub struct ObservedReport {
     /// Why the pod ended.
     pub cause: Cause,
     /// How each container died, by name.
@@ -35,7 +35,6 @@ pub struct Observed {
 /// How one container died.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct ObservedDeath {
-    /// The verdict.
     pub verdict: Verdict,
     /// How its init ended, if that was seen.
     pub exit: Option<ExitStatus>,
@@ -51,13 +50,12 @@ pub struct ObservedEarlier {
     pub death: ObservedDeath,
     /// Why.
     pub cause: Cause,
-    /// How certain that is.
     pub certainty: Certainty,
     /// The grace that applied, seconds.
     pub grace: Option<i64>,
 }
 
-impl Observed {
+impl ObservedReport {
     /// Of a timeline and of the deaths before it, the oldest first.
     pub fn of(timeline: &PodTermination, earlier: &[ContainerDeath]) -> Self {
         Self {
@@ -127,7 +125,7 @@ impl ObservedDeath {
 }
 
 /// Every point in which they disagree, as a sentence for a person; empty: they agree.
-pub fn disagreements(expected: &Expected, observed: &Observed) -> Vec<String> {
+pub fn disagreements(expected: &Expected, observed: &ObservedReport) -> Vec<String> {
     let mut points = Vec::new();
     if observed.cause != expected.cause {
         points.push(format!("cause {}, expected {}", observed.cause, expected.cause));
@@ -300,8 +298,8 @@ mod tests {
     use crate::catalogue;
 
     /// What would agree with everything that is expected.
-    fn agreeing(expected: &Expected) -> Observed {
-        Observed {
+    fn agreeing(expected: &Expected) -> ObservedReport {
+        ObservedReport {
             cause: expected.cause,
             containers: expected
                 .containers
@@ -362,7 +360,7 @@ mod tests {
         let scenario =
             catalogue().into_iter().find(|s| s.name == "prestop-exhausts-grace").unwrap();
         let expected = &scenario.expected;
-        type Deviation = (&'static str, fn(&mut Observed));
+        type Deviation = (&'static str, fn(&mut ObservedReport));
         let deviations: [Deviation; 9] = [
             ("cause", |o| o.cause = Cause::Unknown),
             ("verdict", |o| o.containers.get_mut("app").unwrap().verdict = Verdict::Graceful),

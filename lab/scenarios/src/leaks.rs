@@ -4,7 +4,7 @@
 //! [`super::Remnant`] says.
 
 use super::{
-    Act, AgentFlags, ExpectedLeak, Holding, Scenario, Span, When,
+    Action, AgentFlags, ExpectedLeak, Holding, Scenario, Span, When,
     causes::EVICTED,
     draft::{Draft, SOON, code, ends_by_itself, runs_on, signal},
     pod::Part,
@@ -64,10 +64,10 @@ fn by_the_kubelet() -> Vec<Draft> {
         runs_on(name, 5)
             .on_own_network()
             .runs(Part::new("app", "handle --for 500ms"))
-            .after(SOON, Act::ReadRuntimeCache)
-            .after(Duration::ZERO, Act::Delete { grace: None })
-            .when(When::Housekeeping, Act::KillRuntime)
-            .after(SOON, Act::StartRuntime)
+            .after(SOON, Action::ReadRuntimeCache)
+            .after(Duration::ZERO, Action::Delete { grace: None })
+            .when(When::Housekeeping, Action::KillRuntime)
+            .after(SOON, Action::StartRuntime)
             .dies("app", Verdict::Graceful, code(0))
             .spends(Span::about(Shutdown, 0.5))
             .allows(RuntimeRestarted)
@@ -79,7 +79,7 @@ fn by_the_kubelet() -> Vec<Draft> {
             .leaks(leak(LeakClass::NotreadyNoPod, LeakCause::PodWorkerStuck, [])),
         story("pod-worker-mended")
             .shows("The same with a kubelet that queries the runtime itself: its garbage collection removes the sandbox.")
-            .before(Act::RunKubelet(MENDED_KUBELET))
+            .before(Action::RunKubelet(MENDED_KUBELET))
             .alone(),
     ]
 }
@@ -102,12 +102,12 @@ fn by_hand() -> Vec<Draft> {
     vec![
         nobody("ready-orphan")
             .shows("A sandbox and its container run without a pod.")
-            .after(Duration::ZERO, Act::Leave(Remnant::RunningSandbox))
+            .after(Duration::ZERO, Action::Leave(Remnant::RunningSandbox))
             .leaks(running_sandbox()),
         nobody("duplicate-ready")
             .shows("A second sandbox of a running pod: the kubelet ignores the first one.")
             .runs(Part::new("app", "handle --for 500ms"))
-            .after(SOON, Act::Leave(Remnant::SecondSandbox))
+            .after(SOON, Action::Leave(Remnant::SecondSandbox))
             .leaks(leak(
                 LeakClass::DuplicateReady,
                 LeakCause::SandboxReplaced,
@@ -116,8 +116,8 @@ fn by_hand() -> Vec<Draft> {
         runs_on("containers-block-gc", 5)
             .shows("A container is not removed, so the garbage collection does not remove the sandbox.")
             .runs(Part::new("app", "handle --for 500ms"))
-            .after(SOON, Act::KeepContainers)
-            .after(Duration::ZERO, Act::Delete { grace: None })
+            .after(SOON, Action::KeepContainers)
+            .after(Duration::ZERO, Action::Delete { grace: None })
             .dies("app", Verdict::Graceful, code(0))
             .leaks(leak(
                 LeakClass::NotreadyWithContainers,
@@ -128,9 +128,9 @@ fn by_hand() -> Vec<Draft> {
             .shows("The network plugin fails while a job's sandbox is stopped: the namespace and address remain.")
             .on_own_network()
             .runs(Part::new("app", "job --for 8s"))
-            .after(Duration::ZERO, Act::BreakNetwork)
-            .when(When::Leaked(LeakClass::NetnsOpen), Act::Wait)
-            .after(HELD, Act::MendNetwork)
+            .after(Duration::ZERO, Action::BreakNetwork)
+            .when(When::Leaked(LeakClass::NetnsOpen), Action::Wait)
+            .after(HELD, Action::MendNetwork)
             .dies("app", Verdict::Completed, code(0))
             .leaks(leak(
                 LeakClass::NetnsOpen,
@@ -139,30 +139,30 @@ fn by_hand() -> Vec<Draft> {
             )),
         nobody("orphan-pod-cgroup")
             .shows("The empty cgroup of a pod that does not exist.")
-            .after(Duration::ZERO, Act::Leave(Remnant::PodCgroup { busy: false }))
+            .after(Duration::ZERO, Action::Leave(Remnant::PodCgroup { busy: false }))
             .leaks(orphan(LeakClass::OrphanPodCgroup, LeakCause::Unknown, [Holding::Cgroup])),
         nobody("orphan-pod-cgroup-with-process")
             .shows("The cgroup of a pod that does not exist, with a process in it.")
-            .after(Duration::ZERO, Act::Leave(Remnant::PodCgroup { busy: true }))
+            .after(Duration::ZERO, Action::Leave(Remnant::PodCgroup { busy: true }))
             .leaks(orphan(LeakClass::OrphanPodCgroup, LeakCause::ProcessesRemain, [Holding::Cgroup, Holding::Pids])),
         nobody("orphan-shim")
             .shows("The runtime is killed and loses a sandbox's bundle: its shim and the shim's children keep running, untracked.")
-            .after(Duration::ZERO, Act::Leave(Remnant::RunningSandbox))
-            .after(Duration::ZERO, Act::KillRuntime)
-            .after(Duration::ZERO, Act::LoseBundles)
-            .after(Duration::ZERO, Act::StartRuntime)
-            .after(Duration::ZERO, Act::RemoveSandboxes)
+            .after(Duration::ZERO, Action::Leave(Remnant::RunningSandbox))
+            .after(Duration::ZERO, Action::KillRuntime)
+            .after(Duration::ZERO, Action::LoseBundles)
+            .after(Duration::ZERO, Action::StartRuntime)
+            .after(Duration::ZERO, Action::RemoveSandboxes)
             .alone()
             .leaks(orphan(LeakClass::OrphanShim, LeakCause::UntrackedByRuntime, [Holding::Pids]))
             .leaks(orphan(LeakClass::OrphanPodCgroup, LeakCause::ProcessesRemain, [Holding::Cgroup, Holding::Pids])),
         nobody("orphan-netns")
             .shows("A network namespace that no sandbox claims, with no process in it.")
-            .after(Duration::ZERO, Act::Leave(Remnant::Netns))
+            .after(Duration::ZERO, Action::Leave(Remnant::Netns))
             .leaks(orphan(LeakClass::OrphanNetns, LeakCause::UntrackedByRuntime, [Holding::Netns])),
         nobody("cleaned-up-by-hand")
             .shows("An administrator removes a leaked sandbox: the leak is resolved.")
-            .after(Duration::ZERO, Act::Leave(Remnant::RunningSandbox))
-            .when(When::Leaked(LeakClass::ReadyNoPod), Act::RemoveSandboxes)
+            .after(Duration::ZERO, Action::Leave(Remnant::RunningSandbox))
+            .when(When::Leaked(LeakClass::ReadyNoPod), Action::RemoveSandboxes)
             .leaks(running_sandbox()),
     ]
 }
@@ -189,17 +189,17 @@ fn blocked_on() -> Vec<Draft> {
             .shows("The cleanup on the node is complete, and a finalizer holds the object.")
             .runs(Part::new("app", "handle --for 500ms"))
             .held_by_finalizer("lab.example/hold")
-            .after(SOON, Act::Delete { grace: None })
-            .when(When::Leaked(LeakClass::StuckTerminating), Act::Wait)
-            .after(HELD, Act::RemoveFinalizers)
+            .after(SOON, Action::Delete { grace: None })
+            .when(When::Leaked(LeakClass::StuckTerminating), Action::Wait)
+            .after(HELD, Action::RemoveFinalizers)
             .dies("app", Verdict::Graceful, code(0))
             .leaks(blocked_on(LeakCause::Finalizer, BlockedOn::Finalizer, &[])),
         runs_on("stuck-by-process", 2)
             .shows("The v1 freezer holds a process, so that SIGKILL does not end it.")
             .runs(Part::new("app", "handle --for 500ms"))
-            .after(SOON, Act::FreezeForGood { container: "app" })
-            .after(Duration::ZERO, Act::Delete { grace: None })
-            .when(When::Leaked(LeakClass::StuckTerminating), Act::Thaw)
+            .after(SOON, Action::FreezeForGood { container: "app" })
+            .after(Duration::ZERO, Action::Delete { grace: None })
+            .when(When::Leaked(LeakClass::StuckTerminating), Action::Thaw)
             .dies("app", Verdict::StopSignalBlocked, signal(SIGKILL))
             .finds(Frozen)
             .finds(Unkillable)
@@ -219,12 +219,12 @@ fn innocent() -> Vec<Draft> {
     vec![
         from_manifest("static-pod-removed")
             .shows("A manifest is removed: the pod terminates, and nothing leaks.")
-            .after(SOON, Act::RemoveManifest)
+            .after(SOON, Action::RemoveManifest)
             .caused_by(Cause::StaticRemoved)
             .dies("app", Verdict::Graceful, code(0)),
         from_manifest("mirror-pod-deleted")
             .shows("A mirror pod is deleted: no termination, and the static pod is not an orphan.")
-            .after(SOON, Act::Delete { grace: None })
+            .after(SOON, Action::Delete { grace: None })
             .never_ends(),
         ends_by_itself("job-finished")
             .shows("The sandbox of a completed job stays as long as the job's object: not a leak.")
@@ -233,7 +233,7 @@ fn innocent() -> Vec<Draft> {
         runs_on("evicted", 5)
             .shows("The resources of an evicted pod are removed before its object.")
             .runs(Part::new("app", "handle --for 500ms"))
-            .after(SOON, Act::End(EVICTED))
+            .after(SOON, Action::End(EVICTED))
             .caused_by(Cause::NodePressureEviction)
             .dies("app", Verdict::Graceful, code(0)),
     ]
@@ -243,30 +243,30 @@ fn innocent() -> Vec<Draft> {
 fn beyond_judgement() -> Vec<Draft> {
     let elsewhere = |name, node, judgement| {
         nobody(name)
-            .after(Duration::ZERO, Act::Leave(Remnant::RunningSandbox))
+            .after(Duration::ZERO, Action::Leave(Remnant::RunningSandbox))
             .after(
                 Duration::ZERO,
-                Act::RestartAgent(AgentFlags { node: Some(node), ..AgentFlags::default() }),
+                Action::RestartAgent(AgentFlags { node: Some(node), ..AgentFlags::default() }),
             )
-            .when(When::Judged(judgement), Act::Wait)
+            .when(When::Judged(judgement), Action::Wait)
             .alone()
     };
     vec![
         nobody("apiserver-away-for-long")
             .shows("The apiserver does not answer for longer than the threshold: leak detection is suspended.")
-            .after(Duration::ZERO, Act::StopApiserver)
-            .when(When::Judged(DetectionState::ApiOutOfSync), Act::Leave(Remnant::RunningSandbox))
-            .after(LONG, Act::RemoveSandboxes)
-            .after(Duration::ZERO, Act::StartApiserver)
-            .when(When::Judged(DetectionState::Possible), Act::Wait)
+            .after(Duration::ZERO, Action::StopApiserver)
+            .when(When::Judged(DetectionState::ApiOutOfSync), Action::Leave(Remnant::RunningSandbox))
+            .after(LONG, Action::RemoveSandboxes)
+            .after(Duration::ZERO, Action::StartApiserver)
+            .when(When::Judged(DetectionState::Possible), Action::Wait)
             .alone(),
         runs_on("runtime-away-for-long", 5)
             .shows("A pod object is deleted while containerd is unavailable for longer than the threshold: that time does not count.")
             .runs(Part::new("app", "handle --for 500ms"))
-            .after(SOON, Act::KillRuntime)
-            .after(Duration::ZERO, Act::Delete { grace: Some(0) })
-            .when(When::Judged(DetectionState::CriUnreachable), Act::Wait)
-            .after(LONG, Act::StartRuntime)
+            .after(SOON, Action::KillRuntime)
+            .after(Duration::ZERO, Action::Delete { grace: Some(0) })
+            .when(When::Judged(DetectionState::CriUnreachable), Action::Wait)
+            .after(LONG, Action::StartRuntime)
             .alone()
             .caused_by(Cause::ForceDelete)
             .dies("app", Verdict::Graceful, code(0))
@@ -284,10 +284,10 @@ fn beyond_judgement() -> Vec<Draft> {
 fn over_restarts() -> Vec<Draft> {
     let restarted = |name, flags: AgentFlags| {
         nobody(name)
-            .after(Duration::ZERO, Act::RestartAgent(flags))
-            .after(Duration::ZERO, Act::Leave(Remnant::RunningSandbox))
-            .when(When::Leaked(LeakClass::ReadyNoPod), Act::RestartAgent(flags))
-            .when(When::Leaked(LeakClass::ReadyNoPod), Act::Wait)
+            .after(Duration::ZERO, Action::RestartAgent(flags))
+            .after(Duration::ZERO, Action::Leave(Remnant::RunningSandbox))
+            .when(When::Leaked(LeakClass::ReadyNoPod), Action::RestartAgent(flags))
+            .when(When::Leaked(LeakClass::ReadyNoPod), Action::Wait)
             .alone()
     };
     vec![

@@ -35,7 +35,7 @@ impl Things {
 
 /// A leak as the agent told it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Seen {
+pub struct SeenLeak {
     /// The last that it said.
     pub leak: Leak,
     /// Since when the agent observed it, before it was restarted.
@@ -45,16 +45,16 @@ pub struct Seen {
 }
 
 /// Every point in which they disagree, as a sentence for a person; empty: they agree.
-pub fn disagreements(expected: &[ExpectedLeak], seen: &[Seen]) -> Vec<String> {
+pub fn disagreements(expected: &[ExpectedLeak], seen: &[SeenLeak]) -> Vec<String> {
     let mut points = Vec::new();
-    let mut others: Vec<&Seen> = seen.iter().collect();
+    let mut others: Vec<&SeenLeak> = seen.iter().collect();
     for leak in expected {
         match others.iter().position(|seen| seen.leak.class == leak.class) {
             Some(at) => points.extend(differences(leak, others.remove(at))),
             None => points.push(format!("no {} was told", leak.class)),
         }
     }
-    for Seen { leak, .. } in others {
+    for SeenLeak { leak, .. } in others {
         points.push(format!(
             "{} of {} was told, nothing of the kind was expected",
             leak.class,
@@ -64,7 +64,7 @@ pub fn disagreements(expected: &[ExpectedLeak], seen: &[Seen]) -> Vec<String> {
     points
 }
 
-fn differences(expected: &ExpectedLeak, seen: &Seen) -> Vec<String> {
+fn differences(expected: &ExpectedLeak, seen: &SeenLeak) -> Vec<String> {
     let leak = &seen.leak;
     let class = expected.class;
     let mut points = Vec::new();
@@ -153,7 +153,7 @@ mod tests {
     }
 
     /// What agrees with it.
-    fn seen() -> Seen {
+    fn seen() -> SeenLeak {
         let leak: coroner_api::leaks::Leak = serde_json::from_value(serde_json::json!({
             "class": "netns_open", "key": {"thing": "sandbox", "id": "c0ffee"},
             "pod": {"namespace": "lab", "name": "a", "uid": "u1"},
@@ -165,7 +165,7 @@ mod tests {
             "evidence": [{"kind": "network_namespace", "open": true, "source": "cri", "message": ""}],
         }))
         .unwrap();
-        Seen {
+        SeenLeak {
             leak: Option::from(leak).unwrap(),
             observed_before: Some(WallTime(7_000_000_001)),
             created: Some(WallTime(5_000_000_001)),
@@ -175,7 +175,7 @@ mod tests {
     #[test]
     fn every_single_deviation_is_a_disagreement() {
         assert_eq!(disagreements(&[expected()], &[seen()]), [""; 0]);
-        let deviations: [fn(&mut Seen); 10] = [
+        let deviations: [fn(&mut SeenLeak); 10] = [
             |seen| seen.leak.class = LeakClass::ReadyNoPod,
             |seen| seen.leak.cause.kind = LeakCause::Unknown,
             |seen| seen.leak.resources.netns = None,

@@ -18,7 +18,7 @@ mod leaks;
 pub mod left;
 mod pod;
 
-pub use act::{Act, AgentFlags, Step, When};
+pub use act::{Action, AgentFlags, Step, When};
 pub use expected::{Death, Earlier, Expected, ExpectedLeak, Holding, Span};
 pub use pod::Site;
 
@@ -32,7 +32,6 @@ const TOUR: &str = "deaths";
 /// What is played after it.
 const FINALE: &str = "pod-worker-stuck";
 
-/// One scenario.
 #[derive(Clone, Debug)]
 pub struct Scenario {
     /// Kebab-case, named after what it shows. The pod's name too.
@@ -81,7 +80,7 @@ impl Scenario {
 
     /// What is done before the agent starts, if it is to start that late, and what is done then.
     pub fn around_agent(&self) -> (Option<&[Step]>, &[Step]) {
-        match self.steps.iter().position(|step| step.act == Act::StartAgent) {
+        match self.steps.iter().position(|step| step.act == Action::StartAgent) {
             Some(at) => (Some(&self.steps[..=at]), &self.steps[at + 1..]),
             None => (None, &self.steps),
         }
@@ -106,7 +105,7 @@ pub fn resident() -> Scenario {
 }
 
 /// What is played where nothing is asked for: all deaths, and what one of them leaves behind.
-pub fn tour() -> Vec<Scenario> {
+pub fn demo() -> Vec<Scenario> {
     let mut all = catalogue();
     all.retain(|scenario| scenario.group == TOUR || scenario.name == FINALE);
     all
@@ -220,11 +219,11 @@ mod tests {
     fn what_breaks_the_node_is_played_alone_and_mended() {
         for scenario in catalogue() {
             let count = |act| scenario.steps.iter().filter(|step| step.act == act).count();
-            let faults = count(Act::KillRuntime) + count(Act::StopApiserver);
-            let mended = count(Act::StartRuntime) + count(Act::StartApiserver);
+            let faults = count(Action::KillRuntime) + count(Action::StopApiserver);
+            let mended = count(Action::StartRuntime) + count(Action::StartApiserver);
             assert_eq!(faults, mended, "{}", scenario.name);
             // Mended by whoever plays them.
-            let of_all = |act| matches!(act, Act::RestartAgent(_) | Act::RunKubelet(_));
+            let of_all = |act| matches!(act, Action::RestartAgent(_) | Action::RunKubelet(_));
             let others = scenario.steps.iter().any(|step| of_all(step.act));
             assert_eq!(faults > 0 || others, scenario.alone, "{}", scenario.name);
         }
@@ -235,8 +234,13 @@ mod tests {
     fn what_breaks_the_network_uses_it_and_mends_it() {
         for scenario in catalogue() {
             let count = |act| scenario.steps.iter().filter(|step| step.act == act).count();
-            assert_eq!(count(Act::BreakNetwork), count(Act::MendNetwork), "{}", scenario.name);
-            let breaks = count(Act::BreakNetwork) > 0;
+            assert_eq!(
+                count(Action::BreakNetwork),
+                count(Action::MendNetwork),
+                "{}",
+                scenario.name
+            );
+            let breaks = count(Action::BreakNetwork) > 0;
             assert!(!breaks || scenario.blueprint.own_network, "{}", scenario.name);
         }
     }
@@ -259,8 +263,8 @@ mod tests {
         assert_eq!(choose(&[], None).unwrap().len(), catalogue().len());
         let deaths = choose(&[], Some(TOUR)).unwrap();
         assert!(!deaths.is_empty() && deaths.iter().all(|scenario| scenario.group == TOUR));
-        let last = tour().pop().unwrap();
-        assert_eq!((tour().len(), last.name), (deaths.len() + 1, FINALE));
+        let last = demo().pop().unwrap();
+        assert_eq!((demo().len(), last.name), (deaths.len() + 1, FINALE));
         assert!(!last.expected.leaks.is_empty());
         let two = ["crash".to_owned(), "sigwait".to_owned()];
         let chosen: Vec<_> = choose(&two, None).unwrap().iter().map(|s| s.name).collect();

@@ -33,7 +33,6 @@ pub struct Site<'a> {
 #[derive(Clone, Debug)]
 pub(super) struct Blueprint {
     pub(super) grace: i64,
-    /// restartPolicy.
     pub(super) restart: &'static str,
     /// activeDeadlineSeconds.
     pub(super) deadline: Option<i64>,

@@ -58,7 +58,7 @@ fn is_about_a_fault(scenario: &Scenario) -> bool {
 /// All of it on the machine's own version, what is about the runtime on the others, and deaths behind
 /// sources that are late.
 fn runs() -> anyhow::Result<Vec<Arc<Run>>> {
-    let own = containerd::version(&containerd::Options::new("", "").containerd)?;
+    let own = containerd::version(&containerd::ContainerdOptions::new("", "").containerd)?;
     let is_own = |version: &&str| own.starts_with(&format!("{version}."));
     let name = VERSIONS.iter().find(|version| is_own(version)).map_or(own.as_str(), |one| one);
     let all = catalogue();

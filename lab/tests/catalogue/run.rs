@@ -1,6 +1,6 @@
 //! One run of the lab: a version of containerd, the scenarios, and what came out of each.
 
-use crate::{binaries, usage::tour};
+use crate::{binaries, usage::lab_run};
 use coroner_lab_cluster::containerd::target_directory;
 use coroner_lab_scenarios::Scenario;
 use libtest_mimic::{Failed, Trial};
@@ -84,7 +84,6 @@ struct Ended {
     status: Result<ExitStatus, String>,
     /// Its folder is still there.
     left: bool,
-    /// All that it said.
     said: String,
 }
 
@@ -279,7 +278,7 @@ impl Run {
         work: &Path,
         mut says: impl FnMut(&str),
     ) -> Result<ExitStatus, String> {
-        let mut command = tour();
+        let mut command = lab_run();
         command.arg("--json").args(binaries::flags(work));
         command.arg("--keep-failures").arg(self.failed());
         command.args(self.containerd.iter().flat_map(|version| ["--containerd", version]));

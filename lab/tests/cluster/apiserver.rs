@@ -2,8 +2,8 @@
 //! client hides what matters.
 
 use coroner_lab_cluster::{
-    apiserver::Apiserver, apiserver::DeleteOptions, apiserver::Fault, apiserver::Kind,
-    apiserver::Options,
+    apiserver::Apiserver, apiserver::ApiserverFault, apiserver::ApiserverOptions,
+    apiserver::DeleteOptions, apiserver::ResourceKind,
 };
 use futures::{StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::core::v1::Pod;
@@ -55,7 +55,7 @@ async fn next(
 
 #[tokio::test]
 async fn a_watcher_follows_one_node_through_deletes_and_410() {
-    let apiserver = Apiserver::start(Options::default()).await.unwrap();
+    let apiserver = Apiserver::start(ApiserverOptions::default()).await.unwrap();
     let store = apiserver.store();
     store.create_pod(&pod("old", "here")).unwrap();
     store.create_pod(&pod("other", "there")).unwrap();
@@ -75,10 +75,10 @@ async fn a_watcher_follows_one_node_through_deletes_and_410() {
     assert_eq!(next(&mut watcher).await, "apply old dying");
     assert_eq!(next(&mut watcher).await, "delete old dying");
 
-    apiserver.set_fault(Fault::Expired);
+    apiserver.set_fault(ApiserverFault::Expired);
     let said = next(&mut watcher).await;
     assert!(said.starts_with("error"), "{said}");
-    apiserver.set_fault(Fault::None);
+    apiserver.set_fault(ApiserverFault::None);
     // It lists anew, and what is gone is not in the list.
     let mut after = Vec::new();
     while after.last().is_none_or(|said: &String| said != "done") {
@@ -89,7 +89,10 @@ async fn a_watcher_follows_one_node_through_deletes_and_410() {
 
 #[tokio::test]
 async fn a_watch_from_a_forgotten_version_is_gone() {
-    let apiserver = Apiserver::start(Options { history: 2, ..Options::default() }).await.unwrap();
+    let apiserver =
+        Apiserver::start(ApiserverOptions { history: 2, ..ApiserverOptions::default() })
+            .await
+            .unwrap();
     let pods = client(&apiserver).await;
     let version =
         pods.list(&ListParams::default()).await.unwrap().metadata.resource_version.unwrap();
@@ -118,8 +121,10 @@ async fn a_watch_from_a_forgotten_version_is_gone() {
 
 #[tokio::test]
 async fn bookmarks_move_the_version_of_a_quiet_watch() {
-    let options =
-        Options { bookmark_every: std::time::Duration::from_millis(20), ..Options::default() };
+    let options = ApiserverOptions {
+        bookmark_every: std::time::Duration::from_millis(20),
+        ..ApiserverOptions::default()
+    };
     let apiserver = Apiserver::start(options).await.unwrap();
     let node = serde_json::from_value(json!({ "metadata": { "name": "here" } })).unwrap();
     let pods = client(&apiserver).await;
@@ -127,7 +132,7 @@ async fn bookmarks_move_the_version_of_a_quiet_watch() {
         pods.list(&ListParams::default()).await.unwrap().metadata.resource_version.unwrap();
     // Not a pod: only a bookmark can tell this watch of its version.
     apiserver.store().create_node(&node).unwrap();
-    let (newest, _) = apiserver.store().list(Kind::Pod);
+    let (newest, _) = apiserver.store().list(ResourceKind::Pod);
     let mut watch = pods.watch(&WatchParams::default(), &version).await.unwrap().boxed();
     match watch.try_next().await.unwrap() {
         Some(WatchEvent::Bookmark(bookmark)) => {
@@ -139,7 +144,7 @@ async fn bookmarks_move_the_version_of_a_quiet_watch() {
 
 #[tokio::test]
 async fn a_client_creates_patches_and_deletes() {
-    let apiserver = Apiserver::start(Options::default()).await.unwrap();
+    let apiserver = Apiserver::start(ApiserverOptions::default()).await.unwrap();
     let pods = client(&apiserver).await;
     let made = pods.create(&PostParams::default(), &pod("web", "here")).await.unwrap();
     let code = |error: kube::Error| match error {
@@ -179,9 +184,9 @@ async fn a_client_creates_patches_and_deletes() {
 
 #[tokio::test]
 async fn faults_are_seen_as_faults() {
-    let apiserver = Apiserver::start(Options::default()).await.unwrap();
+    let apiserver = Apiserver::start(ApiserverOptions::default()).await.unwrap();
     let pods = client(&apiserver).await;
-    apiserver.set_fault(Fault::Unavailable);
+    apiserver.set_fault(ApiserverFault::Unavailable);
     // Bare HTTP: kube's client tries again for minutes.
     let address = apiserver.url().replace("http://", "");
     let mut stream = TcpStream::connect(address).await.unwrap();
@@ -192,15 +197,15 @@ async fn faults_are_seen_as_faults() {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.unwrap();
     assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
-    apiserver.set_fault(Fault::Garbage);
+    apiserver.set_fault(ApiserverFault::Garbage);
     assert!(pods.list(&ListParams::default()).await.is_err());
-    apiserver.set_fault(Fault::None);
+    apiserver.set_fault(ApiserverFault::None);
     assert!(pods.list(&ListParams::default()).await.unwrap().items.is_empty());
 }
 
 #[tokio::test]
 async fn nonsense_is_refused_and_harms_nothing() {
-    let apiserver = Apiserver::start(Options::default()).await.unwrap();
+    let apiserver = Apiserver::start(ApiserverOptions::default()).await.unwrap();
     for object in [
         json!([]),
         json!({ "metadata": "web" }),
@@ -209,8 +214,8 @@ async fn nonsense_is_refused_and_harms_nothing() {
         json!({ "metadata": { "name": "web" }, "status": [] }),
         json!({ "metadata": { "name": "web", "namespace": "other" } }),
     ] {
-        let refused = apiserver.store().create(Kind::Pod, "default", object.clone());
+        let refused = apiserver.store().create(ResourceKind::Pod, "default", object.clone());
         assert!(refused.is_err_and(|failure| (400..500).contains(&failure.code)), "{object}");
     }
-    assert_eq!(apiserver.store().list(Kind::Pod).1, Vec::<std::sync::Arc<Value>>::new());
+    assert_eq!(apiserver.store().list(ResourceKind::Pod).1, Vec::<std::sync::Arc<Value>>::new());
 }

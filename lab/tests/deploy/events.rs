@@ -7,7 +7,7 @@ use coroner::{
 };
 use coroner_api::terminations::Death;
 use coroner_core::{leak::Leak, output::Report};
-use coroner_lab_cluster::{apiserver, apiserver::Apiserver, apiserver::Kind};
+use coroner_lab_cluster::{apiserver, apiserver::Apiserver, apiserver::ResourceKind};
 use serde_json::{Value, json};
 use std::{path::PathBuf, process::Command, sync::Arc};
 use tempfile::TempDir;
@@ -31,10 +31,10 @@ struct Cluster {
 
 impl Cluster {
     async fn new() -> Self {
-        let apiserver = Apiserver::start(apiserver::Options::default()).await.unwrap();
+        let apiserver = Apiserver::start(apiserver::ApiserverOptions::default()).await.unwrap();
         let store = apiserver.store();
         let node = json!({ "metadata": { "name": "n1" } });
-        store.create(Kind::Node, "", node).unwrap();
+        store.create(ResourceKind::Node, "", node).unwrap();
         let folder = tempfile::tempdir().unwrap();
         apiserver.write_kubeconfig(&folder.path().join("kubeconfig")).unwrap();
         Self { apiserver, folder }
@@ -46,7 +46,7 @@ impl Cluster {
             "metadata": { "name": name, "annotations": annotations },
             "spec": { "nodeName": "n1", "containers": [{ "name": "app", "image": "app" }] },
         });
-        let made = self.apiserver.store().create(Kind::Pod, "shop", pod).unwrap();
+        let made = self.apiserver.store().create(ResourceKind::Pod, "shop", pod).unwrap();
         made["metadata"]["uid"].as_str().unwrap().to_owned()
     }
 

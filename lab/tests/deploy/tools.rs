@@ -37,9 +37,6 @@ impl Tool {
 
     /// Where it is: where its variable says, or where set-up has put it. Never the machine's own by
     /// chance: that may be of any version.
-    ///
-    /// # Errors
-    /// It is not there; the error says what to do.
     pub(crate) fn find(self) -> Result<PathBuf> {
         let (name, variable) = (self.name(), self.variable());
         let named = env::var_os(&variable).filter(|path| !path.is_empty()).map(PathBuf::from);

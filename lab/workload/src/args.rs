@@ -3,7 +3,7 @@
 
 mod flags;
 
-use crate::listen::{Door, Manner, Stop};
+use crate::listen::{Door, Manner, StopBehaviour};
 use flags::Flags;
 use std::{
     fmt,
@@ -79,8 +79,8 @@ pub(crate) enum Behaviour {
     GoStyle { work: Duration },
     LeaderExits { work: Duration, exit: u8 },
     Serve { at: IpAddr, port: u16, work: Duration, good: Option<u32>, exit: u8 },
-    Listen { door: Door, manner: Manner, stop: Stop },
-    Relay { door: Door, to: u16, stop: Stop },
+    Listen { door: Door, manner: Manner, stop: StopBehaviour },
+    Relay { door: Door, to: u16, stop: StopBehaviour },
     Call { every: Duration },
     Spawn { children: u32, work: Duration, exit: u8 },
     Shell { child: Vec<String> },
@@ -89,7 +89,7 @@ pub(crate) enum Behaviour {
     KillNeighbour { behaviour: String, signal: u8 },
     Oom { after: Duration, mib: usize },
     Job { work: Duration, exit: u8 },
-    Beat { page: PathBuf, term: Term, end: End },
+    Beat { page: PathBuf, term: Term, end: BeatEnd },
 }
 
 /// What a beating workload does about SIGTERM.
@@ -107,7 +107,7 @@ pub(crate) enum Term {
 
 /// How a beating workload ends by itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum End {
+pub(crate) enum BeatEnd {
     /// With this code.
     Exit(u8),
     /// By a segmentation fault.
@@ -300,7 +300,7 @@ mod tests {
             Behaviour::Listen {
                 door: Door { at, ports: vec![80, 81], sockets: 1, backlog: 1024 },
                 manner: Manner { takes: Takes::All, work: Duration::ZERO, bytes: 0 },
-                stop: Stop { on: OnStop::Exit, after: None, exit: 0 },
+                stop: StopBehaviour { on: OnStop::Exit, after: None, exit: 0 },
             }
         );
         assert_eq!(
@@ -311,7 +311,7 @@ mod tests {
             Behaviour::Listen {
                 door: Door { at: [10, 0, 0, 1].into(), ports: vec![80], sockets: 2, backlog: 1 },
                 manner: Manner { takes: Takes::Unread, work: two, bytes: 9 },
-                stop: Stop { on: OnStop::Drain, after: Some(two), exit: 3 },
+                stop: StopBehaviour { on: OnStop::Drain, after: Some(two), exit: 3 },
             }
         );
         assert_eq!(
@@ -319,7 +319,7 @@ mod tests {
             Behaviour::Relay {
                 door: Door { at, ports: vec![80], sockets: 1, backlog: 1024 },
                 to: 81,
-                stop: Stop { on: OnStop::Close, after: None, exit: 0 },
+                stop: StopBehaviour { on: OnStop::Close, after: None, exit: 0 },
             }
         );
         assert_eq!(run("call --every 2s"), Behaviour::Call { every: two });
@@ -338,10 +338,16 @@ mod tests {
         assert_eq!(run("sleep --for 2s"), run("job --for 2s"));
         assert_eq!(run("ignore"), run("default"));
         let beat = |term, end| Behaviour::Beat { page: "/beat".into(), term, end };
-        assert_eq!(run("beat --page /beat"), beat(Term::None, End::Exit(0)));
-        assert_eq!(run("beat --page /beat --exit 3"), beat(Term::None, End::Exit(3)));
-        assert_eq!(run("beat --term block --end oom --page /beat"), beat(Term::Block, End::Oom));
-        assert_eq!(run("beat --term stay --end crash --page /beat"), beat(Term::Stay, End::Crash));
+        assert_eq!(run("beat --page /beat"), beat(Term::None, BeatEnd::Exit(0)));
+        assert_eq!(run("beat --page /beat --exit 3"), beat(Term::None, BeatEnd::Exit(3)));
+        assert_eq!(
+            run("beat --term block --end oom --page /beat"),
+            beat(Term::Block, BeatEnd::Oom)
+        );
+        assert_eq!(
+            run("beat --term stay --end crash --page /beat"),
+            beat(Term::Stay, BeatEnd::Crash)
+        );
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! from the inside: the accuracy benchmark's workload.
 
 use crate::{
-    args::{End, Term},
+    args::{BeatEnd, Term},
     log::{Event, line},
     process::{block, dispose, fault, map},
 };
@@ -34,7 +34,7 @@ const TOO_MUCH: usize = 64 << 20;
 static PAGE: AtomicPtr<Page> = AtomicPtr::new(ptr::null_mut());
 
 /// Lives until the page, SIGTERM or somebody else ends it.
-pub(crate) fn run(file: &Path, term: Term, end: End) -> io::Result<Infallible> {
+pub(crate) fn run(file: &Path, term: Term, end: BeatEnd) -> io::Result<Infallible> {
     // Never unmapped: the handler may run at any time.
     let page: &'static Mapping = Box::leak(Box::new(Mapping::open(file)?));
     PAGE.store(ptr::from_ref::<Page>(page).cast_mut(), SeqCst);
@@ -74,14 +74,14 @@ fn due(at: u64, now: u64) -> bool {
     at != 0 && now >= at
 }
 
-fn finish(page: &'static Page, end: End) -> io::Result<Infallible> {
+fn finish(page: &'static Page, end: BeatEnd) -> io::Result<Infallible> {
     match end {
-        End::Exit(code) => leave_at_once(page, code),
-        End::Crash => {
+        BeatEnd::Exit(code) => leave_at_once(page, code),
+        BeatEnd::Crash => {
             page.beat.store(boot_now(), Relaxed);
             fault()
         }
-        End::Oom => {
+        BeatEnd::Oom => {
             // The kernel writes a long report, to a slow console maybe, before it kills: a thread
             // of its own beats until it does.
             std::thread::Builder::new().name("heart".into()).spawn(move || {

@@ -8,7 +8,7 @@ use crate::{
     log::{Event, line},
     process::{check, handle_term, leave},
 };
-use connection::Connection;
+use connection::ServedConnection;
 use socket2::{Domain, Protocol, Socket, Type};
 use std::{
     convert::Infallible,
@@ -58,14 +58,14 @@ pub(crate) struct Door {
 
 /// How it ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Stop {
+pub(crate) struct StopBehaviour {
     pub(crate) on: OnStop,
     /// How long it goes on after the signal; `None`: a drain as long as it takes, all others for ever.
     pub(crate) after: Option<Duration>,
     pub(crate) exit: u8,
 }
 
-impl Stop {
+impl StopBehaviour {
     /// When it leaves, if it is asked to now.
     fn leaves_at(&self) -> Option<Instant> {
         self.after.map(|after| Instant::now() + after)
@@ -83,7 +83,7 @@ pub(crate) struct Manner {
 }
 
 /// Serves until it is stopped.
-pub(crate) fn run(door: &Door, manner: Manner, stop: Stop) -> io::Result<Infallible> {
+pub(crate) fn run(door: &Door, manner: Manner, stop: StopBehaviour) -> io::Result<Infallible> {
     let woken = handle_term()?;
     let mut server = Server {
         manner,
@@ -101,9 +101,9 @@ pub(crate) fn run(door: &Door, manner: Manner, stop: Stop) -> io::Result<Infalli
 
 struct Server {
     manner: Manner,
-    stop: Stop,
+    stop: StopBehaviour,
     listeners: Vec<TcpListener>,
-    connections: Vec<Connection>,
+    connections: Vec<ServedConnection>,
     leaves_at: Option<Instant>,
     drains: bool,
 }
@@ -115,7 +115,7 @@ impl Server {
         if accepts {
             polled.extend(self.listeners.iter().map(|one| wants(one.as_raw_fd(), libc::POLLIN)));
         }
-        polled.extend(self.connections.iter().map(Connection::wants));
+        polled.extend(self.connections.iter().map(ServedConnection::wants));
         poll(&mut polled, self.next())?;
         let stops = polled[0].revents != 0;
         if stops {
@@ -132,7 +132,7 @@ impl Server {
             self.begin_to_stop();
         }
         if self.drains {
-            self.connections.retain(Connection::is_busy);
+            self.connections.retain(ServedConnection::is_busy);
         }
         let late = self.leaves_at.is_some_and(|at| Instant::now() >= at);
         if late || self.drains && self.connections.is_empty() {
@@ -146,7 +146,7 @@ impl Server {
         for listener in &self.listeners {
             // One that has gone again, and a limit on open files, are no reason to end.
             while let Ok((stream, _)) = listener.accept() {
-                if let Ok(connection) = Connection::new(stream, reads) {
+                if let Ok(connection) = ServedConnection::new(stream, reads) {
                     self.connections.push(connection);
                 }
             }
@@ -164,7 +164,7 @@ impl Server {
             OnStop::Close => self.listeners.clear(),
             OnStop::Serve => {}
             OnStop::Reset => {
-                self.connections.drain(..).for_each(Connection::reset);
+                self.connections.drain(..).for_each(ServedConnection::reset);
                 leave(self.stop.exit)
             }
         }
@@ -172,7 +172,7 @@ impl Server {
 
     /// When there is something to do that no socket tells of.
     fn next(&self) -> Option<Instant> {
-        self.connections.iter().filter_map(Connection::due).chain(self.leaves_at).min()
+        self.connections.iter().filter_map(ServedConnection::due).chain(self.leaves_at).min()
     }
 }
 
@@ -261,7 +261,7 @@ mod tests {
     fn each_line_comes_back() {
         let door = door(Ipv4Addr::LOCALHOST.into(), 1);
         let manner = Manner { takes: Takes::All, work: Duration::ZERO, bytes: 8 };
-        let stop = Stop { on: OnStop::Exit, after: None, exit: 0 };
+        let stop = StopBehaviour { on: OnStop::Exit, after: None, exit: 0 };
         let listeners = door.open().unwrap();
         let to = listeners[0].local_addr().unwrap();
         let client = thread::spawn(move || {

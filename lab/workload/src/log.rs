@@ -32,21 +32,21 @@ impl Event {
 pub(crate) fn line(event: Event) {
     // SAFETY: getpid and write are async-signal-safe; the buffer lives on the stack.
     unsafe {
-        let mut text = Line::new();
+        let mut text = LogLine::new();
         text.format(event, boot_now(), libc::getpid() as u64);
         libc::write(libc::STDOUT_FILENO, text.bytes().as_ptr().cast(), text.bytes().len());
     }
 }
 
 /// A line under construction, on the stack. The longest possible one is 74 bytes.
-struct Line {
+struct LogLine {
     text: [u8; 96],
     length: usize,
 }
 
-impl Line {
-    fn new() -> Line {
-        Line { text: [0; 96], length: 0 }
+impl LogLine {
+    fn new() -> LogLine {
+        LogLine { text: [0; 96], length: 0 }
     }
 
     fn format(&mut self, event: Event, boot_ns: u64, pid: u64) {
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn the_longest_line_fits() {
-        let mut line = Line::new();
+        let mut line = LogLine::new();
         line.format(Event::Called, u64::MAX, u64::from(u32::MAX));
         assert_eq!(
             std::str::from_utf8(line.bytes()),
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn zero_has_one_digit() {
-        let mut line = Line::new();
+        let mut line = LogLine::new();
         line.format(Event::Exit, 0, 1);
         assert_eq!(line.bytes(), b"{\"event\":\"exit\",\"boot_ns\":0,\"pid\":1}\n");
     }

@@ -9,18 +9,12 @@ use std::{
 };
 
 /// Moves the calling thread into the network namespace and sets `lo` up there.
-///
-/// # Errors
-/// There is no such namespace, or the caller may not do that.
 pub fn enter_and_bring_up(namespace: &Path) -> Result<()> {
     enter(&File::open(namespace)?)?;
     bring_up()
 }
 
 /// Moves the calling thread into the network namespace.
-///
-/// # Errors
-/// The caller may not do that.
 pub fn enter(namespace: &File) -> Result<()> {
     // SAFETY: setns(2) on a descriptor that is open.
     check(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) })
@@ -28,9 +22,6 @@ pub fn enter(namespace: &File) -> Result<()> {
 
 /// Moves the calling thread into a new network namespace and sets `lo` up there. Threads and
 /// processes that it starts from now on are in it too.
-///
-/// # Errors
-/// The caller may not do that.
 pub fn make_and_bring_up() -> Result<()> {
     // SAFETY: unshare(2) takes no pointers, and only this thread changes its namespace.
     check(unsafe { libc::unshare(libc::CLONE_NEWNET) })?;

@@ -26,7 +26,7 @@ const ANSWER: usize = 8192;
 pub(crate) struct Netlink(Socket);
 
 /// One end of a veth pair: its name, and where it is.
-pub(crate) struct End<'a> {
+pub(crate) struct LinkEnd<'a> {
     pub(crate) name: &'a str,
     /// Of a network namespace; `None`: the one of the connection.
     pub(crate) namespace: Option<RawFd>,
@@ -36,7 +36,7 @@ pub(crate) struct End<'a> {
     pub(crate) mac: Option<[u8; 6]>,
 }
 
-impl<'a> End<'a> {
+impl<'a> LinkEnd<'a> {
     /// In the namespace of the connection, with nothing else.
     pub(crate) fn here(name: &'a str) -> Self {
         Self { name, namespace: None, bridge: None, mac: None }
@@ -55,14 +55,14 @@ impl Netlink {
     /// Makes a bridge and brings it up.
     pub(crate) fn add_bridge(&self, name: &str, mac: [u8; 6]) -> Result<()> {
         // Given by somebody, the address stays when ports come and go.
-        let mut link = link(&End { mac: Some(mac), ..End::here(name) });
+        let mut link = link(&LinkEnd { mac: Some(mac), ..LinkEnd::here(name) });
         link.attributes.push(LinkAttribute::LinkInfo(vec![LinkInfo::Kind(InfoKind::Bridge)]));
         self.create(RouteNetlinkMessage::NewLink(link)).map_err(|error| of_kind("bridge", &error))
     }
 
     /// Makes a veth pair and brings the near end up. The far one cannot be, before the kernel has made them a
     /// pair (`veth_open`).
-    pub(crate) fn add_veth(&self, near: &End<'_>, far: &End<'_>) -> Result<()> {
+    pub(crate) fn add_veth(&self, near: &LinkEnd<'_>, far: &LinkEnd<'_>) -> Result<()> {
         let mut pair = link(near);
         let mut far = link(far);
         far.header = LinkHeader::default();
@@ -75,7 +75,7 @@ impl Netlink {
 
     /// Brings an interface up.
     pub(crate) fn bring_up(&self, name: &str) -> Result<()> {
-        let link = link(&End::here(name));
+        let link = link(&LinkEnd::here(name));
         self.ask(RouteNetlinkMessage::SetLink(link), 0)
     }
 
@@ -128,7 +128,7 @@ impl Netlink {
     }
 }
 
-fn link(end: &End<'_>) -> LinkMessage {
+fn link(end: &LinkEnd<'_>) -> LinkMessage {
     let mut link = LinkMessage::default();
     link.header.flags = LinkFlags::Up;
     link.header.change_mask = LinkFlags::Up;

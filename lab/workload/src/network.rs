@@ -4,7 +4,7 @@
 
 use crate::{
     loopback,
-    netlink::{End, Netlink, index},
+    netlink::{LinkEnd, Netlink, index},
 };
 use std::{
     fs::{self, File},
@@ -44,7 +44,7 @@ const TENTATIVE: u32 = 0x40;
 /// What an interface of the lab's network has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Dual {
-    /// Its IPv4 address.
+    /// IPv4.
     pub v4: Ipv4Addr,
     /// Its IPv6 address; `None`: this machine has no IPv6, or has it switched off.
     pub v6: Option<Ipv6Addr>,
@@ -64,9 +64,6 @@ fn mac_of(v4: Ipv4Addr) -> [u8; 6] {
 
 /// Does it on a thread of its own, which is in the network namespace: a socket stays in the one in which it
 /// was made.
-///
-/// # Errors
-/// The namespace cannot be entered, or what is done there fails.
 pub fn inside<T: Send>(namespace: &File, what: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     let enter = || {
         loopback::enter(namespace)?;
@@ -77,9 +74,6 @@ pub fn inside<T: Send>(namespace: &File, what: impl FnOnce() -> Result<T> + Send
 }
 
 /// A new network namespace, in which nothing but `lo` is. It lives as long as the file.
-///
-/// # Errors
-/// The caller may not do that.
 pub fn make() -> Result<File> {
     let make = || {
         loopback::make_and_bring_up()?;
@@ -90,9 +84,6 @@ pub fn make() -> Result<File> {
 }
 
 /// Makes the bridge in the node's namespace, with the node's addresses.
-///
-/// # Errors
-/// The kernel lacks `veth` or `bridge`, or the caller may not make one: says which.
 pub fn make_bridge(node: &File) -> Result<Dual> {
     inside(node, || {
         loopback::bring_up()?;
@@ -100,7 +91,10 @@ pub fn make_bridge(node: &File) -> Result<Dual> {
         kernel.add_bridge(BRIDGE, mac_of(NODE))?;
         let bridge = index(BRIDGE)?;
         let [port, other] = ANCHOR;
-        kernel.add_veth(&End { bridge: Some(bridge), ..End::here(port) }, &End::here(other))?;
+        kernel.add_veth(
+            &LinkEnd { bridge: Some(bridge), ..LinkEnd::here(port) },
+            &LinkEnd::here(other),
+        )?;
         kernel.bring_up(other)?;
         give(&kernel, BRIDGE, NODE, true)
     })
@@ -108,15 +102,12 @@ pub fn make_bridge(node: &File) -> Result<Dual> {
 
 /// Connects a namespace with the node's bridge: an interface of this name there, with this address and the
 /// IPv6 address that belongs to it.
-///
-/// # Errors
-/// The node is gone, or the kernel refuses.
 pub fn attach(node: &File, guest: &File, port: &str, name: &str, v4: Ipv4Addr) -> Result<Dual> {
     let has_v6 = inside(node, || {
-        let near = End { bridge: Some(index(BRIDGE)?), ..End::here(port) };
+        let near = LinkEnd { bridge: Some(index(BRIDGE)?), ..LinkEnd::here(port) };
         // Who has the address next has the same: it stays in others' tables of neighbours for a while.
         let mac = Some(mac_of(v4));
-        let far = End { namespace: Some(guest.as_raw_fd()), mac, ..End::here(name) };
+        let far = LinkEnd { namespace: Some(guest.as_raw_fd()), mac, ..LinkEnd::here(name) };
         Netlink::connect()?.add_veth(&near, &far)?;
         Ok(state(BRIDGE, v6_of(NODE))?.is_some())
     })?;
@@ -128,9 +119,6 @@ pub fn attach(node: &File, guest: &File, port: &str, name: &str, v4: Ipv4Addr) -
 }
 
 /// Removes what [`attach`] made under this name, if it is there.
-///
-/// # Errors
-/// The kernel refuses.
 pub fn detach(node: &Path, port: &str) -> Result<()> {
     match File::open(node) {
         Ok(node) => inside(&node, || Netlink::connect()?.remove(port)),
@@ -141,9 +129,6 @@ pub fn detach(node: &Path, port: &str) -> Result<()> {
 }
 
 /// How many [`attach`] has connected with the node's bridge, and are still.
-///
-/// # Errors
-/// The kernel does not tell.
 pub fn ports(node: &File) -> Result<usize> {
     let interfaces = inside(node, || fs::read_to_string("/proc/thread-self/net/dev"))?;
     let names =
@@ -152,9 +137,6 @@ pub fn ports(node: &File) -> Result<usize> {
 }
 
 /// What waits to be accepted or read at a TCP port: connections and bytes.
-///
-/// # Errors
-/// The kernel does not tell.
 pub fn unread(namespace: &File, port: u16) -> Result<u64> {
     let tables = inside(namespace, || {
         let v6 = match fs::read_to_string("/proc/thread-self/net/tcp6") {

@@ -52,9 +52,6 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// Makes the file, all zeros, and maps it.
-    ///
-    /// # Errors
-    /// It exists already, cannot be made, or cannot be mapped.
     pub fn create(path: &Path) -> io::Result<Self> {
         let file = File::options().read(true).write(true).create_new(true).open(path)?;
         file.set_len(SIZE as u64)?;
@@ -62,9 +59,6 @@ impl Mapping {
     }
 
     /// Maps a file that somebody else made.
-    ///
-    /// # Errors
-    /// It is not there, too short, or cannot be mapped.
     pub fn open(path: &Path) -> io::Result<Self> {
         let file = File::options().read(true).write(true).open(path)?;
         if file.metadata()?.len() < SIZE as u64 {

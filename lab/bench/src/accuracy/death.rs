@@ -5,16 +5,16 @@ use coroner_core::{
     report::ContainerDeath,
     types::{MilestoneKind, Verdict},
 };
-use coroner_lab_scenarios::death_mode::Way;
+use coroner_lab_scenarios::death_mode::DeathMode;
 use rustix::process::Signal;
 
 /// One death, with all that was said of it.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Death {
     /// How it was made.
-    pub(super) way: Way,
+    pub(super) way: DeathMode,
     /// Under which load.
-    pub(super) load: Load,
+    pub(super) load: CpuLoad,
     /// From the last heartbeat to the moment at which the observer's pidfd was readable.
     pub(super) truth: Interval,
     /// The delete call, if the pod was deleted.
@@ -38,14 +38,14 @@ pub(super) struct Death {
 
 /// What else the machine did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Load {
+pub(super) enum CpuLoad {
     /// Nothing but the lab.
     Idle,
     /// A spinning process for each CPU.
     Busy,
 }
 
-impl Load {
+impl CpuLoad {
     pub(super) const ALL: [Self; 2] = [Self::Idle, Self::Busy];
 
     pub(super) fn name(self) -> &'static str {
@@ -184,9 +184,9 @@ impl Claim {
     pub(super) fn of(self, death: &Death) -> Option<(Interval, u64)> {
         let account = death.account.as_ref();
         let sent = |signal| {
-            death
-                .sent
-                .filter(|_| death.way.act() == coroner_lab_scenarios::death_mode::Act::Send(signal))
+            death.sent.filter(|_| {
+                death.way.act() == coroner_lab_scenarios::death_mode::DeathTrigger::Send(signal)
+            })
         };
         match self {
             Self::CgroupEmpty => Some((death.truth, account?.empty?)),
@@ -222,7 +222,7 @@ pub(super) mod tests {
     use super::*;
 
     /// A death at 1,000,000 ns of which everybody tells the truth, more or less.
-    pub(crate) fn sample(way: Way, load: Load) -> Death {
+    pub(crate) fn sample(way: DeathMode, load: CpuLoad) -> Death {
         Death {
             way,
             load,
@@ -247,7 +247,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_claim_is_compared_only_where_the_truth_is_known() {
-        let mut death = sample(Way::Graceful, Load::Idle);
+        let mut death = sample(DeathMode::Graceful, CpuLoad::Idle);
         assert_eq!(Claim::CgroupEmpty.of(&death), Some((death.truth, 1_005_000)));
         assert_eq!(Claim::ApiGone.of(&death), None);
         assert_eq!(Claim::TermSent.of(&death), None, "neither request nor handler is known");
@@ -266,7 +266,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_signal_of_our_own_is_known_from_both_sides() {
-        let mut death = sample(Way::Signalled, Load::Idle);
+        let mut death = sample(DeathMode::Signalled, CpuLoad::Idle);
         let call = Interval::new(499_000, 509_000);
         death.sent = Some(call);
         assert_eq!(Claim::TermSentByUs.of(&death), Some((call, 500_000)));
@@ -275,7 +275,7 @@ pub(super) mod tests {
         assert_eq!(Claim::TermSentByUs.of(&death), Some((narrower, 500_000)));
         assert_eq!(Claim::TermHandled.of(&death), Some((narrower, 504_000)));
         assert_eq!(Claim::KillSentByUs.of(&death), None, "that was another signal");
-        death.way = Way::ForceKilled;
+        death.way = DeathMode::ForceKilled;
         assert_eq!(Claim::KillSentByUs.of(&death), Some((call, 700_000)));
     }
 }

@@ -31,14 +31,14 @@ const STOP: u64 = 0;
 
 /// A moment, by both clocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Moment {
+pub(super) struct ObservedMoment {
     /// CLOCK_BOOTTIME, ns.
     pub(super) boot: u64,
     /// CLOCK_REALTIME, ns since the epoch.
     pub(super) wall: u64,
 }
 
-impl Moment {
+impl ObservedMoment {
     pub(super) fn now() -> Self {
         Self { boot: boot_now(), wall: wall_now() }
     }
@@ -51,7 +51,7 @@ impl Moment {
 }
 
 /// By key: the process, and who wants to know.
-type Watched = HashMap<u64, (Arc<OwnedFd>, oneshot::Sender<Moment>)>;
+type Watched = HashMap<u64, (Arc<OwnedFd>, oneshot::Sender<ObservedMoment>)>;
 
 /// The running thread. Dropped, it ends.
 #[derive(Debug)]
@@ -96,7 +96,10 @@ impl Observer {
     }
 
     /// Tells when the process of the pidfd has ended; at once if it has already.
-    pub(super) fn watch(&self, pidfd: Arc<OwnedFd>) -> anyhow::Result<oneshot::Receiver<Moment>> {
+    pub(super) fn watch(
+        &self,
+        pidfd: Arc<OwnedFd>,
+    ) -> anyhow::Result<oneshot::Receiver<ObservedMoment>> {
         let (tell, told) = oneshot::channel();
         let key = self.next.fetch_add(1, Ordering::Relaxed);
         // Known before it can be reported.
@@ -121,7 +124,7 @@ fn watch(epoll: &OwnedFd, watched: &Mutex<Watched>) {
     loop {
         events.clear();
         let waited = epoll::wait(epoll, rustix::buffer::spare_capacity(&mut events), None);
-        let now = Moment::now();
+        let now = ObservedMoment::now();
         match waited {
             Ok(_) => {}
             Err(Errno::INTR) => continue,
@@ -178,7 +181,7 @@ mod tests {
 
     #[test]
     fn a_wall_time_becomes_a_boot_time() {
-        let moment = Moment { boot: 1_000, wall: 50_000 };
+        let moment = ObservedMoment { boot: 1_000, wall: 50_000 };
         assert_eq!(moment.boot_at(50_700), Some(1_700));
         assert_eq!(moment.boot_at(49_000), Some(0));
         assert_eq!(moment.boot_at(0), None, "before the boot");

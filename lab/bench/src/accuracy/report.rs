@@ -2,11 +2,11 @@
 
 use super::{
     super::figure::{self, Figure},
-    death::{Claim, Death, Load},
+    death::{Claim, CpuLoad, Death},
     interval::Spread,
 };
 use comfy_table::CellAlignment;
-use coroner_lab_scenarios::death_mode::Way;
+use coroner_lab_scenarios::death_mode::DeathMode;
 
 /// The benchmark's name.
 const BENCH: &str = "accuracy";
@@ -15,7 +15,7 @@ const BENCH: &str = "accuracy";
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Row {
     claim: Claim,
-    load: Load,
+    load: CpuLoad,
     /// What it is wrong by at least.
     error: Spread,
     /// What it can be wrong by at most.
@@ -133,7 +133,7 @@ pub(super) fn table(deaths: &[Death], figures: &[Figure]) -> String {
 fn rows(deaths: &[Death]) -> Vec<Row> {
     let mut rows = Vec::new();
     for claim in Claim::ALL {
-        for load in Load::ALL {
+        for load in CpuLoad::ALL {
             let claims = || {
                 deaths.iter().filter(|death| death.load == load).filter_map(|death| claim.of(death))
             };
@@ -179,10 +179,10 @@ impl Truth {
     }
 }
 
-fn truths(deaths: &[Death]) -> Vec<(Load, Truth, Spread)> {
+fn truths(deaths: &[Death]) -> Vec<(CpuLoad, Truth, Spread)> {
     let mut truths = Vec::new();
     for what in [Truth::Width, Truth::Delivery] {
-        for load in Load::ALL {
+        for load in CpuLoad::ALL {
             let of_load = deaths.iter().filter(|death| death.load == load);
             let spread = Spread::of(of_load.filter_map(|death| what.of(death)).collect());
             truths.extend(spread.map(|spread| (load, what, spread)));
@@ -194,7 +194,7 @@ fn truths(deaths: &[Death]) -> Vec<(Load, Truth, Spread)> {
 /// How sharp the truth is for each way to die, the sharpest first: what takes long between the last
 /// heartbeat and the end takes long in the kernel.
 fn widths(deaths: &[Death]) -> String {
-    let mut by_way: Vec<(u64, Way)> = Way::ALL
+    let mut by_way: Vec<(u64, DeathMode)> = DeathMode::ALL
         .into_iter()
         .filter_map(|way| {
             let of_way = deaths.iter().filter(|death| death.way == way);
@@ -255,7 +255,7 @@ fn shown(ns: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::{super::death::tests::sample, *};
-    use coroner_lab_scenarios::death_mode::Way;
+    use coroner_lab_scenarios::death_mode::DeathMode;
 
     fn value(figures: &[Figure], name: &str) -> f64 {
         match figures.iter().find(|figure| figure.figure == name) {
@@ -266,7 +266,8 @@ mod tests {
 
     #[test]
     fn figures_are_named_after_load_claim_and_statistic() {
-        let deaths = [sample(Way::Graceful, Load::Idle), sample(Way::Crashed, Load::Busy)];
+        let deaths =
+            [sample(DeathMode::Graceful, CpuLoad::Idle), sample(DeathMode::Crashed, CpuLoad::Busy)];
         let figures = figures(&deaths, 0);
         assert_eq!(value(&figures, "idle.cgroup_empty.error_p99"), 0.0);
         assert_eq!(value(&figures, "idle.cgroup_empty.at_most_p50"), 0.005);
@@ -284,14 +285,14 @@ mod tests {
 
     #[test]
     fn late_silent_wrong_and_failed_deaths_miss_their_goals() {
-        let mut late = sample(Way::Graceful, Load::Idle);
+        let mut late = sample(DeathMode::Graceful, CpuLoad::Idle);
         late.account.as_mut().unwrap().empty = Some(1_010_000 + 1_000_001);
-        let mut silent = sample(Way::Graceful, Load::Idle);
+        let mut silent = sample(DeathMode::Graceful, CpuLoad::Idle);
         silent.account = None;
-        let mut never_empty = sample(Way::Graceful, Load::Idle);
+        let mut never_empty = sample(DeathMode::Graceful, CpuLoad::Idle);
         never_empty.account.as_mut().unwrap().empty = None;
-        let mut wrong = sample(Way::StopSignalIgnored, Load::Idle);
-        wrong.account.as_mut().unwrap().verdict = Way::GraceExceeded.verdict();
+        let mut wrong = sample(DeathMode::StopSignalIgnored, CpuLoad::Idle);
+        wrong.account.as_mut().unwrap().verdict = DeathMode::GraceExceeded.verdict();
         for (deaths, failed, missed) in [
             (vec![late], 0, "idle.cgroup_empty.error_p99"),
             (vec![silent], 0, "deaths.without_empty"),
@@ -309,7 +310,7 @@ mod tests {
 
     #[test]
     fn the_table_is_aligned_and_compares_with_empty() {
-        let deaths = [sample(Way::Graceful, Load::Idle)];
+        let deaths = [sample(DeathMode::Graceful, CpuLoad::Idle)];
         let figures = figures(&deaths, 0);
         let text = table(&deaths, &figures);
         let line = |start: &str| {

@@ -1,9 +1,9 @@
 //! Makes the deaths: rounds of pods that are started together and die one after the other.
 
 use super::{
-    death::{Account, Death, Load},
+    death::{Account, CpuLoad, Death},
     interval::Interval,
-    observer::{Moment, Observer},
+    observer::{ObservedMoment, Observer},
     witness::{self, Witness},
 };
 use anyhow::{Context as _, bail};
@@ -13,10 +13,10 @@ use coroner_lab_cluster::{
 };
 use coroner_lab_harness::{
     agent::{Agent, Http},
-    console::Screen,
+    console::Console,
 };
 use coroner_lab_scenarios::NAMESPACE;
-use coroner_lab_scenarios::death_mode::{Act, CONTAINER, Way};
+use coroner_lab_scenarios::death_mode::{CONTAINER, DeathMode, DeathTrigger};
 use coroner_workload::page::{Mapping, boot_now};
 use futures::future::join_all;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -48,7 +48,7 @@ const TO_SETTLE: Duration = Duration::from_secs(60);
 const KEPT: usize = 2;
 
 /// What the rounds are played on.
-pub(super) struct Stage<'a> {
+pub(super) struct DeathRounds<'a> {
     pub(super) lab: &'a Cluster,
     pub(super) agent: &'a mut Agent,
     pub(super) cri: Cri,
@@ -56,12 +56,12 @@ pub(super) struct Stage<'a> {
     pub(super) witness: &'a Witness,
     /// A directory on tmpfs.
     pub(super) pages: &'a Path,
-    pub(super) screen: Screen,
+    pub(super) console: Console,
 }
 
 /// What came of it.
 #[derive(Debug, Default)]
-pub(super) struct Outcome {
+pub(super) struct RoundsOutcome {
     pub(super) deaths: Vec<Death>,
     /// Deaths that could not be made or observed, as sentences.
     pub(super) failures: Vec<String>,
@@ -69,12 +69,12 @@ pub(super) struct Outcome {
 
 /// A pod that runs, observed.
 struct Living {
-    way: Way,
+    way: DeathMode,
     id: PodId,
     container: String,
     page: Mapping,
     process: Arc<OwnedFd>,
-    died: oneshot::Receiver<Moment>,
+    died: oneshot::Receiver<ObservedMoment>,
 }
 
 /// A pod that has died; what others say of it is still to come.
@@ -82,19 +82,19 @@ struct Dead {
     death: Death,
     id: PodId,
     container: String,
-    moment: Moment,
+    moment: ObservedMoment,
 }
 
-impl Stage<'_> {
+impl DeathRounds<'_> {
     /// Plays all `ways` under the given load and waits for the agent's accounts.
     pub(super) async fn play(
         &mut self,
-        ways: &[Way],
-        load: Load,
+        ways: &[DeathMode],
+        load: CpuLoad,
         random: &mut fastrand::Rng,
-    ) -> anyhow::Result<Outcome> {
+    ) -> anyhow::Result<RoundsOutcome> {
         let mut dead: Vec<Dead> = Vec::with_capacity(ways.len());
-        let mut outcome = Outcome::default();
+        let mut outcome = RoundsOutcome::default();
         let mut accounts = HashMap::new();
         let mut ended: VecDeque<Vec<PodId>> = VecDeque::new();
         for round in ways.chunks(ROUND) {
@@ -123,7 +123,7 @@ impl Stage<'_> {
             for died in join_all(acts.collect::<Vec<_>>()).await {
                 match died {
                     Ok(one) => {
-                        if !matches!(one.death.way.act(), Act::Delete { .. }) {
+                        if !matches!(one.death.way.act(), DeathTrigger::Delete { .. }) {
                             by_themselves.push(one.id.clone());
                         }
                         dead.push(one);
@@ -134,7 +134,7 @@ impl Stage<'_> {
             ended.push_back(by_themselves);
             self.agent.check()?;
             collect(&self.agent.http(), &mut accounts).await?;
-            self.screen.step(&format!(
+            self.console.step(&format!(
                 "{}: {} of {} deaths{}",
                 load.name(),
                 dead.len(),
@@ -152,7 +152,7 @@ impl Stage<'_> {
     }
 
     /// Makes the pod and waits until its heart beats and the observer watches it.
-    async fn begin(&self, way: Way, name: String) -> anyhow::Result<Living> {
+    async fn begin(&self, way: DeathMode, name: String) -> anyhow::Result<Living> {
         let started = async {
             let file: PathBuf = self.pages.join(&name);
             let page = Mapping::create(&file)
@@ -191,12 +191,12 @@ impl Stage<'_> {
     }
 
     /// Ends its life when it is its turn, and collects what has to be collected at once.
-    async fn end(&self, living: Living, load: Load, turn: Duration) -> anyhow::Result<Dead> {
+    async fn end(&self, living: Living, load: CpuLoad, turn: Duration) -> anyhow::Result<Dead> {
         tokio::time::sleep(turn).await;
         let Living { way, id, container, page, process, died } = living;
         let (mut deleted, mut sent) = (None, None);
         match way.act() {
-            Act::Delete { term_after, kill_after } => {
+            DeathTrigger::Delete { term_after, kill_after } => {
                 let before = boot_now();
                 page.fast_from.store(later(before, term_after), Relaxed);
                 self.lab.delete(&id.namespace, &id.name, None)?;
@@ -206,12 +206,12 @@ impl Stage<'_> {
                     page.fast_from.store(later(before, after), Relaxed);
                 }
             }
-            Act::Send(signal) => {
+            DeathTrigger::Send(signal) => {
                 page.fast_from.store(boot_now(), Relaxed);
                 tokio::time::sleep(NOTICE).await;
                 sent = Some(send(&process, signal)?);
             }
-            Act::Itself => {
+            DeathTrigger::Itself => {
                 let now = boot_now();
                 page.end_at.store(later(now, NOTICE), Relaxed);
                 page.fast_from.store(now, Relaxed);
@@ -228,7 +228,8 @@ impl Stage<'_> {
         // It lived when it last said so, and when a SIGKILL of ours was not yet sent; and that was
         // sent before it died.
         let mut truth = Interval::new(page.beat.load(Relaxed), moment.boot);
-        if let Some(sent) = sent.as_mut().filter(|_| way.act() == Act::Send(Signal::KILL)) {
+        if let Some(sent) = sent.as_mut().filter(|_| way.act() == DeathTrigger::Send(Signal::KILL))
+        {
             truth = Interval::new(truth.from.max(sent.from), truth.to);
             *sent = Interval::new(sent.from, sent.to.min(truth.to));
         }
@@ -256,7 +257,7 @@ impl Stage<'_> {
         dead: &[Dead],
         accounts: &mut HashMap<String, Account>,
     ) -> anyhow::Result<()> {
-        self.screen.step("waiting for the last accounts");
+        self.console.step("waiting for the last accounts");
         let settled = async {
             loop {
                 self.agent.check()?;

@@ -1,10 +1,10 @@
 //! What the others say, as they say it: the runtime, listed once a second, and the apiserver's watch.
 
-use super::observer::Moment;
+use super::observer::ObservedMoment;
 use coroner_cri_api::v1::{
     ContainerState, ContainerStatusRequest, ContainerStatusResponse, ListContainersRequest,
 };
-use coroner_lab_cluster::kubelet::{Cri, START_FAILED, api::Change};
+use coroner_lab_cluster::kubelet::{Cri, START_FAILED, api::PodChange};
 use coroner_lab_scenarios::death_mode::CONTAINER;
 use coroner_workload::page::boot_now;
 use k8s_openapi::api::core::v1::Pod;
@@ -22,7 +22,7 @@ const ASK: Duration = Duration::from_millis(50);
 
 /// What the apiserver has said of one pod.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct Sighting {
     /// The container's id, once it runs.
     pub(super) container: Option<String>,
     /// Why it could not be started.
@@ -36,13 +36,13 @@ pub(super) struct Seen {
 /// Listens in the background. Dropped, it stops.
 #[derive(Debug)]
 pub(super) struct Witness {
-    pods: Arc<Mutex<HashMap<String, Seen>>>,
-    lists: Arc<Mutex<Vec<List>>>,
+    pods: Arc<Mutex<HashMap<String, Sighting>>>,
+    lists: Arc<Mutex<Vec<CriList>>>,
     tasks: [JoinHandle<()>; 2],
 }
 
 impl Witness {
-    pub(super) fn start(changes: mpsc::UnboundedReceiver<Change>, cri: Cri) -> Self {
+    pub(super) fn start(changes: mpsc::UnboundedReceiver<PodChange>, cri: Cri) -> Self {
         let pods = Arc::new(Mutex::default());
         let lists = Arc::new(Mutex::default());
         let tasks = [
@@ -52,8 +52,7 @@ impl Witness {
         Self { pods, lists, tasks }
     }
 
-    /// Of the pod with this UID.
-    pub(super) fn pod(&self, uid: &str) -> Seen {
+    pub(super) fn pod(&self, uid: &str) -> Sighting {
         lock(&self.pods).get(uid).cloned().unwrap_or_default()
     }
 
@@ -65,7 +64,7 @@ impl Witness {
 
 /// A list of all containers.
 #[derive(Debug)]
-struct List {
+struct CriList {
     /// When it was there, ns of CLOCK_BOOTTIME.
     at: u64,
     /// Those that ran.
@@ -73,7 +72,7 @@ struct List {
 }
 
 /// A PLEG takes a container for dead that it knew and that has exited, or is not there at all.
-fn first_without(lists: &[List], container: &str, since: u64) -> Option<u64> {
+fn first_without(lists: &[CriList], container: &str, since: u64) -> Option<u64> {
     let mut after = lists.iter().filter(|list| list.at > since);
     after.find(|list| !list.running.contains(container)).map(|list| list.at)
 }
@@ -89,23 +88,23 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 async fn follow(
-    mut changes: mpsc::UnboundedReceiver<Change>,
-    pods: Arc<Mutex<HashMap<String, Seen>>>,
+    mut changes: mpsc::UnboundedReceiver<PodChange>,
+    pods: Arc<Mutex<HashMap<String, Sighting>>>,
 ) {
     while let Some(change) = changes.recv().await {
         let now = boot_now();
-        let (Change::Applied(pod) | Change::Gone(pod)) = &change;
+        let (PodChange::Applied(pod) | PodChange::Gone(pod)) = &change;
         let Some(uid) = pod.metadata.uid.clone() else { continue };
         let mut pods = lock(&pods);
         let known = pods.entry(uid).or_default();
         learn(known, pod);
-        if matches!(change, Change::Gone(_)) {
+        if matches!(change, PodChange::Gone(_)) {
             known.gone = Some(now);
         }
     }
 }
 
-fn learn(known: &mut Seen, pod: &Pod) {
+fn learn(known: &mut Sighting, pod: &Pod) {
     let Some(status) = &pod.status else { return };
     if status.reason.as_deref() == Some(START_FAILED) {
         known.failure = Some(status.message.clone().unwrap_or_default());
@@ -123,7 +122,7 @@ fn learn(known: &mut Seen, pod: &Pod) {
 }
 
 /// What a PLEG sees.
-async fn relist(mut cri: Cri, lists: Arc<Mutex<Vec<List>>>) {
+async fn relist(mut cri: Cri, lists: Arc<Mutex<Vec<CriList>>>) {
     let mut beat = tokio::time::interval(RELIST);
     beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -139,7 +138,7 @@ async fn relist(mut cri: Cri, lists: Arc<Mutex<Vec<List>>>) {
             .filter(|container| container.state == ContainerState::ContainerRunning as i32)
             .map(|container| container.id)
             .collect();
-        lock(&lists).push(List { at, running });
+        lock(&lists).push(CriList { at, running });
     }
 }
 
@@ -153,7 +152,7 @@ pub(super) async fn status(
 }
 
 /// `finished_at` as soon as the runtime knows it; `None` once it has forgotten the container.
-pub(super) async fn finished(cri: &Cri, container: &str, near: Moment) -> Option<u64> {
+pub(super) async fn finished(cri: &Cri, container: &str, near: ObservedMoment) -> Option<u64> {
     loop {
         let request = ContainerStatusRequest { container_id: container.into(), verbose: false };
         let status = cri.clone().container_status(request).await.ok()?.into_inner().status?;
@@ -170,7 +169,7 @@ mod tests {
 
     #[test]
     fn the_first_list_without_it_counts() {
-        let list = |at, running: &[&str]| List {
+        let list = |at, running: &[&str]| CriList {
             at,
             running: running.iter().map(|id| (*id).to_owned()).collect(),
         };

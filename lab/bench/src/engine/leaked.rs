@@ -26,7 +26,6 @@ const SURVEY: u64 = 30;
 /// The sandboxes, none of which runs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Leaked {
-    /// Pods.
     pub(super) pods: u64,
     /// Sandboxes of each.
     pub(super) each: u64,
@@ -47,7 +46,7 @@ pub(super) struct Ticks {
     pub(super) found: usize,
 }
 
-struct Node {
+struct LeakedNode {
     engine: Engine,
     at: BootTime,
     ticks: Vec<f64>,
@@ -61,7 +60,7 @@ impl Leaked {
         let leak_threshold = Duration::from_secs(THRESHOLD);
         let settings = Settings { leak_threshold, ..Settings::new(anchor) };
         let (at, ticks) = (BootTime(0), Vec::new());
-        let mut node = Node { engine: Engine::new(settings), at, ticks, found: 0 };
+        let mut node = LeakedNode { engine: Engine::new(settings), at, ticks, found: 0 };
         let connected = CriEvent::Connected { runtime: "containerd".to_owned(), process: None };
         let kubelet_version = "v1.23.1".to_owned();
         let (boot_id, ready) = (BOOT_ID.to_owned(), Some(true));
@@ -140,7 +139,7 @@ impl Leaked {
     }
 }
 
-impl Node {
+impl LeakedNode {
     /// The engine takes it, and what it asks for is answered.
     fn take(&mut self, input: Input) {
         let (at, is_tick) = (self.at, matches!(input, Input::Tick));

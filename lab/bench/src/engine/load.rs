@@ -2,7 +2,7 @@
 //! on a node that is full of other pods.
 
 use super::{
-    node::Node,
+    node::InputSource,
     shift::{STAYING_CGROUPS, Shift},
 };
 use anyhow::{Context as _, ensure};
@@ -38,16 +38,13 @@ pub struct Load {
 
 impl Load {
     /// The recording that comes with coroner, on a node with so many pods besides.
-    ///
-    /// # Errors
-    /// The recording cannot be read, or nothing ends in it.
     pub fn new(pods: u64) -> anyhow::Result<Self> {
         let reader = recording::sample().context("the recording that comes with coroner")?;
         let settings =
             Settings { leak_threshold: Duration::from_secs(300), ..reader.header().settings() };
         let recorded: Vec<Received> = reader.collect();
         let from = recorded.first().context("it is empty")?.at;
-        let node = Node::new(pods, settings.anchor.wall(from));
+        let node = InputSource::new(pods, settings.anchor.wall(from));
 
         let mut round: Vec<Received> =
             recorded.into_iter().filter(|received| !is_beginning(&received.input)).collect();
@@ -112,10 +109,10 @@ impl Load {
     }
 
     /// How many inputs of each kind a round has.
-    pub fn mix(&self) -> BTreeMap<Kind, u64> {
+    pub fn mix(&self) -> BTreeMap<InputKind, u64> {
         let mut mix = BTreeMap::new();
         for received in &self.round {
-            *mix.entry(Kind::of(&received.input)).or_default() += 1;
+            *mix.entry(InputKind::of(&received.input)).or_default() += 1;
         }
         mix
     }
@@ -131,7 +128,7 @@ impl Load {
 
 /// Kinds of inputs that cost differently.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Kind {
+pub enum InputKind {
     /// A record of the kernel programs.
     Kernel,
     /// A list of one sandbox, or an answer about one container.
@@ -144,11 +141,10 @@ pub enum Kind {
     Tick,
 }
 
-impl Kind {
+impl InputKind {
     /// All of them.
     pub const ALL: [Self; 5] = [Self::Kernel, Self::Filtered, Self::Full, Self::Api, Self::Tick];
 
-    /// An input's.
     pub fn of(input: &Input) -> Self {
         match input {
             Input::Kernel(_) => Self::Kernel,
@@ -190,7 +186,7 @@ fn full_lists(asked: BootTime) -> impl Iterator<Item = Input> {
 }
 
 /// The pods that stay are in each full list.
-fn fill(node: &Node, input: &mut Input) {
+fn fill(node: &InputSource, input: &mut Input) {
     match input {
         Input::Cri(CriEvent::Sandboxes { only: None, sandboxes, .. }) => {
             sandboxes.extend(node.sandboxes());
@@ -268,7 +264,7 @@ mod tests {
     fn the_mix_holds_all_kinds() {
         let load = Load::new(250).expect("the recording is there");
         let mix = load.mix();
-        assert_eq!(mix.keys().copied().collect::<Vec<_>>(), Kind::ALL);
+        assert_eq!(mix.keys().copied().collect::<Vec<_>>(), InputKind::ALL);
         assert_eq!(mix.values().sum::<u64>(), load.round(1).len() as u64);
     }
 }

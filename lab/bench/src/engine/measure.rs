@@ -1,6 +1,6 @@
 //! The measurements: each takes the load and gives numbers.
 
-use super::load::{Kind, Load};
+use super::load::{InputKind, Load};
 use crate::heap::Count;
 use anyhow::Context as _;
 use coroner_core::{engine::Engine, input::Received, output::Report};
@@ -71,9 +71,6 @@ pub fn batches(load: &Load, number: u32, mut each: impl FnMut(&mut Vec<Received>
 }
 
 /// The same, of reading the same inputs from a recording's lines and doing nothing with them.
-///
-/// # Errors
-/// An input does not survive being written and read.
 pub(super) fn reading(load: &Load, rounds: u32) -> anyhow::Result<Vec<f64>> {
     let mut times = Vec::new();
     for number in 1..=rounds {
@@ -93,13 +90,13 @@ pub(super) fn reading(load: &Load, rounds: u32) -> anyhow::Result<Vec<f64>> {
 
 /// What one input costs, by its kind, in seconds: the median of some rounds, the clock's own cost
 /// left out.
-pub(super) fn by_kind(load: &Load, rounds: u32) -> BTreeMap<Kind, f64> {
+pub(super) fn by_kind(load: &Load, rounds: u32) -> BTreeMap<InputKind, f64> {
     let mut engine = warm(load, WARM_UP);
-    let mut means: BTreeMap<Kind, Vec<f64>> = BTreeMap::new();
+    let mut means: BTreeMap<InputKind, Vec<f64>> = BTreeMap::new();
     for number in WARM_UP + 1..=WARM_UP + rounds {
-        let mut sums: BTreeMap<Kind, (f64, f64)> = BTreeMap::new();
+        let mut sums: BTreeMap<InputKind, (f64, f64)> = BTreeMap::new();
         for received in load.round(number) {
-            let kind = Kind::of(&received.input);
+            let kind = InputKind::of(&received.input);
             let before = Instant::now();
             let began = Instant::now();
             let out = engine.step(received);
@@ -133,7 +130,7 @@ pub(super) fn allocations(load: &Load, rounds: u32) -> f64 {
 
 /// What the engine holds after so many terminations.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) struct Held {
+pub(super) struct HeldMemory {
     /// Terminations that it told of.
     pub(super) terminations: u64,
     /// Bytes on the heap that are the engine's.
@@ -143,10 +140,7 @@ pub(super) struct Held {
 }
 
 /// What the engine holds after `first` terminations, and after `last`.
-///
-/// # Errors
-/// /proc cannot be read.
-pub(super) fn memory(load: &Load, first: u64, last: u64) -> anyhow::Result<[Held; 2]> {
+pub(super) fn memory(load: &Load, first: u64, last: u64) -> anyhow::Result<[HeldMemory; 2]> {
     let counting = Count::start();
     let mut engine = Engine::new(load.settings());
     take(&mut engine, &mut load.beginning());
@@ -161,7 +155,7 @@ pub(super) fn memory(load: &Load, first: u64, last: u64) -> anyhow::Result<[Held
         let due = if held.is_empty() { first } else { last };
         if terminations >= due {
             let heap = u64::try_from(counting.live()).unwrap_or_default();
-            held.push(Held { terminations, heap, resident: resident()? });
+            held.push(HeldMemory { terminations, heap, resident: resident()? });
             if let [first, last] = held[..] {
                 return Ok([first, last]);
             }

@@ -13,10 +13,10 @@ mod report;
 mod shift;
 
 use super::publish;
-use coroner_lab_harness::console::Screen;
+use coroner_lab_harness::{console::Console, environment::Setup};
 use leaked::Leaked;
 use load::Load;
-use report::Measured;
+use report::EngineMeasurements;
 
 /// The pods that stay, beside those that end: with two containers each, a full node.
 pub const PODS: u64 = 250;
@@ -32,25 +32,13 @@ const LEAKED: u64 = 14_000;
 /// The same, all of one pod.
 const LEAKED_OF_ONE_POD: u64 = 1_000;
 
-/// What the benchmark is asked to do.
-#[derive(Clone, Copy, Debug)]
-pub struct Options {
-    /// Terminations after which the memory is compared with that after 10,000.
-    pub terminations: u64,
-    /// Figures as objects on stdout, everything else on stderr.
-    pub json: bool,
-}
-
 /// Runs the benchmark. True: no goal was missed. It leaves nothing behind: all of it is in memory.
-///
-/// # Errors
-/// The recording cannot be read, or stdout not be written to.
-pub fn run(options: &Options) -> anyhow::Result<bool> {
-    let screen = Screen::new(options.json);
+pub fn run(setup: &Setup, terminations: u64) -> anyhow::Result<bool> {
+    let console = Console::new(setup.json);
     let full = Load::new(PODS)?;
     let alone = Load::new(0)?;
     let mix = full.mix();
-    screen.step(&format!(
+    console.step(&format!(
         "a round: {} pods end in {:.0} s on a node with {PODS} pods, {} inputs",
         full.ends(),
         full.span().as_secs_f64(),
@@ -58,16 +46,16 @@ pub fn run(options: &Options) -> anyhow::Result<bool> {
     ));
     let speed = measure::speed(&full, ROUNDS);
     let speed_alone = measure::speed(&alone, ROUNDS);
-    screen.step("reading the same from JSON");
+    console.step("reading the same from JSON");
     let reading = measure::reading(&full, FEW_ROUNDS)?;
     let by_kind = measure::by_kind(&full, FEW_ROUNDS);
     let allocations = measure::allocations(&full, FEW_ROUNDS);
-    screen.step("a node full of leaked sandboxes");
+    console.step("a node full of leaked sandboxes");
     let leaked = Leaked { pods: LEAKED, each: 1, exist: false }.measure();
     let leaked_of_one_pod = Leaked { pods: 1, each: LEAKED_OF_ONE_POD, exist: true }.measure();
-    screen.step(&format!("memory over {} terminations: a minute or two", options.terminations));
-    let held = measure::memory(&alone, FEW, options.terminations)?;
-    let measured = Measured {
+    console.step(&format!("memory over {terminations} terminations: a minute or two"));
+    let held = measure::memory(&alone, FEW, terminations)?;
+    let measured = EngineMeasurements {
         speed,
         alone: speed_alone,
         reading,
@@ -78,5 +66,5 @@ pub fn run(options: &Options) -> anyhow::Result<bool> {
         leaked_of_one_pod,
         held,
     };
-    publish(screen, options.json, &report::figures(&measured))
+    publish(console, setup.json, &report::figures(&measured))
 }

@@ -29,12 +29,12 @@ const BOOT_ID: &str = "2f1f5a6e-6a5c-4b44-9d3f-5f0f3c2b7a11";
 
 /// The pods that stay.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Node {
+pub(super) struct InputSource {
     pods: u64,
     created: WallTime,
 }
 
-impl Node {
+impl InputSource {
     /// A node with so many pods, all of which run.
     pub(super) fn new(pods: u64, created: WallTime) -> Self {
         Self { pods, created }

@@ -1,6 +1,6 @@
 //! Numbers → figures.
 
-use super::{leaked::Ticks, load::Kind, measure::Held};
+use super::{leaked::Ticks, load::InputKind, measure::HeldMemory};
 use crate::Figure;
 use crate::figure::median;
 use std::collections::BTreeMap;
@@ -13,9 +13,8 @@ const GROWTH: f64 = 1.05;
 const LEAKED_TICK: f64 = 5.0;
 const LEAKED_OF_ONE_POD_TICK: f64 = 1.0;
 
-/// All that was measured.
 #[derive(Debug)]
-pub(super) struct Measured {
+pub(super) struct EngineMeasurements {
     /// CPU seconds per input, of each round.
     pub(super) speed: Vec<f64>,
     /// The same without the pods that stay: what was recorded, and nothing else.
@@ -23,20 +22,19 @@ pub(super) struct Measured {
     /// The same of reading the inputs from JSON.
     pub(super) reading: Vec<f64>,
     /// Seconds per input of each kind.
-    pub(super) by_kind: BTreeMap<Kind, f64>,
+    pub(super) by_kind: BTreeMap<InputKind, f64>,
     /// Inputs of each kind in a round.
-    pub(super) mix: BTreeMap<Kind, u64>,
+    pub(super) mix: BTreeMap<InputKind, u64>,
     /// Allocations per input.
     pub(super) allocations: f64,
     /// Ticks of a node with 14,000 leaked sandboxes, and with 1,000 of one pod.
     pub(super) leaked: Ticks,
     pub(super) leaked_of_one_pod: Ticks,
     /// After few terminations and after many.
-    pub(super) held: [Held; 2],
+    pub(super) held: [HeldMemory; 2],
 }
 
-/// The figures.
-pub(super) fn figures(measured: &Measured) -> Vec<Figure> {
+pub(super) fn figures(measured: &EngineMeasurements) -> Vec<Figure> {
     let per_second = |times: &[f64]| 1.0 / median(times.to_vec());
     let figure = |name: String, value, unit| Figure::of(BENCH, name, value, unit);
     let reading = "only parsing the same as JSON";
@@ -64,9 +62,9 @@ pub(super) fn figures(measured: &Measured) -> Vec<Figure> {
         figures.push(figure(format!("{name}.p99"), ms(ticks.p99), "ms").at_most(goal));
     }
     let [few, many] = measured.held;
-    let ratio = |value: fn(&Held) -> u64| value(&many) as f64 / value(&few) as f64;
+    let ratio = |value: fn(&HeldMemory) -> u64| value(&many) as f64 / value(&few) as f64;
     let kib = |bytes: u64| bytes as f64 / 1024.0;
-    let after = |held: &Held| format!("after {} terminations", held.terminations);
+    let after = |held: &HeldMemory| format!("after {} terminations", held.terminations);
     figures.push(figure("heap".into(), kib(many.heap), "KiB").beside(after(&few), kib(few.heap)));
     figures.push(figure("heap.growth".into(), ratio(|held| held.heap), "×").at_most(GROWTH));
     figures.push(
@@ -79,14 +77,14 @@ pub(super) fn figures(measured: &Measured) -> Vec<Figure> {
 mod tests {
     use super::*;
 
-    fn measured() -> Measured {
-        let held = |terminations, heap| Held { terminations, heap, resident: 2 * heap };
-        Measured {
+    fn measured() -> EngineMeasurements {
+        let held = |terminations, heap| HeldMemory { terminations, heap, resident: 2 * heap };
+        EngineMeasurements {
             speed: vec![4e-7, 3e-7, 9e-3],
             alone: vec![1e-7],
             reading: vec![4e-6],
-            by_kind: BTreeMap::from([(Kind::Kernel, 2e-7), (Kind::Tick, 5e-6)]),
-            mix: BTreeMap::from([(Kind::Kernel, 99), (Kind::Tick, 1)]),
+            by_kind: BTreeMap::from([(InputKind::Kernel, 2e-7), (InputKind::Tick, 5e-6)]),
+            mix: BTreeMap::from([(InputKind::Kernel, 99), (InputKind::Tick, 1)]),
             allocations: 0.5,
             leaked: Ticks { first: 0.1, median: 1e-3, p99: 6e-3, found: 14_000 },
             leaked_of_one_pod: Ticks { first: 0.01, median: 1e-4, p99: 9e-4, found: 999 },

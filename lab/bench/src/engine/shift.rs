@@ -24,7 +24,6 @@ const DIGITS: usize = 8;
 /// From the recording to one round of its replay.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shift {
-    /// The round.
     pub(super) round: u32,
     /// How much later, ns.
     pub(super) by: u64,

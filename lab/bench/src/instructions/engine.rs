@@ -3,7 +3,7 @@
 
 use crate::engine::{
     PODS,
-    load::{Kind, Load},
+    load::{InputKind, Load},
     measure,
 };
 use anyhow::{Context as _, ensure};
@@ -23,15 +23,12 @@ const WARM_UP: u32 = 8;
 const ROUNDS: u32 = 4;
 
 /// Has an engine take some rounds; those of one kind by [`take`].
-///
-/// # Errors
-/// The recording cannot be read.
-pub fn steps(kind: Kind) -> anyhow::Result<()> {
+pub fn steps(kind: InputKind) -> anyhow::Result<()> {
     let load = Load::new(PODS)?;
     let mut engine = measure::warm(&load, WARM_UP);
     for number in WARM_UP + 1..=WARM_UP + ROUNDS {
         for received in load.round(number) {
-            if Kind::of(&received.input) == kind {
+            if InputKind::of(&received.input) == kind {
                 take(&mut engine, received);
             } else {
                 engine.step(received);
@@ -67,7 +64,7 @@ fn per_input(instructions: u64, inputs: u64) -> f64 {
     (instructions as f64 / inputs as f64 * 10.0).round() / 10.0
 }
 
-async fn callgrind(program: &Path, kind: Kind, file: &Path) -> anyhow::Result<u64> {
+async fn callgrind(program: &Path, kind: InputKind, file: &Path) -> anyhow::Result<u64> {
     let mut command = Command::new("valgrind");
     command
         .args(["--tool=callgrind", "--quiet", "--toggle-collect=*instructions::engine::take*"])

@@ -28,9 +28,6 @@ pub(super) struct Counts {
 
 impl Counts {
     /// As the file in the repository.
-    ///
-    /// # Errors
-    /// A count is no number that JSON knows.
     pub(super) fn text(&self) -> anyhow::Result<String> {
         Ok(serde_json::to_string_pretty(self)? + "\n")
     }

@@ -20,10 +20,6 @@ pub(super) struct Object {
     pub(super) compiler: String,
 }
 
-/// Reads an object.
-///
-/// # Errors
-/// It cannot be read, or holds no programs.
 pub(super) fn read(file: &Path) -> anyhow::Result<Object> {
     let bytes = fs::read(file)
         .with_context(|| format!("cannot read {}: `cargo xtask build` makes it", file.display()))?;

@@ -24,7 +24,7 @@ const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 /// What is to be done: a line of JSON on stdin. The answer is a number on a line of its own.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Order {
+pub(super) enum EventOrder {
     /// Fork so many children, one after the other, that leave at once. The answer: how many.
     Exits(u32),
     /// Send a signal so often, with a pause after each. The answer: how often.
@@ -41,14 +41,12 @@ pub(super) enum Order {
 }
 
 /// Does as it is told until nobody tells it anything any more.
-///
-/// # Errors
-/// An order cannot be understood, or not be carried out.
 pub fn play() -> anyhow::Result<()> {
     stay_on_one_cpu().context("cannot stay on one CPU")?;
     let mut out = io::stdout().lock();
     for line in io::stdin().lock().lines() {
-        let order: Order = serde_json::from_str(&line.context("stdin")?).context("an order")?;
+        let order: EventOrder =
+            serde_json::from_str(&line.context("stdin")?).context("an order")?;
         let answer = obey(&order).with_context(|| format!("{order:?}"))?;
         writeln!(out, "{answer}").and_then(|()| out.flush()).context("stdout")?;
     }
@@ -65,15 +63,15 @@ pub(super) fn stay_on_one_cpu() -> io::Result<()> {
     Ok(rustix::thread::sched_setaffinity(None, &one)?)
 }
 
-fn obey(order: &Order) -> anyhow::Result<i64> {
+fn obey(order: &EventOrder) -> anyhow::Result<i64> {
     match order {
-        Order::Exits(times) => {
+        EventOrder::Exits(times) => {
             for _ in 0..*times {
                 reap(fork(|| {})?)?;
             }
             Ok(i64::from(*times))
         }
-        Order::Send { to, signal, times, pause_us } => {
+        EventOrder::Send { to, signal, times, pause_us } => {
             for _ in 0..*times {
                 send(*to, *signal)?;
                 if *pause_us > 0 {
@@ -82,7 +80,7 @@ fn obey(order: &Order) -> anyhow::Result<i64> {
             }
             Ok(i64::from(*times))
         }
-        Order::Raise { signal, times } => {
+        EventOrder::Raise { signal, times } => {
             handle(*signal)?;
             let own = rustix::process::getpid().as_raw_nonzero().get();
             for _ in 0..*times {
@@ -90,7 +88,7 @@ fn obey(order: &Order) -> anyhow::Result<i64> {
             }
             Ok(i64::from(*times))
         }
-        Order::Ignorer => {
+        EventOrder::Ignorer => {
             let child = fork(|| {
                 // SAFETY: plain system calls, in a process of one thread.
                 unsafe {
@@ -104,14 +102,14 @@ fn obey(order: &Order) -> anyhow::Result<i64> {
             wait_until_ignored(child)?;
             Ok(i64::from(child.as_raw_nonzero().get()))
         }
-        Order::Zombie => {
+        EventOrder::Zombie => {
             let child = fork(|| {})?;
             let options =
                 rustix::process::WaitIdOptions::EXITED | rustix::process::WaitIdOptions::NOWAIT;
             rustix::process::waitid(rustix::process::WaitId::Pid(child), options)?;
             Ok(i64::from(child.as_raw_nonzero().get()))
         }
-        Order::Lives { cgroup, times } => {
+        EventOrder::Lives { cgroup, times } => {
             let program = Executable::new(0).context("the smallest program")?;
             for _ in 0..*times {
                 live(cgroup, &program)?;

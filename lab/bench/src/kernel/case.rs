@@ -11,7 +11,7 @@ pub(super) enum Place {
 
 /// What is done so that hooks run.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum Act {
+pub(super) enum KernelEvent {
     /// Processes that end, children of others in the same cgroup.
     Exits,
     /// SIGTERM from outside to a process that ignores it, one after the other.
@@ -37,7 +37,7 @@ pub(super) struct Case {
     /// The tracepoint.
     pub(super) hook: &'static str,
     /// What is done.
-    pub(super) act: Act,
+    pub(super) act: KernelEvent,
     /// Where.
     pub(super) place: Place,
     /// Of the figure, without the place.
@@ -48,7 +48,7 @@ pub(super) struct Case {
 
 const fn case(
     hook: &'static str,
-    act: Act,
+    act: KernelEvent,
     place: Place,
     name: &'static str,
     goal: Option<f64>,
@@ -56,7 +56,7 @@ const fn case(
     Case { hook, act, place, name, goal }
 }
 
-use Act::{Chatter, Exits, Handled, HandledBeyond, Kill, Lives, Term, TermPaced};
+use KernelEvent::{Chatter, Exits, Handled, HandledBeyond, Kill, Lives, Term, TermPaced};
 use Place::{Inside, Outside};
 
 /// All rows, in the order in which they are shown.
@@ -99,7 +99,7 @@ pub(super) fn hooks() -> Vec<&'static str> {
 
 /// Every act that is done, once, in the order in which a round does it: what must not be beyond
 /// its budget comes first.
-pub(super) fn acts() -> Vec<(Place, Act)> {
+pub(super) fn acts() -> Vec<(Place, KernelEvent)> {
     let mut acts: Vec<_> = CASES.iter().map(|case| (case.place, case.act)).collect();
     acts.sort_unstable_by_key(|(place, act)| {
         (*act == HandledBeyond, *act != Handled, *place, *act)

@@ -20,7 +20,7 @@ static LICENSE: [u8; 4] = *b"MIT\0";
 
 /// The beginning of `union bpf_attr` for `BPF_PROG_LOAD`; what follows is 0.
 #[repr(C)]
-struct Load {
+struct ProgLoadAttr {
     kind: u32,
     instructions: u32,
     code: u64,
@@ -29,7 +29,7 @@ struct Load {
 
 /// `union bpf_attr` for `BPF_RAW_TRACEPOINT_OPEN`.
 #[repr(C)]
-struct Open {
+struct EmptyLinks {
     name: u64,
     program: u32,
     reserved: u32,
@@ -54,7 +54,7 @@ impl Empty {
 fn attach(hook: &str) -> anyhow::Result<OwnedFd> {
     let program = bpf(
         BPF_PROG_LOAD,
-        &Load {
+        &ProgLoadAttr {
             kind: BPF_PROG_TYPE_RAW_TRACEPOINT,
             instructions: NOTHING.len() as u32,
             code: NOTHING.as_ptr() as u64,
@@ -63,7 +63,7 @@ fn attach(hook: &str) -> anyhow::Result<OwnedFd> {
     )?;
     let name = CString::new(hook)?;
     let open =
-        Open { name: name.as_ptr() as u64, program: program.as_raw_fd() as u32, reserved: 0 };
+        EmptyLinks { name: name.as_ptr() as u64, program: program.as_raw_fd() as u32, reserved: 0 };
     // The link keeps the program.
     Ok(bpf(BPF_RAW_TRACEPOINT_OPEN, &open)?)
 }

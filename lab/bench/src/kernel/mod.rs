@@ -17,16 +17,16 @@ use super::{
     publish,
 };
 use anyhow::{Context as _, bail};
-use case::{Act, CASES, Place};
+use case::{CASES, KernelEvent, Place};
 use coroner_lab_cluster::port::Port;
 use coroner_lab_harness::{
     agent::{Http, die_with_parent},
-    console::Screen,
-    work::{self, AGENT_LOG, unless_interrupted, went_wrong, work_directory},
+    console::Console,
+    environment::{Environment, Setup, unless_interrupted},
 };
 use empty::Empty;
 use report::{Costs, Three};
-use stage::Stage;
+use stage::KernelScenes;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs::{self, File},
@@ -44,69 +44,49 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// What it says then.
 const ATTACHED: &str = "kernel programs attached";
 
-/// What the benchmark is asked to do.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// How many rounds, in each of which everything is done once.
-    pub rounds: u32,
-    /// Figures as objects on stdout, everything else on stderr.
-    pub json: bool,
-    /// The agent's binary.
-    pub agent: PathBuf,
-    /// Where the agent's log goes.
-    pub work: PathBuf,
-    /// `coroner-lab` itself, which is also the load.
-    pub program: PathBuf,
-}
-
 /// Runs the benchmark. True: no goal was missed. Whatever happens, nothing is left behind.
-///
-/// # Errors
-/// There is no cgroup2, the agent does not start or does not hear what it should, or the run is
-/// [`Interrupted`].
-pub async fn run(options: &Options) -> anyhow::Result<bool> {
-    let screen = Screen::new(options.json);
-    let work = work_directory(&options.work)?;
-    let log = work.join(AGENT_LOG);
+pub async fn run(setup: &Setup, rounds: u32) -> anyhow::Result<bool> {
+    let environment = Environment::new(setup)?;
+    let (console, log) = (environment.console, environment.log());
     // What is up goes when the future goes.
-    let result = unless_interrupted(screen, measure(options, &log, screen)).await;
-    work::leave(&work, went_wrong(&result), screen);
-    let (costs, programs) = result?;
+    let result = unless_interrupted(console, measure(setup, rounds, &log, console)).await;
+    let (costs, programs) = environment.tear_down(result, false).await?;
     let mut figures = report::figures(&costs, &programs);
-    screen.step("counting connections");
-    figures.extend(transitions::measure(&cgroup2()?, options.rounds)?);
-    publish(screen, options.json, &figures)
+    console.step("counting connections");
+    figures.extend(transitions::measure(&cgroup2()?, rounds)?);
+    publish(console, setup.json, &figures)
 }
 
 async fn measure(
-    options: &Options,
+    setup: &Setup,
+    rounds: u32,
     log: &Path,
-    screen: Screen,
+    console: Console,
 ) -> anyhow::Result<(Costs, Vec<Program>)> {
     let root = cgroup2()?;
     let _statistics = Statistics::enable()?;
     let hooks = case::hooks();
     // The kernel runs the programs of a hook in the order in which they were attached.
     let first = Ours::attach(&hooks)?;
-    screen.step("starting the agent, on cgroup2, without a runtime and an apiserver");
-    let agent = Agent::start(&options.agent, &root, log).await?;
+    console.step("starting the agent, on cgroup2, without a runtime and an apiserver");
+    let agent = Agent::start(&setup.agent, &root, log).await?;
     let last = Ours::attach(&hooks)?;
-    let mut stage = Stage::build(&root, &options.program).await?;
+    let mut stage = KernelScenes::build(&root, &setup.program).await?;
     let look = || look(&first, &agent, &last);
 
     let acts = case::acts();
     let (mut costs, mut lives) = (Costs::new(), 0);
-    for round in 0..=options.rounds {
-        screen.step(&match round {
+    for round in 0..=rounds {
+        console.step(&match round {
             0 => "warming up".to_owned(),
-            round => format!("round {round} of {}", options.rounds),
+            round => format!("round {round} of {rounds}"),
         });
         let mut before = look()?;
         next_budget().await;
         for (place, act) in &acts {
             stage.act(*place, *act, times(*act)).await?;
             let after = look()?;
-            if (*place, *act) == (Place::Inside, Act::Lives) {
+            if (*place, *act) == (Place::Inside, KernelEvent::Lives) {
                 lives += times(*act);
             }
             let done = CASES
@@ -133,16 +113,16 @@ async fn measure(
 
 /// How often something is done in a round: often enough for the clock, and no more records at once
 /// than the rings hold.
-fn times(act: Act) -> u32 {
+fn times(act: KernelEvent) -> u32 {
     match act {
-        Act::Exits => 1000,
-        Act::Chatter => 20_000,
-        Act::Kill | Act::Term | Act::HandledBeyond => 4000,
+        KernelEvent::Exits => 1000,
+        KernelEvent::Chatter => 20_000,
+        KernelEvent::Kill | KernelEvent::Term | KernelEvent::HandledBeyond => 4000,
         // With a pause after each.
-        Act::TermPaced => 50,
+        KernelEvent::TermPaced => 50,
         // One record when it is sent and one when it is delivered: less than half of the budget.
-        Act::Handled => 100,
-        Act::Lives => 50,
+        KernelEvent::Handled => 100,
+        KernelEvent::Lives => 50,
     }
 }
 

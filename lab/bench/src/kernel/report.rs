@@ -12,14 +12,14 @@ const EMPTY: &str = "an empty program";
 
 /// One hook during one act: how long its programs took for an event, ns.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) struct Cost {
+pub(super) struct EventCost {
     /// The agent's program.
     pub(super) program: f64,
     /// An empty one, behind it.
     pub(super) empty: f64,
 }
 
-impl Cost {
+impl EventCost {
     /// What the program costs beyond being run and timed.
     fn net(self) -> f64 {
         self.program - self.empty
@@ -33,18 +33,18 @@ pub(super) type Three = [Program; 3];
 
 /// What the programs of a hook cost between two looks at them; `None`: they ran less often than
 /// that.
-pub(super) fn cost(before: &Three, after: &Three, at_least: u32) -> Option<Cost> {
+pub(super) fn cost(before: &Three, after: &Three, at_least: u32) -> Option<EventCost> {
     let mean = |index: usize| {
         let (before, after) = (&before[index], &after[index]);
         let runs = after.runs.checked_sub(before.runs).filter(|runs| *runs >= at_least.into())?;
         let time = after.run_time.checked_sub(before.run_time)?;
         (runs > 0).then(|| time as f64 / runs as f64)
     };
-    Some(Cost { program: mean(1)?, empty: mean(2)? })
+    Some(EventCost { program: mean(1)?, empty: mean(2)? })
 }
 
 /// The costs of each row of [`CASES`], round after round.
-pub(super) type Costs = BTreeMap<usize, Vec<Cost>>;
+pub(super) type Costs = BTreeMap<usize, Vec<EventCost>>;
 
 /// For each row the medians of its rounds, and of each program its sizes.
 pub(super) fn figures(costs: &Costs, programs: &[Program]) -> Vec<Figure> {
@@ -56,15 +56,15 @@ pub(super) fn figures(costs: &Costs, programs: &[Program]) -> Vec<Figure> {
     figures
 }
 
-fn net(case: &Case, costs: &[Cost]) -> Figure {
-    let figure = Figure::of(BENCH, name(case, "net"), median_of(costs, Cost::net), "ns");
+fn net(case: &Case, costs: &[EventCost]) -> Figure {
+    let figure = Figure::of(BENCH, name(case, "net"), median_of(costs, EventCost::net), "ns");
     match case.goal {
         Some(goal) => figure.at_most(goal),
         None => figure,
     }
 }
 
-fn gross(case: &Case, costs: &[Cost]) -> Figure {
+fn gross(case: &Case, costs: &[EventCost]) -> Figure {
     let empty = median_of(costs, |cost| cost.empty);
     Figure::of(BENCH, name(case, "with_empty"), median_of(costs, |cost| cost.program), "ns")
         .beside(EMPTY, empty)
@@ -90,7 +90,7 @@ fn sizes(programs: &[Program]) -> Vec<Figure> {
     ]
 }
 
-fn median_of(costs: &[Cost], of: impl Fn(Cost) -> f64) -> f64 {
+fn median_of(costs: &[EventCost], of: impl Fn(EventCost) -> f64) -> f64 {
     median(&costs.iter().copied().map(of).collect::<Vec<_>>())
 }
 
@@ -125,7 +125,7 @@ mod tests {
     fn a_cost_is_that_of_the_runs_in_between() {
         let before = [program(10, 900), program(10, 5_000), program(10, 900)];
         let after = [program(110, 9_900), program(110, 20_000), program(110, 5_900)];
-        assert_eq!(cost(&before, &after, 100), Some(Cost { program: 150.0, empty: 50.0 }));
+        assert_eq!(cost(&before, &after, 100), Some(EventCost { program: 150.0, empty: 50.0 }));
         assert_eq!(cost(&before, &after, 101), None, "it has not run as often as it should have");
         assert_eq!(cost(&before, &before, 0), None, "nothing ran");
         assert_eq!(cost(&after, &before, 0), None, "not the same programs");
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn a_figure_is_the_median_of_its_rounds_and_only_what_is_net_has_a_goal() {
-        let rounds = [100.0, 900.0, 119.0].map(|program| Cost { program, empty: 60.0 });
+        let rounds = [100.0, 900.0, 119.0].map(|program| EventCost { program, empty: 60.0 });
         let costs = Costs::from([(0, rounds.into())]);
         let programs = [program(1, 1), Program { verified: Some(900), ..program(1, 1) }];
         let figures = figures(&costs, &programs);
@@ -142,6 +142,6 @@ mod tests {
         assert_eq!(figures[1], gross);
         let sizes: Vec<_> = figures[2..].iter().map(|figure| figure.value).collect();
         assert_eq!(sizes, [2.0, 1600.0, 1200.0, 900.0]);
-        assert_eq!(median_of(&rounds[..2], Cost::net), 440.0);
+        assert_eq!(median_of(&rounds[..2], EventCost::net), 440.0);
     }
 }

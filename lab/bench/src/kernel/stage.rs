@@ -1,8 +1,8 @@
 //! Cgroups, and the actors in them.
 
 use super::{
-    actor::{self, Order},
-    case::{Act, Place},
+    actor::{self, EventOrder},
+    case::{KernelEvent, Place},
 };
 use anyhow::{Context as _, bail};
 use coroner_ebpf::maps::SIGNAL_WAKE_PAUSE;
@@ -86,7 +86,7 @@ impl Actor {
         Ok(Self { _child: child, orders, answers: BufReader::new(answers).lines() })
     }
 
-    async fn order(&mut self, order: &Order) -> anyhow::Result<i64> {
+    async fn order(&mut self, order: &EventOrder) -> anyhow::Result<i64> {
         let line = format!("{}\n", serde_json::to_string(order)?);
         self.orders.write_all(line.as_bytes()).await.context("the actor is gone")?;
         let answer = self.answers.next_line().await.context("the actor is gone")?;
@@ -108,13 +108,13 @@ struct Scene {
 
 /// All that acts. Its processes go before its cgroups.
 #[derive(Debug)]
-pub(super) struct Stage {
+pub(super) struct KernelScenes {
     outside: Scene,
     inside: Scene,
     _cgroups: Vec<Cgroup>,
 }
 
-impl Stage {
+impl KernelScenes {
     /// Makes an ordinary cgroup and a pod with two containers below a hierarchy's root, and puts
     /// actors there. `program` is `coroner-lab`.
     pub(super) async fn build(root: &Path, program: &Path) -> anyhow::Result<Self> {
@@ -128,8 +128,8 @@ impl Stage {
         let scene = async |cgroup: &Path, lives: PathBuf, quiet: Option<&Path>| {
             let mut actor = Actor::start(program, cgroup)?;
             Ok::<_, anyhow::Error>(Scene {
-                ignorer: i32::try_from(actor.order(&Order::Ignorer).await?)?,
-                zombie: i32::try_from(actor.order(&Order::Zombie).await?)?,
+                ignorer: i32::try_from(actor.order(&EventOrder::Ignorer).await?)?,
+                zombie: i32::try_from(actor.order(&EventOrder::Zombie).await?)?,
                 lives,
                 quiet: quiet.map(|cgroup| Actor::start(program, cgroup)).transpose()?,
                 actor,
@@ -145,22 +145,29 @@ impl Stage {
     }
 
     /// Does it, so that there are so many events.
-    pub(super) async fn act(&mut self, place: Place, act: Act, times: u32) -> anyhow::Result<()> {
+    pub(super) async fn act(
+        &mut self,
+        place: Place,
+        act: KernelEvent,
+        times: u32,
+    ) -> anyhow::Result<()> {
         let (from, at) = match place {
             Place::Outside => (None, &mut self.outside),
             Place::Inside => (Some(&mut self.outside.actor), &mut self.inside),
         };
         let (ignorer, zombie, cgroup) = (at.ignorer, at.zombie, at.lives.clone());
-        let send = |to, signal, pause_us| Order::Send { to, signal, times, pause_us };
+        let send = |to, signal, pause_us| EventOrder::Send { to, signal, times, pause_us };
         let term = libc::SIGTERM;
         let (actor, order) = match act {
-            Act::Exits => (at.quiet.as_mut(), Order::Exits(times)),
-            Act::Handled | Act::HandledBeyond => (None, Order::Raise { signal: term, times }),
-            Act::Chatter => (None, Order::Raise { signal: libc::SIGURG, times }),
-            Act::Term => (from, send(ignorer, term, 0)),
-            Act::TermPaced => (from, send(ignorer, term, PAUSE_US)),
-            Act::Kill => (from, send(zombie, libc::SIGKILL, 0)),
-            Act::Lives => (from, Order::Lives { cgroup, times }),
+            KernelEvent::Exits => (at.quiet.as_mut(), EventOrder::Exits(times)),
+            KernelEvent::Handled | KernelEvent::HandledBeyond => {
+                (None, EventOrder::Raise { signal: term, times })
+            }
+            KernelEvent::Chatter => (None, EventOrder::Raise { signal: libc::SIGURG, times }),
+            KernelEvent::Term => (from, send(ignorer, term, 0)),
+            KernelEvent::TermPaced => (from, send(ignorer, term, PAUSE_US)),
+            KernelEvent::Kill => (from, send(zombie, libc::SIGKILL, 0)),
+            KernelEvent::Lives => (from, EventOrder::Lives { cgroup, times }),
         };
         let done = actor.unwrap_or(&mut at.actor).order(&order).await?;
         if done == i64::from(times) { Ok(()) } else { bail!("{order:?}: {done}") }

@@ -38,9 +38,6 @@ const NOWHERE: u32 = 1;
 const GOAL: f64 = 100.0;
 
 /// Measures in a network namespace of its own.
-///
-/// # Errors
-/// The programs cannot be loaded, or no namespace be made.
 pub(super) fn measure(cgroup_root: &Path, rounds: u32) -> anyhow::Result<Vec<Figure>> {
     let options =
         kernel::Options { cgroup_root: Some(cgroup_root.into()), ..kernel::Options::default() };

@@ -16,7 +16,6 @@ const APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 /// A pod as it is planned.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Plan {
-    /// Its namespace.
     pub(super) namespace: String,
     /// Its name, as a ReplicaSet makes them.
     pub(super) name: String,
@@ -57,7 +56,6 @@ impl Plan {
         digest(&format!("{}/{}/{name}", self.namespace, self.name))
     }
 
-    /// Its labels.
     pub(super) fn labels(&self) -> [(&'static str, String); 6] {
         [
             ("app.kubernetes.io/instance", self.namespace.clone()),
@@ -69,7 +67,6 @@ impl Plan {
         ]
     }
 
-    /// Its annotations.
     pub(super) fn annotations(&self) -> [(&'static str, String); 4] {
         [
             ("checksum/config", digest("config")),
@@ -171,12 +168,10 @@ impl Plan {
     }
 }
 
-/// The name of a namespace.
 pub(super) fn namespace(number: usize) -> String {
     format!("team-{number:02}-production")
 }
 
-/// A container's image.
 pub(super) fn image(container: &str) -> String {
     format!("registry.example/shop/{container}:3.14.1")
 }

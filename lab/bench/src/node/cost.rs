@@ -6,11 +6,11 @@ use std::{fs, mem::MaybeUninit, path::PathBuf, time::Duration};
 
 /// A process whose costs are watched from outside.
 #[derive(Clone, Debug)]
-pub(super) struct Watched {
+pub(super) struct MeasuredProcess {
     pid: u32,
 }
 
-impl Watched {
+impl MeasuredProcess {
     pub(super) fn new(pid: u32) -> Self {
         Self { pid }
     }
@@ -94,14 +94,14 @@ mod tests {
 
     #[test]
     fn this_process_has_costs_and_one_that_is_not_there_has_none() {
-        let own = Watched::new(std::process::id());
+        let own = MeasuredProcess::new(std::process::id());
         let (before, weight) = (own.usage().expect("a clock"), own.weight().expect("memory"));
         assert!(weight.peak >= weight.resident && weight.resident >= weight.anonymous);
         let mut n = 0u64;
         while own.usage().expect("a clock").cpu == before.cpu {
             n = std::hint::black_box(n + 1);
         }
-        assert!(Watched::new(u32::MAX).usage().is_err());
-        assert!(Watched::new(4_194_305).usage().is_err(), "more than there can be");
+        assert!(MeasuredProcess::new(u32::MAX).usage().is_err());
+        assert!(MeasuredProcess::new(4_194_305).usage().is_err(), "more than there can be");
     }
 }

@@ -1,7 +1,7 @@
 //! What was measured → figures. Pure.
 
 use crate::Figure;
-use coroner_lab_cluster::apiserver::Traffic;
+use coroner_lab_cluster::apiserver::ApiTraffic;
 use std::time::Duration;
 
 const BENCH: &str = "node";
@@ -47,14 +47,14 @@ pub(super) struct Window {
     /// The agent's calls of the CRI.
     pub(super) calls: u64,
     /// The agent's requests to the apiserver.
-    pub(super) api: Traffic,
+    pub(super) api: ApiTraffic,
 }
 
 /// What the agent was told until everything was known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Start {
     /// By the apiserver.
-    pub(super) api: Traffic,
+    pub(super) api: ApiTraffic,
     /// Bytes of the runtime's two full lists.
     pub(super) lists: usize,
 }
@@ -70,7 +70,7 @@ pub(super) struct Page {
 
 /// All that one run measures.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(super) struct Measured {
+pub(super) struct NodeMeasurements {
     pub(super) start: Start,
     /// After the start, when everything was known.
     pub(super) settled: Weight,
@@ -89,9 +89,9 @@ pub(super) struct Measured {
 }
 
 /// The figures, those of which something is asked first.
-pub(super) fn figures(measured: &Measured) -> Vec<Figure> {
+pub(super) fn figures(measured: &NodeMeasurements) -> Vec<Figure> {
     let mib = |name: &str, bytes: u64| Figure::of(BENCH, name, bytes as f64 / MIB, "MiB");
-    let Measured { start, settled, churned, relist, idle, churn, page, .. } = measured;
+    let NodeMeasurements { start, settled, churned, relist, idle, churn, page, .. } = measured;
     let beside = |figure: Figure| figure.beside(RELIST, relist.resident as f64 / MIB);
     let mut figures = vec![
         beside(mib("rss.settled", settled.resident)).at_most(24.0),
@@ -196,11 +196,11 @@ mod tests {
             agent: Usage { cpu: Duration::from_millis(ms), switches: 40 },
             relist: Usage { cpu: Duration::from_millis(100), switches: 9 },
             calls: 20,
-            api: Traffic { requests: 1, bytes: 50 << 10 },
+            api: ApiTraffic { requests: 1, bytes: 50 << 10 },
         };
         let weight = Weight { resident: 20 << 20, anonymous: 8 << 20, peak: 30 << 20 };
-        let measured = Measured {
-            start: Start { api: Traffic { requests: 3, bytes: 1 << 20 }, lists: 2048 },
+        let measured = NodeMeasurements {
+            start: Start { api: ApiTraffic { requests: 3, bytes: 1 << 20 }, lists: 2048 },
             settled: weight,
             churned: weight,
             relist: Weight { resident: 10 << 20, ..weight },

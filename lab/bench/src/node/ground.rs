@@ -34,7 +34,7 @@ pub(super) struct Ground {
 
 /// A process of the node.
 #[derive(Debug)]
-pub(super) struct Process(Child);
+pub(super) struct PodProcess(Child);
 
 impl Ground {
     /// Removes what a killed run left behind at the same place, then begins anew. `socket` is what
@@ -96,14 +96,14 @@ impl Ground {
     }
 
     /// Starts the workload with this behaviour as the main process of that cgroup.
-    pub(super) fn start(&self, cgroup: &str, behaviour: &[&str]) -> anyhow::Result<Process> {
+    pub(super) fn start(&self, cgroup: &str, behaviour: &[&str]) -> anyhow::Result<PodProcess> {
         let mut command = Command::new(&self.workload);
         command.args(behaviour);
         self.spawn(command, Some(cgroup))
     }
 
     /// Starts what looks like the shim of a sandbox: its name, its words, its bundle.
-    pub(super) fn start_shim(&self, sandbox: &str) -> anyhow::Result<Process> {
+    pub(super) fn start_shim(&self, sandbox: &str) -> anyhow::Result<PodProcess> {
         let bundle = self.bundles.join(sandbox);
         let config = format!("{BUNDLE}\"env\":[\"{}\"]}}}}", "x".repeat(12 << 10));
         fs::create_dir_all(&bundle)
@@ -116,7 +116,7 @@ impl Ground {
         self.spawn(command, None)
     }
 
-    fn spawn(&self, mut command: Command, cgroup: Option<&str>) -> anyhow::Result<Process> {
+    fn spawn(&self, mut command: Command, cgroup: Option<&str>) -> anyhow::Result<PodProcess> {
         let members = match cgroup {
             Some(cgroup) => {
                 let list = self.root.join(cgroup).join("cgroup.procs");
@@ -137,7 +137,7 @@ impl Ground {
                 Ok(())
             });
         }
-        Ok(Process(command.spawn().context(description)?))
+        Ok(PodProcess(command.spawn().context(description)?))
     }
 }
 
@@ -152,7 +152,7 @@ impl Drop for Ground {
     }
 }
 
-impl Process {
+impl PodProcess {
     pub(super) fn pid(&self) -> u32 {
         self.0.id()
     }
@@ -173,7 +173,7 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for PodProcess {
     fn drop(&mut self) {
         // It has ended, or nothing else is to be done.
         let _ = self.0.kill();

@@ -17,18 +17,18 @@ use super::publish;
 use anyhow::Context as _;
 use census::{NODE, Plan};
 use coroner_lab_cluster::{
-    apiserver::{self, Apiserver, Kind, Traffic},
+    apiserver::{self, ApiTraffic, Apiserver, ResourceKind},
     cluster, containerd,
 };
 use coroner_lab_harness::{
     agent::{self, Agent, Http},
-    console::Screen,
-    work::{self, AGENT_LOG, unless_interrupted, went_wrong, work_directory},
+    console::Console,
+    environment::{AGENT_LOG, Environment, Setup, unless_interrupted},
 };
-use cost::Watched;
-use figures::{Measured, Page, Start, Usage, Window};
+use cost::MeasuredProcess;
+use figures::{NodeMeasurements, Page, Start, Usage, Window};
 use ground::Ground;
-use pods::{Node, Running};
+use pods::{NodeParts, Running};
 use relist::Relister;
 use runtime::{Runtime, Serving};
 use serde_json::json;
@@ -61,45 +61,22 @@ const SCRAPE_PAUSE: Duration = Duration::from_millis(50);
 /// How long the agent may take to account for the last terminations.
 const ACCOUNTED_WITHIN: Duration = Duration::from_secs(60);
 
-/// What the benchmark is asked to do.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// How many pods the node has.
-    pub pods: usize,
-    /// How long each stretch is watched.
-    pub window: Duration,
-    /// Figures as objects on stdout, everything else on stderr.
-    pub json: bool,
-    /// The agent's binary.
-    pub agent: PathBuf,
-    /// The workload's binary, static.
-    pub workload: PathBuf,
-    /// Where files are kept.
-    pub work: PathBuf,
-    /// `coroner-lab` itself, which is also what stands beside the agent.
-    pub program: PathBuf,
-}
-
 /// Runs the benchmark. True: no goal was missed. Whatever happens, nothing is left behind.
-///
-/// # Errors
-/// The node cannot be set up, the agent dies, or the run is [`Interrupted`].
-pub async fn run(options: &Options) -> anyhow::Result<bool> {
-    let screen = Screen::new(options.json);
-    let work = work_directory(&options.work)?;
+pub async fn run(setup: &Setup, pods: usize, window: Duration) -> anyhow::Result<bool> {
+    let environment = Environment::new(setup)?;
+    let (console, work) = (environment.console, environment.work());
     let lock = containerd::lock(&work)?;
-    let measured = unless_interrupted(screen, measure(options, &work, screen)).await;
-    work::leave(&work, went_wrong(&measured), screen);
+    // All that is up goes down when the future goes.
+    let measured = async {
+        let files = Files::new(&work);
+        let up = SyntheticNode::start(setup, pods, &files, console).await?;
+        up.measure(window, console).await
+    };
+    let measured = unless_interrupted(console, measured).await;
+    let measured = environment.tear_down(measured, false).await;
     containerd::give_up(&work)?;
     drop(lock);
-    publish(screen, options.json, &figures::figures(&measured?))
-}
-
-/// All that is up goes down when this is dropped.
-async fn measure(options: &Options, work: &Path, screen: Screen) -> anyhow::Result<Measured> {
-    let files = Files::new(work);
-    let up = Up::bring(options, &files, screen).await?;
-    up.measure(options, screen).await
+    publish(console, setup.json, &figures::figures(&measured?))
 }
 
 /// The benchmark's own files. Dropped, they are gone.
@@ -128,21 +105,26 @@ impl Drop for Files {
 
 /// The node and who watches it. Fields are dropped in this order: the agent first, which need not
 /// tell of the node's own end.
-struct Up {
+struct SyntheticNode {
     agent: Agent,
     relister: Relister,
     pods: VecDeque<Running>,
-    node: Arc<Node>,
+    node: Arc<NodeParts>,
     planned: usize,
     _serving: Serving,
     apiserver: Apiserver,
 }
 
-impl Up {
-    async fn bring(options: &Options, files: &Files, screen: Screen) -> anyhow::Result<Self> {
+impl SyntheticNode {
+    async fn start(
+        setup: &Setup,
+        planned: usize,
+        files: &Files,
+        console: Console,
+    ) -> anyhow::Result<Self> {
         let work = files.socket.parent().unwrap_or(Path::new("/"));
-        let ground = Ground::prepare(work, &options.workload, &files.socket)?;
-        let apiserver = Apiserver::start(apiserver::Options::default()).await?;
+        let ground = Ground::prepare(work, &setup.cluster.workload, &files.socket)?;
+        let apiserver = Apiserver::start(apiserver::ApiserverOptions::default()).await?;
         apiserver.write_kubeconfig(&files.kubeconfig)?;
         let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id")
             .context("cannot read this machine's boot ID")?;
@@ -150,27 +132,26 @@ impl Up {
         for number in 0..NAMESPACES {
             let name = census::namespace(number);
             apiserver.store().create(
-                Kind::Namespace,
+                ResourceKind::Namespace,
                 "",
                 json!({ "metadata": { "name": name } }),
             )?;
         }
         let runtime = Runtime::default();
         let serving = runtime.serve(&files.socket)?;
-        let node = Arc::new(Node { store: apiserver.store(), runtime, ground });
-        screen.step(&format!(
-            "making a node of {} pods in {NAMESPACES} namespaces: cgroups, processes, objects",
-            options.pods
+        let node = Arc::new(NodeParts { store: apiserver.store(), runtime, ground });
+        console.step(&format!(
+            "making a node of {planned} pods in {NAMESPACES} namespaces: cgroups, processes, objects"
         ));
-        let pods = (0..options.pods)
+        let pods = (0..planned)
             .map(|number| node.run(Plan::of(number, NAMESPACES)))
             .collect::<anyhow::Result<VecDeque<_>>>()?;
 
         let endpoint = format!("unix://{}", files.socket.display());
-        let relister = Relister::start(&options.program, &endpoint)?;
-        screen.step("starting the agent");
-        let agent = Agent::start(&agent::Options {
-            binary: options.agent.clone(),
+        let relister = Relister::start(&setup.program, &endpoint)?;
+        console.step("starting the agent");
+        let agent = Agent::start(&agent::AgentOptions {
+            binary: setup.agent.clone(),
             listen: None,
             node: NODE.into(),
             cri: endpoint,
@@ -185,29 +166,32 @@ impl Up {
             log: files.log.clone(),
         })
         .await?;
-        screen.step(&format!("it was ready after {} ms", agent.ready_after().as_millis()));
-        let planned = options.pods;
+        console.step(&format!("it was ready after {} ms", agent.ready_after().as_millis()));
         Ok(Self { agent, relister, pods, node, planned, _serving: serving, apiserver })
     }
 
-    async fn measure(mut self, options: &Options, screen: Screen) -> anyhow::Result<Measured> {
-        let process = Watched::new(self.agent.pid().context("the agent has ended")?);
+    async fn measure(
+        mut self,
+        window: Duration,
+        console: Console,
+    ) -> anyhow::Result<NodeMeasurements> {
+        let process = MeasuredProcess::new(self.agent.pid().context("the agent has ended")?);
         let http = self.agent.http();
         tokio::time::sleep(SETTLE).await;
         let settled = process.weight()?;
         let start = Start { api: self.apiserver.traffic(), lists: self.node.runtime.lists() };
-        let seconds = options.window.as_secs();
+        let seconds = window.as_secs();
 
-        screen.step(&format!("watching the idle node for {seconds} s"));
+        console.step(&format!("watching the idle node for {seconds} s"));
         let meter = Meter::start(&process, &self.relister, &http).await?;
         let traffic = self.apiserver.traffic();
-        tokio::time::sleep(options.window).await;
+        tokio::time::sleep(window).await;
         let idle = Window {
             api: self.apiserver.traffic().since(traffic),
             ..meter.read(&process, &self.relister, &http).await?
         };
 
-        screen.step(&format!("terminating {RATE} pods a second for {seconds} s"));
+        console.step(&format!("terminating {RATE} pods a second for {seconds} s"));
         let before = terminations(&http).await?;
         let traffic = self.apiserver.traffic();
         let mut dying = Dying::new();
@@ -215,7 +199,7 @@ impl Up {
         // it, as it lacks that of its own.
         let warm_up = self.churn(WARM_UP, &mut dying).await?;
         let meter = Meter::start(&process, &self.relister, &http).await?;
-        let begun = self.churn(options.window, &mut dying).await?;
+        let begun = self.churn(window, &mut dying).await?;
         let churn = meter.read(&process, &self.relister, &http).await?;
         all(dying).await?;
         // Until the last of them was gone.
@@ -226,10 +210,10 @@ impl Up {
         // What was counted twice was so by now.
         let counted = terminations(&http).await?.saturating_sub(before);
 
-        screen.step(&format!("scraping {SCRAPES} times"));
+        console.step(&format!("scraping {SCRAPES} times"));
         let page = scrape(&http).await?;
         self.agent.check()?;
-        let measured = Measured {
+        let measured = NodeMeasurements {
             start,
             settled,
             churned: process.weight()?,
@@ -297,18 +281,27 @@ struct Meter {
 }
 
 impl Meter {
-    async fn start(agent: &Watched, relist: &Relister, http: &Http) -> anyhow::Result<Self> {
+    async fn start(
+        agent: &MeasuredProcess,
+        relist: &Relister,
+        http: &Http,
+    ) -> anyhow::Result<Self> {
         let calls = calls(http).await?;
         Ok(Self { began: Instant::now(), agent: agent.usage()?, relist: relist.usage()?, calls })
     }
 
-    async fn read(self, agent: &Watched, relist: &Relister, http: &Http) -> anyhow::Result<Window> {
+    async fn read(
+        self,
+        agent: &MeasuredProcess,
+        relist: &Relister,
+        http: &Http,
+    ) -> anyhow::Result<Window> {
         let (long, agent, relist) = (self.began.elapsed(), agent.usage()?, relist.usage()?);
         Ok(Window {
             long,
             agent: agent.since(self.agent),
             relist: relist.since(self.relist),
-            api: Traffic::default(),
+            api: ApiTraffic::default(),
             calls: calls(http).await?.saturating_sub(self.calls),
         })
     }

@@ -3,10 +3,10 @@
 
 use super::{
     census::{CONTAINERS, Plan},
-    ground::{Ground, Process},
+    ground::{Ground, PodProcess},
     runtime::Runtime,
 };
-use coroner_lab_cluster::apiserver::{DeleteOptions, Kind, Store};
+use coroner_lab_cluster::apiserver::{DeleteOptions, ResourceKind, Store};
 use k8s_openapi::{
     api::core::v1::{ContainerState, ContainerStateTerminated},
     apimachinery::pkg::apis::meta::v1::Time,
@@ -25,7 +25,7 @@ const COLLECTED_AFTER: Duration = Duration::from_secs(5);
 
 /// Where pods live.
 #[derive(Debug)]
-pub(super) struct Node {
+pub(super) struct NodeParts {
     pub(super) store: Store,
     pub(super) runtime: Runtime,
     pub(super) ground: Ground,
@@ -36,16 +36,16 @@ pub(super) struct Node {
 pub(super) struct Running {
     plan: Plan,
     uid: String,
-    pause: Process,
-    shim: Process,
-    containers: Vec<(&'static str, Process)>,
+    pause: PodProcess,
+    shim: PodProcess,
+    containers: Vec<(&'static str, PodProcess)>,
 }
 
-impl Node {
+impl NodeParts {
     /// Creates a pod and everything that a running one has.
     pub(super) fn run(&self, plan: Plan) -> anyhow::Result<Running> {
         let made = self.store.create(
-            Kind::Pod,
+            ResourceKind::Pod,
             &plan.namespace,
             plan.object(&jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()),
         )?;
@@ -64,7 +64,7 @@ impl Node {
         Ok(Running { plan, uid, pause, shim, containers })
     }
 
-    fn main(&self, pod: &str, id: &str, behaviour: &[&str]) -> anyhow::Result<Process> {
+    fn main(&self, pod: &str, id: &str, behaviour: &[&str]) -> anyhow::Result<PodProcess> {
         let cgroup = scope(pod, id);
         self.ground.make(&cgroup)?;
         self.ground.start(&cgroup, behaviour)

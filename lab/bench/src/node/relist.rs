@@ -2,7 +2,7 @@
 //! stack, with nothing else to do, lists all sandboxes and containers once a second, as the
 //! kubelet's generic PLEG does (`pkg/kubelet/pleg/generic.go`), and compares them with the last.
 
-use super::cost::Watched;
+use super::cost::MeasuredProcess;
 use super::figures::{Usage, Weight};
 use anyhow::Context as _;
 use coroner_cri_api::v1::{
@@ -22,7 +22,7 @@ const PERIOD: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Relister {
     _child: Child,
-    process: Watched,
+    process: MeasuredProcess,
 }
 
 impl Relister {
@@ -34,7 +34,8 @@ impl Relister {
         die_with_parent(&mut command);
         let child =
             command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
-        let process = Watched::new(child.id().context("the relisting client ended at once")?);
+        let process =
+            MeasuredProcess::new(child.id().context("the relisting client ended at once")?);
         Ok(Self { _child: child, process })
     }
 
@@ -48,9 +49,6 @@ impl Relister {
 }
 
 /// Lists for ever.
-///
-/// # Errors
-/// The runtime does not answer.
 pub async fn relist(endpoint: &str) -> anyhow::Result<()> {
     let channel = containerd::connect(endpoint).await?;
     let mut client = RuntimeServiceClient::new(channel).max_decoding_message_size(16 << 20);

@@ -32,12 +32,11 @@ pub(super) struct Runtime {
 #[derive(Debug, Default)]
 struct State {
     sandboxes: BTreeMap<String, v1::PodSandbox>,
-    containers: BTreeMap<String, Held>,
+    containers: BTreeMap<String, RuntimeContainer>,
 }
 
-/// A container.
 #[derive(Debug)]
-struct Held {
+struct RuntimeContainer {
     listed: v1::Container,
     pid: u32,
     started: i64,
@@ -56,7 +55,6 @@ impl Drop for Serving {
 }
 
 impl Runtime {
-    /// Serves at this socket.
     pub(super) fn serve(&self, socket: &Path) -> anyhow::Result<Serving> {
         let _ = std::fs::remove_file(socket);
         let listener = UnixListener::bind(socket)
@@ -134,7 +132,7 @@ impl Runtime {
             annotations: annotations.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
             ..Default::default()
         };
-        let held = Held { pid, started, finished: 0, exit_code: 0, listed };
+        let held = RuntimeContainer { pid, started, finished: 0, exit_code: 0, listed };
         self.lock().containers.insert(held.listed.id.clone(), held);
     }
 
@@ -146,7 +144,6 @@ impl Runtime {
         }
     }
 
-    /// StopPodSandbox.
     pub(super) fn stop_sandbox(&self, sandbox: &str) {
         if let Some(sandbox) = self.lock().sandboxes.get_mut(sandbox) {
             sandbox.state = v1::PodSandboxState::SandboxNotready.into();
@@ -160,7 +157,6 @@ impl Runtime {
         }
     }
 
-    /// RemovePodSandbox.
     pub(super) fn remove_sandbox(&self, sandbox: &str) {
         self.lock().sandboxes.remove(sandbox);
     }

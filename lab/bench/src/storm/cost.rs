@@ -6,14 +6,14 @@ use std::{collections::BTreeSet, fs, io, time::Duration};
 
 /// Time used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Cost {
+pub(super) struct CpuCost {
     /// In its programs, on whatever CPU and in whatever process they ran.
     pub(super) kernel: Duration,
     /// By its processes, in user space and in system calls.
     pub(super) user: Duration,
 }
 
-impl Cost {
+impl CpuCost {
     /// Both together.
     pub(super) fn total(self) -> Duration {
         self.kernel + self.user
@@ -49,10 +49,10 @@ impl Parts {
     }
 
     /// Up to now.
-    pub(super) fn cost(&self) -> anyhow::Result<Cost> {
+    pub(super) fn cost(&self) -> anyhow::Result<CpuCost> {
         let kernel = self.infos()?.into_iter().map(|(time, _)| time).sum();
         let user = self.processes.iter().map(|pid| cpu_time(*pid)).sum::<anyhow::Result<_>>()?;
-        Ok(Cost { kernel, user })
+        Ok(CpuCost { kernel, user })
     }
 
     /// Of each program: for how long, and how often it ran.
@@ -126,7 +126,7 @@ mod tests {
     #[test]
     fn costs_are_differences() {
         let ms = Duration::from_millis;
-        let cost = |kernel, user| Cost { kernel: ms(kernel), user: ms(user) };
+        let cost = |kernel, user| CpuCost { kernel: ms(kernel), user: ms(user) };
         assert_eq!(cost(5, 7).since(cost(1, 2)), cost(4, 5));
         assert_eq!(cost(4, 5).total(), ms(9));
     }

@@ -4,16 +4,14 @@ use super::load;
 
 /// What was told of the load.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Told {
-    /// Signals.
+pub(super) struct ToolReport {
     pub(super) signals: u64,
-    /// Exits.
     pub(super) exits: u64,
     /// Events that the tool itself says it has lost, of whatever kind.
     pub(super) lost: u64,
 }
 
-impl Told {
+impl ToolReport {
     /// Both together.
     pub(super) fn and(self, other: Self) -> Self {
         Self {
@@ -47,7 +45,7 @@ tracepoint:sched:sched_process_exit /pid == tid/ {
 impl Format {
     /// Adds what the line tells. The signals of the load are SIGHUP and SIGTERM; the SIGCHLDs that its
     /// exits make are left out.
-    pub(super) fn read(self, line: &str, told: &mut Told) {
+    pub(super) fn read(self, line: &str, told: &mut ToolReport) {
         if let Some(lost) = lost(line) {
             told.lost += lost;
             return;
@@ -85,7 +83,7 @@ mod tests {
     use super::*;
 
     fn read(format: Format, lines: &[&str]) -> (u64, u64, u64) {
-        let mut told = Told::default();
+        let mut told = ToolReport::default();
         lines.iter().for_each(|line| format.read(line, &mut told));
         (told.signals, told.exits, told.lost)
     }

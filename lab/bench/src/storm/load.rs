@@ -13,7 +13,6 @@ use std::{
     io::{self, BufRead as _, Write as _},
     os::fd::AsRawFd as _,
     path::Path,
-    process::ExitCode,
     ptr,
     sync::atomic::{AtomicU64, Ordering::Relaxed},
     thread,
@@ -47,17 +46,7 @@ extern "C" fn catch(signal: c_int) {
 }
 
 /// Loads this machine as stdin says.
-pub fn serve() -> ExitCode {
-    match obey() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{COMMAND}: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn obey() -> anyhow::Result<()> {
+pub fn serve() -> anyhow::Result<()> {
     rustix::thread::set_name(&std::ffi::CString::new(NAME)?).context("cannot take a name")?;
     for signal in [libc::SIGHUP, libc::SIGTERM] {
         // SAFETY: an action of zeros is a valid one, and the handler only adds to a counter.

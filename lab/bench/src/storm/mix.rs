@@ -25,7 +25,6 @@ pub(super) struct Mix {
     pub(super) lives: f64,
     /// Signals outside.
     pub(super) outside: f64,
-    /// Exits outside.
     pub(super) exits_outside: f64,
 }
 
@@ -161,7 +160,6 @@ pub(super) struct Totals {
 }
 
 impl Totals {
-    /// All of it.
     pub(super) fn all(&self) -> Done {
         self.stopped.and(self.unstopped).and(self.outside).and(self.runtime)
     }

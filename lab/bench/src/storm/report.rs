@@ -1,10 +1,9 @@
 //! What was measured → figures. Pure.
 
-use super::{cost::Cost, lines::Told, mix::Totals};
+use super::{cost::CpuCost, lines::ToolReport, mix::Totals};
 use crate::Figure;
 use std::{collections::BTreeMap, time::Duration};
 
-/// The benchmark.
 const BENCH: &str = "storm";
 /// The unit of CPU: hundredths of the time that one core has.
 const PERCENT: &str = "% of a core";
@@ -19,14 +18,14 @@ pub(super) const BUDGET: &str = "budget_spent";
 
 /// What coroner told of the load: differences of its own counters.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub(super) struct Evidence {
+pub(super) struct StormEvidence {
     /// Records that its programs sent.
     pub(super) records: u64,
     /// Losses, by kind.
     pub(super) lost: BTreeMap<String, u64>,
 }
 
-impl Evidence {
+impl StormEvidence {
     fn lost(&self, kind: &str) -> u64 {
         self.lost.get(kind).copied().unwrap_or(0)
     }
@@ -75,7 +74,7 @@ pub(super) struct Run {
     /// For how long.
     pub(super) lasting: Duration,
     /// What the tool cost from the load's beginning until all was told.
-    pub(super) cost: Cost,
+    pub(super) cost: CpuCost,
 }
 
 impl Run {
@@ -93,7 +92,6 @@ impl Run {
         time.as_secs_f64() * 1e6 / self.events().max(1) as f64
     }
 
-    /// Of the time that one core has.
     fn of_a_core(&self, time: Duration) -> f64 {
         100.0 * time.as_secs_f64() / self.lasting.as_secs_f64()
     }
@@ -131,11 +129,11 @@ pub(super) struct Report {
     /// The load alone.
     pub(super) nothing: Run,
     /// The load under coroner, and what it told.
-    pub(super) coroner: (Run, Evidence),
+    pub(super) coroner: (Run, StormEvidence),
     /// The short burst under coroner.
-    pub(super) burst: (Run, Evidence),
+    pub(super) burst: (Run, StormEvidence),
     /// The load under others, by name, and what they told.
-    pub(super) others: Vec<(&'static str, Run, Told)>,
+    pub(super) others: Vec<(&'static str, Run, ToolReport)>,
 }
 
 impl Report {
@@ -184,7 +182,7 @@ impl Report {
     }
 }
 
-fn losses(of: &str, run: &Run, evidence: &Evidence) -> Vec<Figure> {
+fn losses(of: &str, run: &Run, evidence: &StormEvidence) -> Vec<Figure> {
     let lost = |kind| evidence.lost(kind) as f64;
     let missing = evidence.missing(run.totals.records()) as f64;
     vec![
@@ -196,7 +194,7 @@ fn losses(of: &str, run: &Run, evidence: &Evidence) -> Vec<Figure> {
     ]
 }
 
-fn other(name: &'static str, run: &Run, told: Told) -> Vec<Figure> {
+fn other(name: &'static str, run: &Run, told: ToolReport) -> Vec<Figure> {
     let all = run.totals.all();
     let missing = |sent: u64, told: u64| sent.saturating_sub(told) as f64;
     let mut figures = run.achieved(name);
@@ -222,19 +220,19 @@ mod tests {
     use crate::storm::mix::Done;
 
     fn run(signals: u64, cost_ms: u64) -> Run {
-        let cost = Cost { kernel: Duration::from_millis(cost_ms), user: Duration::ZERO };
+        let cost = CpuCost { kernel: Duration::from_millis(cost_ms), user: Duration::ZERO };
         let inside = Done { signals, caught: signals, exits: 100, ..Done::default() };
         let totals = Totals { stopped: inside, ..Totals::default() };
         Run { totals, lasting: Duration::from_secs(10), cost }
     }
 
-    fn evidence(records: u64, lost: &[(&str, u64)]) -> Evidence {
+    fn evidence(records: u64, lost: &[(&str, u64)]) -> StormEvidence {
         let lost = lost.iter().map(|(kind, count)| ((*kind).to_owned(), *count)).collect();
-        Evidence { records, lost }
+        StormEvidence { records, lost }
     }
 
     fn report() -> Report {
-        let told = Told { signals: 600, exits: 100, lost: 250 };
+        let told = ToolReport { signals: 600, exits: 100, lost: 250 };
         Report {
             nothing: run(900, 0),
             coroner: (run(900, 5), evidence(1000, &[(BUDGET, 900)])),
@@ -293,9 +291,10 @@ mod tests {
                     coroner_evidence_lost_total{kind=\"budget_spent\"} 3\n\
                     coroner_evidence_lost_total{kind=\"deciding_ring_full\"} 0\n\
                     coroner_inputs_total{source=\"kernel\"} 99\n";
-        let read = Evidence::read(page);
+        let read = StormEvidence::read(page);
         assert_eq!(read, evidence(12, &[(BUDGET, 3), (DECIDING, 0)]));
-        let since = Evidence::read(&page.replace("} 7", "} 9").replace("} 3", "} 4")).since(&read);
+        let since =
+            StormEvidence::read(&page.replace("} 7", "} 9").replace("} 3", "} 4")).since(&read);
         assert_eq!(since, evidence(2, &[(BUDGET, 1), (DECIDING, 0)]));
     }
 }

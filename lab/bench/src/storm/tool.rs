@@ -3,7 +3,7 @@
 
 use super::{
     cost::Parts,
-    lines::{Format, SCRIPT, Told},
+    lines::{Format, SCRIPT, ToolReport},
 };
 use anyhow::{Context as _, bail};
 use coroner_lab_harness::agent::die_with_parent;
@@ -35,7 +35,7 @@ const BPFTRACE: &str = "bpftrace";
 #[derive(Debug)]
 pub(super) struct Tool {
     children: Vec<Child>,
-    readers: Vec<JoinHandle<Told>>,
+    readers: Vec<JoinHandle<ToolReport>>,
     /// For its cost.
     pub(super) parts: Parts,
 }
@@ -99,7 +99,7 @@ impl Tool {
     }
 
     /// Has it print what it holds and leave.
-    pub(super) async fn stop(mut self) -> anyhow::Result<Told> {
+    pub(super) async fn stop(mut self) -> anyhow::Result<ToolReport> {
         for child in &mut self.children {
             let pid = child.id().and_then(|pid| Pid::from_raw(pid.cast_signed()));
             if let Some(pid) = pid {
@@ -110,13 +110,13 @@ impl Tool {
             }
         }
         let told = self.readers.drain(..).map(|reader| reader.join().unwrap_or_default());
-        Ok(told.fold(Told::default(), Told::and))
+        Ok(told.fold(ToolReport::default(), ToolReport::and))
     }
 }
 
 /// Up to the pipe's end.
-fn count(output: std::fs::File, format: Format) -> Told {
-    let mut told = Told::default();
+fn count(output: std::fs::File, format: Format) -> ToolReport {
+    let mut told = ToolReport::default();
     let mut output = BufReader::with_capacity(PIPE, output);
     let mut line = Vec::new();
     while output.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {

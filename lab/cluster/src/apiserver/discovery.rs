@@ -2,7 +2,7 @@
 
 use super::{
     events::{API_VERSION, GROUP},
-    store::Kind,
+    store::ResourceKind,
 };
 use serde_json::{Value, json};
 
@@ -20,12 +20,12 @@ pub(super) fn answer(path: &str) -> Option<Value> {
             "kind": "APIResourceList",
             "apiVersion": "v1",
             "groupVersion": API_VERSION,
-            "resources": resources(Kind::Event).collect::<Vec<_>>(),
+            "resources": resources(ResourceKind::Event).collect::<Vec<_>>(),
         })),
         "/api/v1" => Some(json!({
             "kind": "APIResourceList",
             "groupVersion": "v1",
-            "resources": Kind::ALL.into_iter().flat_map(resources).collect::<Vec<_>>(),
+            "resources": ResourceKind::ALL.into_iter().flat_map(resources).collect::<Vec<_>>(),
         })),
         "/version" => Some(json!({
             "major": "1", "minor": "33", "gitVersion": "v1.33.0-coroner-lab",
@@ -45,12 +45,12 @@ fn group() -> Value {
     })
 }
 
-fn resources(kind: Kind) -> impl Iterator<Item = Value> {
+fn resources(kind: ResourceKind) -> impl Iterator<Item = Value> {
     let short = match kind {
-        Kind::Namespace => "ns",
-        Kind::Node => "no",
-        Kind::Pod => "po",
-        Kind::Event => "ev",
+        ResourceKind::Namespace => "ns",
+        ResourceKind::Node => "no",
+        ResourceKind::Pod => "po",
+        ResourceKind::Event => "ev",
     };
     let object = json!({
         "name": kind.resource(),
@@ -67,5 +67,5 @@ fn resources(kind: Kind) -> impl Iterator<Item = Value> {
         "kind": kind.name(),
         "verbs": ["get", "patch", "update"],
     });
-    [Some(object), (kind != Kind::Event).then_some(status)].into_iter().flatten()
+    [Some(object), (kind != ResourceKind::Event).then_some(status)].into_iter().flatten()
 }

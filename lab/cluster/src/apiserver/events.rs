@@ -2,7 +2,7 @@
 //! reads; the real one keeps one of both kinds, too (pkg/apis/events/v1/conversion.go), and so strict
 //! is it with what comes by the newer API (pkg/apis/core/validation/events.go).
 
-use super::failure::Failure;
+use super::failure::ApiFailure;
 use serde_json::{Value, json};
 
 /// The group and its version.
@@ -68,7 +68,7 @@ fn rename(
 }
 
 /// `ValidateEventCreate`, for the newer API. `event` is of core/v1.
-pub(super) fn check_new(namespace: &str, event: &Value) -> Result<(), Failure> {
+pub(super) fn check_new(namespace: &str, event: &Value) -> Result<(), ApiFailure> {
     let text = |field: &str| event[field].as_str().unwrap_or_default();
     for field in DEPRECATED {
         demand(is_empty(&event[field]), field, "needs to be unset")?;
@@ -93,7 +93,7 @@ pub(super) fn check_new(namespace: &str, event: &Value) -> Result<(), Failure> {
 }
 
 /// `ValidateEventUpdate`, for the newer API. Both are of core/v1.
-pub(super) fn check_change(old: &Value, new: &Value) -> Result<(), Failure> {
+pub(super) fn check_change(old: &Value, new: &Value) -> Result<(), ApiFailure> {
     for field in IMMUTABLE {
         let same = new[field] == old[field] || is_empty(&new[field]) && is_empty(&old[field]);
         demand(same, field, "field is immutable")?;
@@ -101,7 +101,7 @@ pub(super) fn check_change(old: &Value, new: &Value) -> Result<(), Failure> {
     check_series(new)
 }
 
-fn check_series(event: &Value) -> Result<(), Failure> {
+fn check_series(event: &Value) -> Result<(), ApiFailure> {
     let series = &event["series"];
     if series.is_null() {
         return Ok(());
@@ -111,8 +111,8 @@ fn check_series(event: &Value) -> Result<(), Failure> {
     demand(series["lastObservedTime"].is_string(), "series.lastObservedTime", "Required value")
 }
 
-fn demand(holds: bool, field: &str, what: &str) -> Result<(), Failure> {
-    if holds { Ok(()) } else { Err(Failure::invalid(format!("{field}: {what}"))) }
+fn demand(holds: bool, field: &str, what: &str) -> Result<(), ApiFailure> {
+    if holds { Ok(()) } else { Err(ApiFailure::invalid(format!("{field}: {what}"))) }
 }
 
 fn is_empty(value: &Value) -> bool {

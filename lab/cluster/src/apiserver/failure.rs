@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 /// A request that was refused.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{message}")]
-pub struct Failure {
+pub struct ApiFailure {
     /// The HTTP status, such as 404.
     pub code: u16,
     /// The machine-readable reason, such as `NotFound`.
@@ -19,54 +19,58 @@ pub struct Failure {
     pub message: String,
 }
 
-impl Failure {
-    pub(super) fn not_found(resource: &str, name: &str) -> Failure {
-        Failure { code: 404, reason: "NotFound", message: format!("{resource} {name:?} not found") }
+impl ApiFailure {
+    pub(super) fn not_found(resource: &str, name: &str) -> ApiFailure {
+        ApiFailure {
+            code: 404,
+            reason: "NotFound",
+            message: format!("{resource} {name:?} not found"),
+        }
     }
 
-    pub(super) fn no_path(path: &str) -> Failure {
-        Failure {
+    pub(super) fn no_path(path: &str) -> ApiFailure {
+        ApiFailure {
             code: 404,
             reason: "NotFound",
             message: format!("the server could not find the requested resource: {path}"),
         }
     }
 
-    pub(super) fn exists(resource: &str, name: &str) -> Failure {
+    pub(super) fn exists(resource: &str, name: &str) -> ApiFailure {
         let message = format!("{resource} {name:?} already exists");
-        Failure { code: 409, reason: "AlreadyExists", message }
+        ApiFailure { code: 409, reason: "AlreadyExists", message }
     }
 
-    pub(super) fn conflict(message: impl Into<String>) -> Failure {
-        Failure { code: 409, reason: "Conflict", message: message.into() }
+    pub(super) fn conflict(message: impl Into<String>) -> ApiFailure {
+        ApiFailure { code: 409, reason: "Conflict", message: message.into() }
     }
 
-    pub(super) fn bad_request(message: impl Into<String>) -> Failure {
-        Failure { code: 400, reason: "BadRequest", message: message.into() }
+    pub(super) fn bad_request(message: impl Into<String>) -> ApiFailure {
+        ApiFailure { code: 400, reason: "BadRequest", message: message.into() }
     }
 
-    pub(super) fn invalid(message: impl Into<String>) -> Failure {
-        Failure { code: 422, reason: "Invalid", message: message.into() }
+    pub(super) fn invalid(message: impl Into<String>) -> ApiFailure {
+        ApiFailure { code: 422, reason: "Invalid", message: message.into() }
     }
 
-    pub(super) fn method(method: &str) -> Failure {
+    pub(super) fn method(method: &str) -> ApiFailure {
         let message = format!("{method} is not allowed on this resource");
-        Failure { code: 405, reason: "MethodNotAllowed", message }
+        ApiFailure { code: 405, reason: "MethodNotAllowed", message }
     }
 
-    pub(super) fn media_type(given: &str) -> Failure {
+    pub(super) fn media_type(given: &str) -> ApiFailure {
         let message = format!("the body of the request was in an unknown format: {given:?}");
-        Failure { code: 415, reason: "UnsupportedMediaType", message }
+        ApiFailure { code: 415, reason: "UnsupportedMediaType", message }
     }
 
-    pub(super) fn expired(asked: u64, oldest: u64) -> Failure {
+    pub(super) fn expired(asked: u64, oldest: u64) -> ApiFailure {
         let message = format!("too old resource version: {asked} ({oldest})");
-        Failure { code: 410, reason: "Expired", message }
+        ApiFailure { code: 410, reason: "Expired", message }
     }
 
-    pub(super) fn unavailable() -> Failure {
+    pub(super) fn unavailable() -> ApiFailure {
         let message = "the lab's apiserver was told to fail".into();
-        Failure { code: 503, reason: "ServiceUnavailable", message }
+        ApiFailure { code: 503, reason: "ServiceUnavailable", message }
     }
 
     /// The `Status` object.
@@ -78,7 +82,7 @@ impl Failure {
     }
 }
 
-impl IntoResponse for Failure {
+impl IntoResponse for ApiFailure {
     fn into_response(self) -> Response {
         let code = StatusCode::from_u16(self.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         (code, Json(self.status())).into_response()

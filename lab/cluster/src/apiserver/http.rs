@@ -1,11 +1,11 @@
 //! Requests to answers.
 
 use super::{
-    Fault, discovery, events,
-    failure::Failure,
+    ApiserverFault, discovery, events,
+    failure::ApiFailure,
     request::{Query, Target, is_true},
-    store::{Kind, Store},
-    stream::{self, Shared, Wanted},
+    store::{ResourceKind, Store},
+    stream::{self, ApiserverShared, WatchRequest},
     table::{self, Include},
 };
 use axum::{
@@ -19,31 +19,31 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use std::time::Duration;
 
-pub(super) fn router(shared: Shared) -> Router {
+pub(super) fn router(shared: ApiserverShared) -> Router {
     Router::new().fallback(answer).with_state(shared)
 }
 
 async fn answer(
-    State(shared): State<Shared>,
+    State(shared): State<ApiserverShared>,
     method: Method,
     uri: Uri,
     headers: HeaderMap,
     body: Bytes,
 ) -> Response {
     match *shared.fault.borrow() {
-        Fault::Unavailable => return Failure::unavailable().into_response(),
-        Fault::Garbage => return (StatusCode::OK, "{\"kind\":").into_response(),
-        Fault::None | Fault::Expired => {}
+        ApiserverFault::Unavailable => return ApiFailure::unavailable().into_response(),
+        ApiserverFault::Garbage => return (StatusCode::OK, "{\"kind\":").into_response(),
+        ApiserverFault::None | ApiserverFault::Expired => {}
     }
     if let Some(known) = discovery::answer(uri.path()) {
         return Json(known).into_response();
     }
     let Some(target) = Target::parse(uri.path()) else {
-        return Failure::no_path(uri.path()).into_response();
+        return ApiFailure::no_path(uri.path()).into_response();
     };
     let query = match Parameters::<Query>::try_from_uri(&uri) {
         Ok(Parameters(query)) => query,
-        Err(error) => return Failure::bad_request(error.body_text()).into_response(),
+        Err(error) => return ApiFailure::bad_request(error.body_text()).into_response(),
     };
     let answered = match (&method, &target.name) {
         (&Method::GET, None) if is_true(query.watch.as_deref()) => {
@@ -57,12 +57,12 @@ async fn answer(
         (&Method::DELETE, Some(name)) if !target.status => {
             delete(&shared.store, &target, name, &query, &body)
         }
-        _ => Err(Failure::method(method.as_str())),
+        _ => Err(ApiFailure::method(method.as_str())),
     };
     answered.unwrap_or_else(IntoResponse::into_response)
 }
 
-type Answer = Result<Response, Failure>;
+type Answer = Result<Response, ApiFailure>;
 
 fn namespace(target: &Target) -> &str {
     target.namespace.as_deref().unwrap_or_default()
@@ -74,22 +74,22 @@ fn as_table(headers: &HeaderMap, query: &Query) -> Option<Include> {
     accept.contains("as=Table").then(|| Include::parse(query.include_object.as_deref()))
 }
 
-fn watch(shared: Shared, target: &Target, query: &Query, headers: &HeaderMap) -> Answer {
+fn watch(shared: ApiserverShared, target: &Target, query: &Query, headers: &HeaderMap) -> Answer {
     if target.newer {
-        return Err(Failure::method("WATCH")); // who watches Events asks core/v1
+        return Err(ApiFailure::method("WATCH")); // who watches Events asks core/v1
     }
     if is_true(query.send_initial_events.as_deref()) {
         // As a real one without the WatchList feature.
-        return Err(Failure::invalid(
+        return Err(ApiFailure::invalid(
             "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for watch unless the \
              WatchList feature gate is enabled",
         ));
     }
     let version = query.version()?;
-    if *shared.fault.borrow() == Fault::Expired {
-        return Err(Failure::expired(version.unwrap_or_default(), u64::MAX));
+    if *shared.fault.borrow() == ApiserverFault::Expired {
+        return Err(ApiFailure::expired(version.unwrap_or_default(), u64::MAX));
     }
-    let wanted = Wanted {
+    let wanted = WatchRequest {
         kind: target.kind,
         selector: query.selector(target)?,
         version,
@@ -140,7 +140,7 @@ fn get(store: &Store, target: &Target, name: &str, query: &Query, headers: &Head
 fn create(store: &Store, target: &Target, headers: &HeaderMap, body: &[u8]) -> Answer {
     content_type(headers, &["application/json"])?;
     let Some(namespace) = &target.namespace else {
-        return Err(Failure::method("POST"));
+        return Err(ApiFailure::method("POST"));
     };
     let mut object = parse(body)?;
     if target.newer {
@@ -179,7 +179,7 @@ fn delete(store: &Store, target: &Target, name: &str, query: &Query, body: &[u8]
     let left = store.delete(target.kind, namespace(target), name, &options)?;
     // Pods come back as objects, whatever happened to them (`ReturnDeletedObject`).
     let gone = || store.get(target.kind, namespace(target), name).is_err();
-    Ok(Json(if target.kind != Kind::Pod && gone() {
+    Ok(Json(if target.kind != ResourceKind::Pod && gone() {
         json!({
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
             "details": {
@@ -193,7 +193,7 @@ fn delete(store: &Store, target: &Target, name: &str, query: &Query, body: &[u8]
 }
 
 /// Takes over what came in the form of the request's API.
-fn take(target: &Target, object: &mut Value, mut new: Value) -> Result<(), Failure> {
+fn take(target: &Target, object: &mut Value, mut new: Value) -> Result<(), ApiFailure> {
     if target.newer {
         new = events::to_core(new);
         events::check_change(object, &new)?;
@@ -203,11 +203,11 @@ fn take(target: &Target, object: &mut Value, mut new: Value) -> Result<(), Failu
 
 /// Takes over what a client may change: everything but the status, or the status alone, and never
 /// what the apiserver itself keeps in the metadata.
-fn change(object: &mut Value, mut new: Value, status: bool) -> Result<(), Failure> {
+fn change(object: &mut Value, mut new: Value, status: bool) -> Result<(), ApiFailure> {
     for field in ["uid", "resourceVersion"] {
         let (given, known) = (&new["metadata"][field], &object["metadata"][field]);
         if given.as_str().is_some_and(|text| !text.is_empty()) && given != known {
-            return Err(Failure::conflict(format!(
+            return Err(ApiFailure::conflict(format!(
                 "the object has been modified: {field} is {known}, not {given}; \
                  please apply your changes to the latest version and try again"
             )));
@@ -265,21 +265,21 @@ fn merge(target: &mut Value, patch: &Value) {
     }
 }
 
-fn content_type(headers: &HeaderMap, known: &[&str]) -> Result<(), Failure> {
+fn content_type(headers: &HeaderMap, known: &[&str]) -> Result<(), ApiFailure> {
     let given = headers
         .get(header::CONTENT_TYPE)
         .map_or("application/json", |value| value.to_str().unwrap_or_default());
     let essence = given.split(';').next().unwrap_or_default().trim();
-    if known.contains(&essence) { Ok(()) } else { Err(Failure::media_type(given)) }
+    if known.contains(&essence) { Ok(()) } else { Err(ApiFailure::media_type(given)) }
 }
 
-fn parse(body: &[u8]) -> Result<Value, Failure> {
+fn parse(body: &[u8]) -> Result<Value, ApiFailure> {
     let value: Value =
-        serde_json::from_slice(body).map_err(|error| Failure::bad_request(error.to_string()))?;
+        serde_json::from_slice(body).map_err(|error| ApiFailure::bad_request(error.to_string()))?;
     if value.is_object() && (value["metadata"].is_object() || value["metadata"].is_null()) {
         Ok(value)
     } else {
-        Err(Failure::bad_request("the body is no object with metadata"))
+        Err(ApiFailure::bad_request("the body is no object with metadata"))
     }
 }
 

@@ -5,7 +5,7 @@
 //! authentication, everything in memory.
 //!
 //! ```text
-//! let apiserver = Apiserver::start(Options::default()).await?;
+//! let apiserver = Apiserver::start(ApiserverOptions::default()).await?;
 //! apiserver.write_kubeconfig(&path)?;                     // for the agent and for kubectl
 //! let store = apiserver.store();                          // in-process, synchronous, cheap to clone
 //! store.create_pod(&pod)?;                                // gets uid, versions, defaults
@@ -13,7 +13,7 @@
 //! store.patch_status("default", "web", Some(&uid), |status| status.phase = Some("Running".into()))?;
 //!
 //! let mut wake = store.subscribe();                       // an in-process watch
-//! let (mut seen, pods) = store.list(Kind::Pod);
+//! let (mut seen, pods) = store.list(ResourceKind::Pod);
 //! while wake.changed().await.is_ok() {
 //!     for change in store.changes_since(seen)? {          // 410: list again
 //!         seen = change.version;
@@ -35,9 +35,9 @@ mod stream;
 mod table;
 mod traffic;
 
-pub use failure::Failure;
-pub use store::{CONFIG_MIRROR, Change, ChangeType, DeleteOptions, Kind, PodObject, Store};
-pub use traffic::Traffic;
+pub use failure::ApiFailure;
+pub use store::{CONFIG_MIRROR, Change, ChangeType, DeleteOptions, PodObject, ResourceKind, Store};
+pub use traffic::ApiTraffic;
 
 use anyhow::{Context, Result};
 use axum::middleware;
@@ -52,22 +52,22 @@ use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
 
 /// How to start it.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct ApiserverOptions {
     /// How many changes watches can go back before they get 410.
     pub history: usize,
     /// How often a watch that allows them gets a bookmark.
     pub bookmark_every: Duration,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options { history: 4096, bookmark_every: Duration::from_secs(10) }
+impl Default for ApiserverOptions {
+    fn default() -> ApiserverOptions {
+        ApiserverOptions { history: 4096, bookmark_every: Duration::from_secs(10) }
     }
 }
 
 /// How it is to fail, on request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Fault {
+pub enum ApiserverFault {
     /// It does not.
     #[default]
     None,
@@ -84,26 +84,23 @@ pub enum Fault {
 pub struct Apiserver {
     address: SocketAddr,
     store: Store,
-    fault: watch::Sender<Fault>,
+    fault: watch::Sender<ApiserverFault>,
     traffic: traffic::Counter,
     server: JoinHandle<()>,
 }
 
 impl Apiserver {
     /// Starts it on a free port of loopback, with the namespace `default`.
-    ///
-    /// # Errors
-    /// No port can be had.
-    pub async fn start(options: Options) -> Result<Apiserver> {
+    pub async fn start(options: ApiserverOptions) -> Result<Apiserver> {
         let store = Store::new(options.history);
         let default = json!({ "metadata": { "name": "default" }, "status": { "phase": "Active" } });
-        store.create(Kind::Namespace, "", default)?;
+        store.create(ResourceKind::Namespace, "", default)?;
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
             .await
             .context("the lab's apiserver finds no port on 127.0.0.1")?;
         let address = listener.local_addr()?;
-        let fault = watch::Sender::new(Fault::None);
-        let router = http::router(stream::Shared {
+        let fault = watch::Sender::new(ApiserverFault::None);
+        let router = http::router(stream::ApiserverShared {
             store: store.clone(),
             fault: fault.subscribe(),
             bookmark_every: options.bookmark_every,
@@ -124,10 +121,6 @@ impl Apiserver {
         format!("http://{}", self.address)
     }
 
-    /// Writes a kubeconfig for it.
-    ///
-    /// # Errors
-    /// The file cannot be written.
     pub fn write_kubeconfig(&self, path: &Path) -> Result<()> {
         write_kubeconfig(&self.url(), path)
     }
@@ -138,12 +131,12 @@ impl Apiserver {
     }
 
     /// What was asked of it over HTTP, and answered, since the start.
-    pub fn traffic(&self) -> Traffic {
+    pub fn traffic(&self) -> ApiTraffic {
         self.traffic.read()
     }
 
     /// How it fails, now and later.
-    pub fn fault(&self) -> watch::Receiver<Fault> {
+    pub fn fault(&self) -> watch::Receiver<ApiserverFault> {
         self.fault.subscribe()
     }
 
@@ -153,15 +146,12 @@ impl Apiserver {
     }
 
     /// Makes it fail from now on, or no longer.
-    pub fn set_fault(&self, fault: Fault) {
+    pub fn set_fault(&self, fault: ApiserverFault) {
         self.fault.send_replace(fault);
     }
 }
 
 /// Writes a kubeconfig for whoever answers at this URL.
-///
-/// # Errors
-/// The file cannot be written.
 pub fn write_kubeconfig(url: &str, path: &Path) -> Result<()> {
     let config = json!({
         "apiVersion": "v1",

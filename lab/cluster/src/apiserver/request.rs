@@ -2,9 +2,9 @@
 
 use super::{
     events,
-    failure::Failure,
+    failure::ApiFailure,
     selector::Selector,
-    store::{DeleteOptions, Kind},
+    store::{DeleteOptions, ResourceKind},
 };
 use serde::Deserialize;
 use serde_json::Value;
@@ -12,7 +12,7 @@ use serde_json::Value;
 /// A path below /api/v1, or below /apis/events.k8s.io/v1.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Target {
-    pub(super) kind: Kind,
+    pub(super) kind: ResourceKind,
     /// `None`: all namespaces. Empty for what lives in none.
     pub(super) namespace: Option<String>,
     pub(super) name: Option<String>,
@@ -44,8 +44,8 @@ impl Target {
             [resource, name, "status"] => (resource, Some((*name).to_owned()), true),
             _ => return None,
         };
-        let kind = Kind::ALL.into_iter().find(|kind| kind.resource() == *resource)?;
-        if newer && (kind != Kind::Event || status) {
+        let kind = ResourceKind::ALL.into_iter().find(|kind| kind.resource() == *resource)?;
+        if newer && (kind != ResourceKind::Event || status) {
             return None;
         }
         match (kind.is_namespaced(), &namespace) {
@@ -86,7 +86,7 @@ pub(super) struct Query {
 }
 
 impl Query {
-    pub(super) fn selector(&self, target: &Target) -> Result<Selector, Failure> {
+    pub(super) fn selector(&self, target: &Target) -> Result<Selector, ApiFailure> {
         Selector::parse(
             self.field_selector.as_deref(),
             self.label_selector.as_deref(),
@@ -95,26 +95,29 @@ impl Query {
     }
 
     /// The version to watch from; `None`: from whatever there is now.
-    pub(super) fn version(&self) -> Result<Option<u64>, Failure> {
+    pub(super) fn version(&self) -> Result<Option<u64>, ApiFailure> {
         match self.resource_version.as_deref() {
             None | Some("" | "0") => Ok(None),
             Some(text) => text.parse().map(Some).map_err(|_| {
-                Failure::bad_request(format!("Invalid value: {text:?}: invalid resource version"))
+                ApiFailure::bad_request(format!(
+                    "Invalid value: {text:?}: invalid resource version"
+                ))
             }),
         }
     }
 
     /// The options of a delete: the body's, and failing those the query's.
-    pub(super) fn delete_options(&self, body: &[u8]) -> Result<DeleteOptions, Failure> {
+    pub(super) fn delete_options(&self, body: &[u8]) -> Result<DeleteOptions, ApiFailure> {
         let body: Value = if body.is_empty() {
             Value::Null
         } else {
-            serde_json::from_slice(body).map_err(|error| Failure::bad_request(error.to_string()))?
+            serde_json::from_slice(body)
+                .map_err(|error| ApiFailure::bad_request(error.to_string()))?
         };
         let grace = match &body["gracePeriodSeconds"] {
             Value::Null => self.grace_period_seconds,
             value => Some(value.as_i64().ok_or_else(|| {
-                Failure::bad_request(format!("gracePeriodSeconds is no whole number: {value}"))
+                ApiFailure::bad_request(format!("gracePeriodSeconds is no whole number: {value}"))
             })?),
         };
         let wanted = |field: &str| body["preconditions"][field].as_str().map(String::from);
@@ -138,13 +141,16 @@ mod tests {
             Some(Target { kind, namespace, name, status, newer: false })
         };
         for (path, target) in [
-            ("/api/v1/pods", at(Kind::Pod, None, None, false)),
-            ("/api/v1/namespaces/a/pods", at(Kind::Pod, Some("a"), None, false)),
-            ("/api/v1/namespaces/a/pods/web", at(Kind::Pod, Some("a"), Some("web"), false)),
-            ("/api/v1/namespaces/a/pods/web/status", at(Kind::Pod, Some("a"), Some("web"), true)),
-            ("/api/v1/namespaces", at(Kind::Namespace, Some(""), None, false)),
-            ("/api/v1/namespaces/a", at(Kind::Namespace, Some(""), Some("a"), false)),
-            ("/api/v1/nodes/n", at(Kind::Node, Some(""), Some("n"), false)),
+            ("/api/v1/pods", at(ResourceKind::Pod, None, None, false)),
+            ("/api/v1/namespaces/a/pods", at(ResourceKind::Pod, Some("a"), None, false)),
+            ("/api/v1/namespaces/a/pods/web", at(ResourceKind::Pod, Some("a"), Some("web"), false)),
+            (
+                "/api/v1/namespaces/a/pods/web/status",
+                at(ResourceKind::Pod, Some("a"), Some("web"), true),
+            ),
+            ("/api/v1/namespaces", at(ResourceKind::Namespace, Some(""), None, false)),
+            ("/api/v1/namespaces/a", at(ResourceKind::Namespace, Some(""), Some("a"), false)),
+            ("/api/v1/nodes/n", at(ResourceKind::Node, Some(""), Some("n"), false)),
             ("/api/v1/namespaces/a/nodes", None),
             ("/api/v1/pods/web", None),
             ("/api/v1/namespaces/a/pods/web/log", None),
@@ -154,7 +160,7 @@ mod tests {
             assert_eq!(Target::parse(path), target, "{path}");
         }
         let newer = "/apis/events.k8s.io/v1/namespaces/a/events/e";
-        let event = at(Kind::Event, Some("a"), Some("e"), false);
+        let event = at(ResourceKind::Event, Some("a"), Some("e"), false);
         assert_eq!(Target::parse(newer), event.map(|target| Target { newer: true, ..target }));
         assert_eq!(Target::parse("/apis/events.k8s.io/v1/namespaces/a/pods"), None);
     }

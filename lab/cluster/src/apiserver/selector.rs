@@ -1,6 +1,6 @@
 //! Field and label selectors: equality only, which is what kubelets, kubectl and kube-rs send.
 
-use super::failure::Failure;
+use super::failure::ApiFailure;
 use serde_json::Value;
 
 /// Which objects a request is about.
@@ -12,11 +12,11 @@ pub(super) struct Selector {
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Term {
     path: Vec<String>,
-    wanted: Wanted,
+    wanted: Requirement,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum Wanted {
+enum Requirement {
     Is(String),
     IsNot(String),
     Exists,
@@ -30,31 +30,31 @@ impl Selector {
         fields: Option<&str>,
         labels: Option<&str>,
         namespace: Option<&str>,
-    ) -> Result<Selector, Failure> {
+    ) -> Result<Selector, ApiFailure> {
         let mut terms = Vec::new();
         for text in split(fields) {
             let (path, wanted) = comparison(text).ok_or_else(|| {
-                Failure::bad_request(format!("unable to parse the field selector {text:?}"))
+                ApiFailure::bad_request(format!("unable to parse the field selector {text:?}"))
             })?;
             terms.push(Term { path: path.split('.').map(String::from).collect(), wanted });
         }
         for text in split(labels) {
             if text.contains(['(', ' ']) {
-                return Err(Failure::bad_request(format!(
+                return Err(ApiFailure::bad_request(format!(
                     "the lab's apiserver knows no sets in label selectors: {text:?}"
                 )));
             }
             let (label, wanted) =
                 comparison(text).unwrap_or_else(|| match text.strip_prefix('!') {
-                    Some(label) => (label, Wanted::Lacks),
-                    None => (text, Wanted::Exists),
+                    Some(label) => (label, Requirement::Lacks),
+                    None => (text, Requirement::Exists),
                 });
             let path = ["metadata", "labels", label].map(String::from).to_vec();
             terms.push(Term { path, wanted });
         }
         if let Some(namespace) = namespace {
             let path = ["metadata", "namespace"].map(String::from).to_vec();
-            terms.push(Term { path, wanted: Wanted::Is(namespace.into()) });
+            terms.push(Term { path, wanted: Requirement::Is(namespace.into()) });
         }
         Ok(Selector { terms })
     }
@@ -67,10 +67,10 @@ impl Selector {
             }
             // An absent field is an empty one.
             match &term.wanted {
-                Wanted::Is(text) => value.as_str().unwrap_or_default() == text,
-                Wanted::IsNot(text) => value.as_str().unwrap_or_default() != text,
-                Wanted::Exists => !value.is_null(),
-                Wanted::Lacks => value.is_null(),
+                Requirement::Is(text) => value.as_str().unwrap_or_default() == text,
+                Requirement::IsNot(text) => value.as_str().unwrap_or_default() != text,
+                Requirement::Exists => !value.is_null(),
+                Requirement::Lacks => value.is_null(),
             }
         })
     }
@@ -80,12 +80,12 @@ fn split(selector: Option<&str>) -> impl Iterator<Item = &str> {
     selector.into_iter().flat_map(|text| text.split(',')).map(str::trim).filter(|t| !t.is_empty())
 }
 
-fn comparison(text: &str) -> Option<(&str, Wanted)> {
+fn comparison(text: &str) -> Option<(&str, Requirement)> {
     if let Some((path, value)) = text.split_once("!=") {
-        return Some((path, Wanted::IsNot(value.into())));
+        return Some((path, Requirement::IsNot(value.into())));
     }
     let (path, value) = text.split_once("==").or_else(|| text.split_once('='))?;
-    Some((path, Wanted::Is(value.into())))
+    Some((path, Requirement::Is(value.into())))
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use super::{
     deletion::{self, Effect},
-    failure::Failure,
+    failure::ApiFailure,
     selector::Selector,
 };
 use coroner_workload::page::boot_now;
@@ -23,44 +23,42 @@ pub const CONFIG_MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// What the apiserver keeps.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Kind {
-    /// `namespaces`
+pub enum ResourceKind {
     Namespace,
-    /// `nodes`
     Node,
     /// `pods`
     Pod,
-    /// `events`
     Event,
 }
 
-impl Kind {
+impl ResourceKind {
     /// All of them.
-    pub const ALL: [Kind; 4] = [Kind::Namespace, Kind::Node, Kind::Pod, Kind::Event];
+    pub const ALL: [ResourceKind; 4] =
+        [ResourceKind::Namespace, ResourceKind::Node, ResourceKind::Pod, ResourceKind::Event];
 
     /// The plural of the path.
     pub fn resource(self) -> &'static str {
         match self {
-            Kind::Namespace => "namespaces",
-            Kind::Node => "nodes",
-            Kind::Pod => "pods",
-            Kind::Event => "events",
+            ResourceKind::Namespace => "namespaces",
+            ResourceKind::Node => "nodes",
+            ResourceKind::Pod => "pods",
+            ResourceKind::Event => "events",
         }
     }
 
     /// The object's `kind`.
     pub fn name(self) -> &'static str {
         match self {
-            Kind::Namespace => "Namespace",
-            Kind::Node => "Node",
-            Kind::Pod => "Pod",
-            Kind::Event => "Event",
+            ResourceKind::Namespace => "Namespace",
+            ResourceKind::Node => "Node",
+            ResourceKind::Pod => "Pod",
+            ResourceKind::Event => "Event",
         }
     }
 
     /// Whether it lives in a namespace.
     pub fn is_namespaced(self) -> bool {
-        matches!(self, Kind::Pod | Kind::Event)
+        matches!(self, ResourceKind::Pod | ResourceKind::Event)
     }
 }
 
@@ -86,13 +84,11 @@ impl ChangeType {
     }
 }
 
-/// One change.
 #[derive(Clone, Debug)]
 pub struct Change {
     /// The resource version that it made.
     pub version: u64,
-    /// Of what.
-    pub kind: Kind,
+    pub kind: ResourceKind,
     /// What happened.
     pub change: ChangeType,
     /// The object after it; of a deleted one the last state.
@@ -133,7 +129,7 @@ pub struct Store {
     version: watch::Sender<u64>,
 }
 
-type Key = (Kind, String, String);
+type Key = (ResourceKind, String, String);
 
 #[derive(Debug)]
 struct Inner {
@@ -173,15 +169,17 @@ impl Store {
 
     /// Creates an object and gives it what the apiserver gives: uid, version, times, and to a pod
     /// the defaults that matter here.
-    ///
-    /// # Errors
-    /// 409 if it exists, 422 without a name.
-    pub fn create(&self, kind: Kind, namespace: &str, object: Value) -> Result<Value, Failure> {
+    pub fn create(
+        &self,
+        kind: ResourceKind,
+        namespace: &str,
+        object: Value,
+    ) -> Result<Value, ApiFailure> {
         let mut object = complete(kind, namespace, object)?;
         let mut inner = self.lock();
         let key = key(kind, &object);
         if inner.objects.contains_key(&key) {
-            return Err(Failure::exists(kind.resource(), &key.2));
+            return Err(ApiFailure::exists(kind.resource(), &key.2));
         }
         let made = inner.put(kind, ChangeType::Added, &mut object, None);
         self.publish(inner);
@@ -189,31 +187,30 @@ impl Store {
     }
 
     /// One object.
-    ///
-    /// # Errors
-    /// 404.
-    pub fn get(&self, kind: Kind, namespace: &str, name: &str) -> Result<Arc<Value>, Failure> {
+    pub fn get(
+        &self,
+        kind: ResourceKind,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Arc<Value>, ApiFailure> {
         self.lock().find(kind, namespace, name)
     }
 
     /// The version of now, and all objects of a kind in all namespaces.
-    pub fn list(&self, kind: Kind) -> (u64, Vec<Arc<Value>>) {
+    pub fn list(&self, kind: ResourceKind) -> (u64, Vec<Arc<Value>>) {
         let inner = self.lock();
         let of_kind = inner.objects.iter().filter(|((other, ..), _)| *other == kind);
         (inner.version, of_kind.map(|(_, object)| Arc::clone(object)).collect())
     }
 
     /// Changes an object. One without finalizers whose deletion waited for them goes.
-    ///
-    /// # Errors
-    /// 404, or what `change` says.
     pub fn update(
         &self,
-        kind: Kind,
+        kind: ResourceKind,
         namespace: &str,
         name: &str,
-        change: impl FnOnce(&mut Value) -> Result<(), Failure>,
-    ) -> Result<Value, Failure> {
+        change: impl FnOnce(&mut Value) -> Result<(), ApiFailure>,
+    ) -> Result<Value, ApiFailure> {
         let mut inner = self.lock();
         let old = inner.find(kind, namespace, name)?;
         let mut new = Value::clone(&old);
@@ -234,16 +231,13 @@ impl Store {
     }
 
     /// Deletes an object as the real apiserver would; gives what is left of it.
-    ///
-    /// # Errors
-    /// 404, or 409 if a precondition is not met.
     pub fn delete(
         &self,
-        kind: Kind,
+        kind: ResourceKind,
         namespace: &str,
         name: &str,
         options: &DeleteOptions,
-    ) -> Result<Value, Failure> {
+    ) -> Result<Value, ApiFailure> {
         let mut inner = self.lock();
         let old = inner.find(kind, namespace, name)?;
         for (field, wanted) in
@@ -251,14 +245,14 @@ impl Store {
         {
             let found = old["metadata"][field].as_str().unwrap_or_default();
             if let Some(wanted) = wanted.as_ref().filter(|wanted| *wanted != found) {
-                return Err(Failure::conflict(format!(
+                return Err(ApiFailure::conflict(format!(
                     "Precondition failed: {field} in precondition: {wanted}, in object: {found}"
                 )));
             }
         }
         let now = Timestamp::now();
         let mut new = Value::clone(&old);
-        let effect = if kind == Kind::Pod {
+        let effect = if kind == ResourceKind::Pod {
             deletion::of_pod(&mut new, options.grace, now)
         } else if deletion::is_kept(&old) && old["metadata"]["deletionTimestamp"].is_null() {
             deletion::mark(&mut new, now, 0);
@@ -279,13 +273,10 @@ impl Store {
     }
 
     /// Changes after a version, oldest first, and a receiver that wakes when there are more.
-    ///
-    /// # Errors
-    /// 410 if some of them are forgotten: list again.
-    pub fn changes_since(&self, version: u64) -> Result<Vec<Change>, Failure> {
+    pub fn changes_since(&self, version: u64) -> Result<Vec<Change>, ApiFailure> {
         let inner = self.lock();
         if version < inner.forgotten {
-            return Err(Failure::expired(version, inner.forgotten));
+            return Err(ApiFailure::expired(version, inner.forgotten));
         }
         Ok(inner.history.iter().filter(|change| change.version > version).cloned().collect())
     }
@@ -327,57 +318,39 @@ impl Store {
 /// What the kubelet and the scenarios use, typed.
 impl Store {
     /// Creates a pod in its namespace, or in `default`.
-    ///
-    /// # Errors
-    /// As [`Store::create`].
-    pub fn create_pod(&self, pod: &Pod) -> Result<Pod, Failure> {
+    pub fn create_pod(&self, pod: &Pod) -> Result<Pod, ApiFailure> {
         let namespace = pod.metadata.namespace.as_deref().unwrap_or("default");
-        typed(&self.create(Kind::Pod, namespace, untyped(pod)?)?)
+        typed(&self.create(ResourceKind::Pod, namespace, untyped(pod)?)?)
     }
 
-    /// Creates a node.
-    ///
-    /// # Errors
-    /// As [`Store::create`].
-    pub fn create_node(&self, node: &Node) -> Result<Node, Failure> {
-        typed(&self.create(Kind::Node, "", untyped(node)?)?)
+    pub fn create_node(&self, node: &Node) -> Result<Node, ApiFailure> {
+        typed(&self.create(ResourceKind::Node, "", untyped(node)?)?)
     }
 
-    /// One pod.
-    ///
-    /// # Errors
-    /// 404.
-    pub fn get_pod(&self, namespace: &str, name: &str) -> Result<Pod, Failure> {
-        typed(self.get(Kind::Pod, namespace, name)?.as_ref())
+    pub fn get_pod(&self, namespace: &str, name: &str) -> Result<Pod, ApiFailure> {
+        typed(self.get(ResourceKind::Pod, namespace, name)?.as_ref())
     }
 
-    /// Deletes a pod.
-    ///
-    /// # Errors
-    /// As [`Store::delete`].
     pub fn delete_pod(
         &self,
         namespace: &str,
         name: &str,
         options: &DeleteOptions,
-    ) -> Result<Pod, Failure> {
-        typed(&self.delete(Kind::Pod, namespace, name, options)?)
+    ) -> Result<Pod, ApiFailure> {
+        typed(&self.delete(ResourceKind::Pod, namespace, name, options)?)
     }
 
     /// Changes a pod's status, and nothing else of it.
-    ///
-    /// # Errors
-    /// 404; 409 if `uid` is given and another pod has that name now.
     pub fn patch_status(
         &self,
         namespace: &str,
         name: &str,
         uid: Option<&str>,
         change: impl FnOnce(&mut k8s_openapi::api::core::v1::PodStatus),
-    ) -> Result<Pod, Failure> {
-        let changed = self.update(Kind::Pod, namespace, name, |object| {
+    ) -> Result<Pod, ApiFailure> {
+        let changed = self.update(ResourceKind::Pod, namespace, name, |object| {
             if uid.is_some_and(|uid| object["metadata"]["uid"] != uid) {
-                return Err(Failure::conflict(format!("pod {name:?} has another uid now")));
+                return Err(ApiFailure::conflict(format!("pod {name:?} has another uid now")));
             }
             let mut status = typed::<Pod>(object)?.status.unwrap_or_default();
             change(&mut status);
@@ -389,16 +362,21 @@ impl Store {
 }
 
 impl Inner {
-    fn find(&self, kind: Kind, namespace: &str, name: &str) -> Result<Arc<Value>, Failure> {
+    fn find(
+        &self,
+        kind: ResourceKind,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Arc<Value>, ApiFailure> {
         let key = (kind, namespace.to_owned(), name.to_owned());
         let found = self.objects.get(&key).cloned();
-        found.ok_or_else(|| Failure::not_found(kind.resource(), name))
+        found.ok_or_else(|| ApiFailure::not_found(kind.resource(), name))
     }
 
     /// Makes the next version out of an object.
     fn put(
         &mut self,
-        kind: Kind,
+        kind: ResourceKind,
         change: ChangeType,
         object: &mut Value,
         previous: Option<Arc<Value>>,
@@ -407,7 +385,7 @@ impl Inner {
         object["metadata"]["resourceVersion"] = json!(self.version.to_string());
         let stored = Arc::new(object.clone());
         let key = key(kind, object);
-        if kind == Kind::Pod {
+        if kind == ResourceKind::Pod {
             self.note_pod(change, object);
         }
         match change {
@@ -451,14 +429,14 @@ impl Inner {
     }
 }
 
-fn key(kind: Kind, object: &Value) -> Key {
+fn key(kind: ResourceKind, object: &Value) -> Key {
     let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
     (kind, text("namespace"), text("name"))
 }
 
-fn complete(kind: Kind, namespace: &str, mut object: Value) -> Result<Value, Failure> {
+fn complete(kind: ResourceKind, namespace: &str, mut object: Value) -> Result<Value, ApiFailure> {
     if !object.is_object() || !(object["metadata"].is_object() || object["metadata"].is_null()) {
-        return Err(Failure::bad_request("the body is no object with metadata"));
+        return Err(ApiFailure::bad_request("the body is no object with metadata"));
     }
     validate(kind, &object)?;
     let uid = uuid::Uuid::new_v4().to_string();
@@ -466,13 +444,15 @@ fn complete(kind: Kind, namespace: &str, mut object: Value) -> Result<Value, Fai
     if metadata["name"].as_str().is_none_or(str::is_empty) {
         let Some(prefix) = metadata["generateName"].as_str().filter(|prefix| !prefix.is_empty())
         else {
-            return Err(Failure::invalid("metadata.name: Required value"));
+            return Err(ApiFailure::invalid("metadata.name: Required value"));
         };
         metadata["name"] = json!(format!("{prefix}{}", &uid[..5]));
     }
     if kind.is_namespaced() {
         if metadata["namespace"].as_str().is_some_and(|given| given != namespace) {
-            return Err(Failure::bad_request("the namespace of the object is not the request's"));
+            return Err(ApiFailure::bad_request(
+                "the namespace of the object is not the request's",
+            ));
         }
         metadata["namespace"] = json!(namespace);
     }
@@ -480,7 +460,7 @@ fn complete(kind: Kind, namespace: &str, mut object: Value) -> Result<Value, Fai
     metadata["creationTimestamp"] = json!(deletion::seconds(Timestamp::now()));
     object["kind"] = json!(kind.name());
     object["apiVersion"] = json!("v1");
-    if kind == Kind::Pod {
+    if kind == ResourceKind::Pod {
         object["metadata"]["generation"] = json!(1);
         for (field, value) in [
             ("terminationGracePeriodSeconds", json!(30)),
@@ -500,12 +480,12 @@ fn complete(kind: Kind, namespace: &str, mut object: Value) -> Result<Value, Fai
 }
 
 /// Fields of the wrong type are refused, as by the real one; unknown ones are kept.
-fn validate(kind: Kind, object: &Value) -> Result<(), Failure> {
+fn validate(kind: ResourceKind, object: &Value) -> Result<(), ApiFailure> {
     match kind {
-        Kind::Namespace => typed::<Namespace>(object).map(drop),
-        Kind::Node => typed::<Node>(object).map(drop),
-        Kind::Pod => typed::<Pod>(object).map(drop),
-        Kind::Event => typed::<EventFields>(object).map(drop),
+        ResourceKind::Namespace => typed::<Namespace>(object).map(drop),
+        ResourceKind::Node => typed::<Node>(object).map(drop),
+        ResourceKind::Pod => typed::<Pod>(object).map(drop),
+        ResourceKind::Event => typed::<EventFields>(object).map(drop),
     }
 }
 
@@ -518,10 +498,10 @@ struct EventFields {
     _about: ObjectReference,
 }
 
-fn typed<T: serde::de::DeserializeOwned>(object: &Value) -> Result<T, Failure> {
-    T::deserialize(object).map_err(|error| Failure::bad_request(error.to_string()))
+fn typed<T: serde::de::DeserializeOwned>(object: &Value) -> Result<T, ApiFailure> {
+    T::deserialize(object).map_err(|error| ApiFailure::bad_request(error.to_string()))
 }
 
-fn untyped(object: &impl serde::Serialize) -> Result<Value, Failure> {
-    serde_json::to_value(object).map_err(|error| Failure::bad_request(error.to_string()))
+fn untyped(object: &impl serde::Serialize) -> Result<Value, ApiFailure> {
+    serde_json::to_value(object).map_err(|error| ApiFailure::bad_request(error.to_string()))
 }

@@ -1,10 +1,10 @@
 //! Watches: lines of JSON, from the history first and then as things happen.
 
 use super::{
-    Fault,
-    failure::Failure,
+    ApiserverFault,
+    failure::ApiFailure,
     selector::Selector,
-    store::{ChangeType, Kind, Store},
+    store::{ChangeType, ResourceKind, Store},
     table::{self, Include},
 };
 use futures::{Stream, stream};
@@ -18,16 +18,16 @@ use tokio::{
 
 /// What every request needs.
 #[derive(Clone, Debug)]
-pub(super) struct Shared {
+pub(super) struct ApiserverShared {
     pub(super) store: Store,
-    pub(super) fault: watch::Receiver<Fault>,
+    pub(super) fault: watch::Receiver<ApiserverFault>,
     pub(super) bookmark_every: Duration,
 }
 
 /// What a watch asks for.
 #[derive(Clone, Debug)]
-pub(super) struct Wanted {
-    pub(super) kind: Kind,
+pub(super) struct WatchRequest {
+    pub(super) kind: ResourceKind,
     pub(super) selector: Selector,
     /// `None`: what there is now, then changes.
     pub(super) version: Option<u64>,
@@ -39,13 +39,13 @@ pub(super) struct Wanted {
 
 /// One watch under way.
 struct Watching {
-    shared: Shared,
-    wanted: Wanted,
+    shared: ApiserverShared,
+    wanted: WatchRequest,
     /// All up to this version has been told.
     version: u64,
     ready: VecDeque<Value>,
     wake: watch::Receiver<u64>,
-    fault: watch::Receiver<Fault>,
+    fault: watch::Receiver<ApiserverFault>,
     bookmark: Interval,
     deadline: Option<Instant>,
     /// Tell what is ready, then end.
@@ -53,13 +53,10 @@ struct Watching {
 }
 
 /// Begins a watch.
-///
-/// # Errors
-/// 410 if the version is forgotten.
 pub(super) fn watch(
-    shared: Shared,
-    wanted: Wanted,
-) -> Result<impl Stream<Item = Result<String, Infallible>> + Send, Failure> {
+    shared: ApiserverShared,
+    wanted: WatchRequest,
+) -> Result<impl Stream<Item = Result<String, Infallible>> + Send, ApiFailure> {
     let wake = shared.store.subscribe();
     let fault = shared.fault.clone();
     let mut ready = VecDeque::new();
@@ -108,10 +105,10 @@ impl Watching {
                 changed = self.fault.changed() => {
                     let fault = *self.fault.borrow_and_update();
                     match fault {
-                        Fault::None => self.over = changed.is_err(),
-                        Fault::Unavailable => self.over = true,
-                        Fault::Expired => self.fail(&Failure::expired(self.version, u64::MAX)),
-                        Fault::Garbage => {
+                        ApiserverFault::None => self.over = changed.is_err(),
+                        ApiserverFault::Unavailable => self.over = true,
+                        ApiserverFault::Expired => self.fail(&ApiFailure::expired(self.version, u64::MAX)),
+                        ApiserverFault::Garbage => {
                             self.over = true;
                             return Some("{\"type\":\"GARBAGE\",\"object\":[}\n".into());
                         }
@@ -150,13 +147,13 @@ impl Watching {
         }
     }
 
-    fn fail(&mut self, failure: &Failure) {
+    fn fail(&mut self, failure: &ApiFailure) {
         self.over = true;
         self.ready.push_back(json!({ "type": "ERROR", "object": failure.status() }));
     }
 }
 
-fn line(wanted: &Wanted, change: ChangeType, object: &Arc<Value>) -> Value {
+fn line(wanted: &WatchRequest, change: ChangeType, object: &Arc<Value>) -> Value {
     let object = match wanted.table {
         None => Value::clone(object),
         Some(include) => {

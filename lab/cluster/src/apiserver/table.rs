@@ -1,6 +1,6 @@
 //! Objects as the table that `kubectl get` prints (pkg/printers/internalversion/printers.go).
 
-use super::store::Kind;
+use super::store::ResourceKind;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -24,28 +24,30 @@ impl Include {
 
 /// A `Table` of objects of one kind.
 pub(super) fn of(
-    kind: Kind,
+    kind: ResourceKind,
     objects: &[&Value],
     version: &str,
     include: Include,
     now: Timestamp,
 ) -> Value {
     let columns: &[(&str, &str)] = match kind {
-        Kind::Pod => &[
+        ResourceKind::Pod => &[
             ("Name", "string"),
             ("Ready", "string"),
             ("Status", "string"),
             ("Restarts", "integer"),
             ("Age", "string"),
         ],
-        Kind::Event => &[
+        ResourceKind::Event => &[
             ("Last Seen", "string"),
             ("Type", "string"),
             ("Reason", "string"),
             ("Object", "string"),
             ("Message", "string"),
         ],
-        Kind::Node | Kind::Namespace => &[("Name", "name"), ("Status", ""), ("Age", "")],
+        ResourceKind::Node | ResourceKind::Namespace => {
+            &[("Name", "name"), ("Status", ""), ("Age", "")]
+        }
     };
     let columns: Vec<Value> = columns
         .iter()
@@ -75,26 +77,26 @@ pub(super) fn of(
     })
 }
 
-fn cells(kind: Kind, object: &Value, now: Timestamp) -> Value {
+fn cells(kind: ResourceKind, object: &Value, now: Timestamp) -> Value {
     let text = |value: &Value| value.as_str().unwrap_or("<unknown>").to_owned();
     let name = text(&object["metadata"]["name"]);
     let age = age(&object["metadata"]["creationTimestamp"], now);
     match kind {
-        Kind::Pod => {
+        ResourceKind::Pod => {
             let (ready, restarts) = containers(object);
             json!([name, ready, pod_status(object), restarts, age])
         }
-        Kind::Event => {
+        ResourceKind::Event => {
             let about = &object["involvedObject"];
             let about = format!("{}/{}", text(&about["kind"]).to_lowercase(), text(&about["name"]));
             let (class, reason) = (text(&object["type"]), text(&object["reason"]));
             json!([last_seen(object, now), class, reason, about, text(&object["message"])])
         }
-        Kind::Node => {
+        ResourceKind::Node => {
             let ready = condition(object, "Ready") == Some("True");
             json!([name, if ready { "Ready" } else { "NotReady" }, age])
         }
-        Kind::Namespace => json!([name, text(&object["status"]["phase"]), age]),
+        ResourceKind::Namespace => json!([name, text(&object["status"]["phase"]), age]),
     }
 }
 

@@ -14,14 +14,14 @@ use std::sync::{
 
 /// How much there was since some moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Traffic {
+pub struct ApiTraffic {
     /// Requests, whatever their answer.
     pub requests: u64,
     /// Bytes of the answers' bodies, those of watches under way included.
     pub bytes: u64,
 }
 
-impl Traffic {
+impl ApiTraffic {
     /// What has come since an earlier moment.
     pub fn since(self, earlier: Self) -> Self {
         Self {
@@ -31,7 +31,6 @@ impl Traffic {
     }
 }
 
-/// Counts.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Counter(Arc<Counts>);
 
@@ -43,8 +42,8 @@ struct Counts {
 
 impl Counter {
     /// All since the start.
-    pub(super) fn read(&self) -> Traffic {
-        Traffic { requests: self.0.requests.load(Relaxed), bytes: self.0.bytes.load(Relaxed) }
+    pub(super) fn read(&self) -> ApiTraffic {
+        ApiTraffic { requests: self.0.requests.load(Relaxed), bytes: self.0.bytes.load(Relaxed) }
     }
 }
 

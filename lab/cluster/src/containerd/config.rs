@@ -1,6 +1,6 @@
 //! The daemon's configuration.
 
-use super::{Hierarchy, Options, network};
+use super::{CgroupHierarchy, ContainerdOptions, network};
 use anyhow::{Context, Result, ensure};
 use std::{
     fs,
@@ -23,7 +23,7 @@ pub(super) fn socket(work: &Path) -> PathBuf {
 
 /// Makes the directories and writes the configuration. `cgroup_root` is the hierarchy that runc
 /// will use.
-pub(super) fn write(options: &Options, cgroup_root: &Path) -> Result<()> {
+pub(super) fn write(options: &ContainerdOptions, cgroup_root: &Path) -> Result<()> {
     let socket = socket(&options.work);
     ensure!(
         socket.as_os_str().len() <= LONGEST_SOCKET_PATH,
@@ -42,8 +42,8 @@ pub(super) fn write(options: &Options, cgroup_root: &Path) -> Result<()> {
 /// script that first takes the CPU shares out of the bundle: containerd gives every sandbox two
 /// shares, whatever the request says (`WithDefaultSandboxShares`), and runc then fails for want of
 /// cpu.weight.
-fn runtime(options: &Options, cgroup_root: &Path) -> Result<PathBuf> {
-    let can_share = options.hierarchy == Hierarchy::Legacy
+fn runtime(options: &ContainerdOptions, cgroup_root: &Path) -> Result<PathBuf> {
+    let can_share = options.hierarchy == CgroupHierarchy::Legacy
         || fs::read_to_string(cgroup_root.join("cgroup.controllers"))
             .with_context(|| format!("{} is no cgroup2 file system", cgroup_root.display()))?
             .split_whitespace()

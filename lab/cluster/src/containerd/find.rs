@@ -28,9 +28,6 @@ pub fn tools() -> PathBuf {
 /// The daemon that is meant by `wanted`: a path, or the beginning of a version (`1.7`, `2`). For a
 /// version that is the one of the folders `containerd-*/usr/bin` below `tools` whose daemon says that it
 /// is.
-///
-/// # Errors
-/// There is none; the error says which there are.
 pub fn find(wanted: &str, tools: &Path) -> Result<PathBuf> {
     if wanted.contains('/') {
         let path = PathBuf::from(wanted);
@@ -71,9 +68,6 @@ fn here(tools: &Path) -> Vec<(String, PathBuf)> {
 }
 
 /// The version that a daemon says it is, such as `1.7.24`.
-///
-/// # Errors
-/// It cannot be run, or does not say.
 pub fn version(daemon: &Path) -> Result<String> {
     let output = Command::new(daemon)
         .arg("--version")

@@ -36,9 +36,6 @@ impl Orphans {
     }
 
     /// Kills the shims and all in their pod's cgroup, which goes too. What has gone already is fine.
-    ///
-    /// # Errors
-    /// Something does not go away: says what.
     pub fn end(&self) -> Result<()> {
         leftovers::kill_all(|pid| self.is_shim(pid))?;
         self.groups.iter().try_for_each(|group| leftovers::end_cgroup(group))
@@ -68,9 +65,6 @@ impl KeptNetwork {
     }
 
     /// Removes it. If it has gone already, that is fine.
-    ///
-    /// # Errors
-    /// It cannot be unmounted, or its file not be removed.
     pub fn remove(&self) -> Result<()> {
         let path = Path::new(NETWORKS).join(&self.name);
         within(&self.mounts, || {
@@ -91,9 +85,6 @@ impl KeptNetwork {
 impl Containerd {
     /// Removes the bundles of a pod's sandboxes and containers. Done while the daemon is dead, the
     /// next one does not find their shims.
-    ///
-    /// # Errors
-    /// The pod has no bundle, or one cannot be read or removed.
     pub fn lose_bundles(&self, uid: &str) -> Result<Orphans> {
         let mut lost = Orphans { ids: BTreeSet::new(), groups: BTreeSet::new() };
         // Not below the root directory as the daemon sees it: there are the containers' own files.
@@ -123,9 +114,6 @@ impl Containerd {
     }
 
     /// Makes a network namespace as the daemon does for a sandbox, but for none.
-    ///
-    /// # Errors
-    /// It cannot be made, or not be mounted.
     pub fn keep_network(&self, name: String) -> Result<KeptNetwork> {
         let kept = KeptNetwork { mounts: namespace::of(self.holder.pid)?, name };
         let path = Path::new(NETWORKS).join(&kept.name);

@@ -29,9 +29,6 @@ const LOOK: Duration = Duration::from_millis(10);
 
 /// Removes what earlier runs left behind in this work directory, and the directory itself. Nothing
 /// to remove is no error.
-///
-/// # Errors
-/// A living lab uses it, or something does not go away.
 pub fn clean_up(work: &Path) -> Result<()> {
     let work = match fs::canonicalize(work) {
         Ok(work) => work,

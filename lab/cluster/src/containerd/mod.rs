@@ -2,7 +2,7 @@
 //! cgroups. The machine's own containerd, its /run, /var/lib and sysctls are never touched.
 //!
 //! ```text
-//! let containerd = Containerd::start(Options::new("/tmp/coroner-lab", workload)).await?;
+//! let containerd = Containerd::start(ContainerdOptions::new("/tmp/coroner-lab", workload)).await?;
 //! image::build(workload, &archive)?;
 //! containerd.import(&archive).await?;                     // sandbox image and workload: image::NAME
 //! let cri = RuntimeServiceClient::new(containerd::connect(&containerd.endpoint()).await?);
@@ -43,7 +43,7 @@ use coroner_cri_api::v1::{
     runtime_service_client::RuntimeServiceClient,
 };
 use hyper_util::rt::TokioIo;
-use process::{Process, describe};
+use process::{ContainerdProcess, describe};
 use std::{
     fs::{self, File},
     path::{Path, PathBuf},
@@ -57,7 +57,7 @@ const CHECKPOINTS: &str = "lib/containerd/io.containerd.grpc.v1.cri/containers";
 
 /// Which cgroup hierarchy runc is made to see.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Hierarchy {
+pub enum CgroupHierarchy {
     /// cgroup v2, on a hybrid machine the otherwise unused one at /sys/fs/cgroup/unified.
     Unified,
     /// cgroup v1, as the machine has it mounted.
@@ -65,21 +65,17 @@ pub enum Hierarchy {
 }
 
 /// Where cgroup v2 is mounted on this machine.
-///
-/// # Errors
-/// Nowhere.
 pub fn unified_hierarchy() -> Result<PathBuf> {
-    namespace::Hierarchies::of_this_machine()?.root(Hierarchy::Unified)
+    namespace::Hierarchies::of_this_machine()?.root(CgroupHierarchy::Unified)
 }
 
 /// How to start it.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct ContainerdOptions {
     /// Where everything is kept; made if it is not there. Short, for a socket's path may have 107
     /// bytes, and on a file system that the outside sees.
     pub work: PathBuf,
-    /// cgroup v2 or v1.
-    pub hierarchy: Hierarchy,
+    pub hierarchy: CgroupHierarchy,
     /// The daemon; its `ctr` and `containerd-shim-runc-v2` stand beside it.
     pub containerd: PathBuf,
     /// The runtime.
@@ -88,13 +84,13 @@ pub struct Options {
     pub workload: PathBuf,
 }
 
-impl Options {
+impl ContainerdOptions {
     /// The project's own containerd and runc, on cgroup v2.
-    pub fn new(work: impl Into<PathBuf>, workload: impl Into<PathBuf>) -> Options {
-        Options {
+    pub fn new(work: impl Into<PathBuf>, workload: impl Into<PathBuf>) -> ContainerdOptions {
+        ContainerdOptions {
             work: work.into(),
             workload: workload.into(),
-            hierarchy: Hierarchy::Unified,
+            hierarchy: CgroupHierarchy::Unified,
             containerd: find::program("containerd"),
             runc: find::program("runc"),
         }
@@ -104,13 +100,13 @@ impl Options {
 /// A running private containerd. Dropping it removes everything, as [`Containerd::stop`] does.
 #[derive(Debug)]
 pub struct Containerd {
-    options: Options,
+    options: ContainerdOptions,
     version: String,
     cgroup_root: PathBuf,
     /// Keeps the namespaces.
-    holder: Process,
+    holder: ContainerdProcess,
     network: Network,
-    daemon: Process,
+    daemon: ContainerdProcess,
     stopped: bool,
     _lock: File,
 }
@@ -118,11 +114,7 @@ pub struct Containerd {
 impl Containerd {
     /// Removes what an earlier run left in the same work directory, then starts the daemon and
     /// waits until it answers.
-    ///
-    /// # Errors
-    /// Not root; a program is missing; another lab uses the work directory; the machine has no
-    /// such hierarchy; the daemon fails, whose last words are then part of the error.
-    pub async fn start(options: Options) -> Result<Containerd> {
+    pub async fn start(options: ContainerdOptions) -> Result<Containerd> {
         ensure!(
             rustix::process::geteuid().is_root(),
             "the lab runs a container runtime and needs root: use sudo"
@@ -142,7 +134,7 @@ impl Containerd {
         let version = version(&options.containerd)?;
         fs::create_dir_all(&options.work)
             .with_context(|| format!("cannot make {}", options.work.display()))?;
-        let options = Options { work: fs::canonicalize(&options.work)?, ..options };
+        let options = ContainerdOptions { work: fs::canonicalize(&options.work)?, ..options };
         let lock = leftovers::lock(&options.work)?;
         leftovers::remove(&options.work)?;
         let hierarchies = namespace::Hierarchies::of_this_machine()?;
@@ -176,7 +168,7 @@ impl Containerd {
     }
 
     /// The mount point, as the host sees it, of the hierarchy that runc uses. For
-    /// [`Hierarchy::Legacy`] that of the memory controller.
+    /// [`CgroupHierarchy::Legacy`] that of the memory controller.
     pub fn cgroup_root(&self) -> &Path {
         &self.cgroup_root
     }
@@ -221,9 +213,6 @@ impl Containerd {
     }
 
     /// Makes the network plugin refuse to take down the network of the pod of this name, or no more.
-    ///
-    /// # Errors
-    /// The file that tells it so cannot be made or removed.
     pub fn fail_cni_delete(&self, pod: &str, fails: bool) -> Result<()> {
         network::fail_delete(&self.options.work, pod, fails)
             .context("cannot tell the network plugin")
@@ -235,18 +224,12 @@ impl Containerd {
     }
 
     /// Kills the daemon with SIGKILL and waits for its end; containers and shims live on.
-    ///
-    /// # Errors
-    /// It cannot be signalled.
     pub async fn kill(&mut self) -> Result<()> {
         self.daemon.kill().await
     }
 
     /// Starts the daemon again on the same state and in the same namespace, after
     /// [`Containerd::kill`] or instead of it.
-    ///
-    /// # Errors
-    /// As [`Containerd::start`].
     pub async fn restart(&mut self) -> Result<()> {
         self.daemon.kill().await?;
         self.daemon = start_daemon(&self.options, &self.holder)?;
@@ -254,17 +237,11 @@ impl Containerd {
     }
 
     /// Imports an archive made by [`crate::image::build`] and waits until the CRI knows the image.
-    ///
-    /// # Errors
-    /// As [`Containerd::import_as`].
     pub async fn import(&self, archive: &Path) -> Result<()> {
         self.import_as(archive, &crate::image::NAMES).await
     }
 
     /// Imports an archive and waits until the CRI knows the images of these names.
-    ///
-    /// # Errors
-    /// `ctr` fails, or an image does not appear.
     pub async fn import_as(&self, archive: &Path, names: &[&str]) -> Result<()> {
         let mut command = self.ctr();
         command.args(["images", "import", "--snapshotter", "native"]);
@@ -290,9 +267,6 @@ impl Containerd {
     }
 
     /// Sends a signal to a container's main process past the CRI (`ctr task kill`).
-    ///
-    /// # Errors
-    /// `ctr` fails.
     pub async fn kill_task(&self, container: &str, signal: &str) -> Result<()> {
         run(self.ctr().args(["tasks", "kill", "--signal", signal, container])).await
     }
@@ -307,9 +281,6 @@ impl Containerd {
 
     /// Removes what the daemon has written down of a container's state, after [`Containerd::kill`]: the next
     /// daemon reports CONTAINER_UNKNOWN (`loadContainer`, internal/cri/server/restart.go).
-    ///
-    /// # Errors
-    /// The daemon runs, or has written down nothing.
     pub fn lose_status(&self, container: &str) -> Result<()> {
         ensure!(!self.runs(), "a daemon that runs has the state in memory");
         let status = self.options.work.join(CHECKPOINTS).join(container).join("status");
@@ -317,9 +288,6 @@ impl Containerd {
     }
 
     /// Kills the daemon, the shims and all containers, and removes cgroups and directories.
-    ///
-    /// # Errors
-    /// Something does not go away: says what.
     pub async fn stop(mut self) -> Result<()> {
         self.daemon.kill().await?;
         self.stopped = true;
@@ -370,16 +338,22 @@ impl Drop for Containerd {
 }
 
 /// Makes the namespaces, with a process in them that does nothing else.
-fn hold_namespace(options: &Options, machine: &namespace::Hierarchies) -> Result<Process> {
+fn hold_namespace(
+    options: &ContainerdOptions,
+    machine: &namespace::Hierarchies,
+) -> Result<ContainerdProcess> {
     let mut command = Command::new(network::program());
     command.arg("pause").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let binds = namespace::plan(&options.work, options.hierarchy, machine)?;
     namespace::make_on_exec(&mut command, binds);
-    Process::start("namespace", command)
+    ContainerdProcess::start("namespace", command)
         .context("cannot make the lab's mount and network namespaces")
 }
 
-fn start_daemon(options: &Options, holder: &Process) -> Result<Process> {
+fn start_daemon(
+    options: &ContainerdOptions,
+    holder: &ContainerdProcess,
+) -> Result<ContainerdProcess> {
     let log = options.work.join("containerd.log");
     let output = File::options().create(true).append(true).open(&log)?;
     let mut command = Command::new(&options.containerd);
@@ -391,7 +365,8 @@ fn start_daemon(options: &Options, holder: &Process) -> Result<Process> {
         .stdout(output.try_clone()?)
         .stderr(output);
     namespace::join_on_exec(&mut command, namespace::of(holder.pid)?);
-    Process::start("containerd", command).with_context(|| format!("see {}", log.display()))
+    ContainerdProcess::start("containerd", command)
+        .with_context(|| format!("see {}", log.display()))
 }
 
 /// Runs a command to its end; if it fails, what it wrote is in the error.
@@ -405,9 +380,6 @@ async fn run(command: &mut tokio::process::Command) -> Result<()> {
 }
 
 /// A channel to a CRI endpoint such as `unix:///run/containerd/containerd.sock`.
-///
-/// # Errors
-/// The endpoint is no unix socket, or nobody listens.
 pub async fn connect(endpoint: &str) -> Result<Channel> {
     let Some(path) = endpoint.strip_prefix("unix://") else {
         bail!("{endpoint} is not a unix:// endpoint");

@@ -2,7 +2,7 @@
 //! the machine is theirs alone. And the network namespace of the node's side of the pods' network, in which
 //! the daemon is not: pods on the host's network are on the machine's.
 
-use super::Hierarchy;
+use super::CgroupHierarchy;
 use anyhow::{Context, Result, bail};
 use rustix::{
     mount::{MountFlags, MountPropagationFlags},
@@ -68,18 +68,20 @@ impl Hierarchies {
         self.unified.iter().chain(&self.legacy).map(PathBuf::as_path)
     }
 
-    pub(super) fn root(&self, wanted: Hierarchy) -> Result<PathBuf> {
+    pub(super) fn root(&self, wanted: CgroupHierarchy) -> Result<PathBuf> {
         let root = match wanted {
-            Hierarchy::Unified => &self.unified,
-            Hierarchy::Legacy => &self.memory,
+            CgroupHierarchy::Unified => &self.unified,
+            CgroupHierarchy::Legacy => &self.memory,
         };
         match (root, wanted) {
             (Some(root), _) => Ok(root.clone()),
-            (None, Hierarchy::Unified) => bail!(
+            (None, CgroupHierarchy::Unified) => bail!(
                 "no cgroup2 file system is mounted here; \
                  try: mkdir -p /sys/fs/cgroup/unified && mount -t cgroup2 none /sys/fs/cgroup/unified"
             ),
-            (None, Hierarchy::Legacy) => bail!("this machine has no cgroup v1 memory hierarchy"),
+            (None, CgroupHierarchy::Legacy) => {
+                bail!("this machine has no cgroup v1 memory hierarchy")
+            }
         }
     }
 }
@@ -93,7 +95,11 @@ pub(super) struct Bind {
 }
 
 /// What is mounted over what, in order.
-pub(super) fn plan(work: &Path, wanted: Hierarchy, machine: &Hierarchies) -> Result<Vec<Bind>> {
+pub(super) fn plan(
+    work: &Path,
+    wanted: CgroupHierarchy,
+    machine: &Hierarchies,
+) -> Result<Vec<Bind>> {
     let mut binds = vec![
         bind(&work.join("run"), "/run", false)?,
         bind(&work.join("lib"), "/var/lib", false)?,
@@ -102,7 +108,7 @@ pub(super) fn plan(work: &Path, wanted: Hierarchy, machine: &Hierarchies) -> Res
     ];
     // A bind, not a mount of its own: mounting cgroup2 anew would set its flags (nsdelegate and
     // others) for the whole machine. runc takes the type of /sys/fs/cgroup for the mode.
-    if let (Hierarchy::Unified, Some(unified)) = (wanted, &machine.unified)
+    if let (CgroupHierarchy::Unified, Some(unified)) = (wanted, &machine.unified)
         && unified != Path::new("/sys/fs/cgroup")
     {
         binds.push(bind(unified, "/sys/fs/cgroup", false)?);
@@ -188,19 +194,25 @@ a line that is none";
     #[test]
     fn a_hybrid_machine_has_both() {
         let machine = Hierarchies::read(HYBRID);
-        assert_eq!(machine.root(Hierarchy::Unified).unwrap(), Path::new("/sys/fs/cgroup/unified"));
-        assert_eq!(machine.root(Hierarchy::Legacy).unwrap(), Path::new("/sys/fs/cgroup/memory"));
+        assert_eq!(
+            machine.root(CgroupHierarchy::Unified).unwrap(),
+            Path::new("/sys/fs/cgroup/unified")
+        );
+        assert_eq!(
+            machine.root(CgroupHierarchy::Legacy).unwrap(),
+            Path::new("/sys/fs/cgroup/memory")
+        );
         assert_eq!(machine.all().count(), 3);
-        let binds = plan(Path::new("/w"), Hierarchy::Unified, &machine).unwrap();
+        let binds = plan(Path::new("/w"), CgroupHierarchy::Unified, &machine).unwrap();
         assert!(binds.iter().any(|bind| bind.target.as_c_str() == c"/sys/fs/cgroup"));
     }
 
     #[test]
     fn a_unified_machine_keeps_its_cgroup_mount() {
         let machine = Hierarchies::read(UNIFIED);
-        assert_eq!(machine.root(Hierarchy::Unified).unwrap(), Path::new("/sys/fs/cgroup"));
-        assert!(machine.root(Hierarchy::Legacy).is_err());
-        let binds = plan(Path::new("/w"), Hierarchy::Unified, &machine).unwrap();
+        assert_eq!(machine.root(CgroupHierarchy::Unified).unwrap(), Path::new("/sys/fs/cgroup"));
+        assert!(machine.root(CgroupHierarchy::Legacy).is_err());
+        let binds = plan(Path::new("/w"), CgroupHierarchy::Unified, &machine).unwrap();
         assert!(binds.iter().all(|bind| bind.target.as_c_str() != c"/sys/fs/cgroup"));
     }
 }

@@ -19,14 +19,14 @@ const BUSY: u32 = 500;
 const SOON: Duration = Duration::from_millis(10);
 
 #[derive(Debug)]
-pub(super) struct Process {
+pub(super) struct ContainerdProcess {
     /// Also of one that has ended.
     pub(super) pid: Pid,
     /// How it ended, once it has.
     pub(super) ended: watch::Receiver<Option<ExitStatus>>,
 }
 
-impl Process {
+impl ContainerdProcess {
     /// Starts it from a thread of its own, which then waits for it: the kernel kills a child with
     /// PR_SET_PDEATHSIG when the *thread* that made it ends, and a runtime's threads come and go.
     /// Returns when its program runs.
@@ -60,9 +60,6 @@ impl Process {
     }
 
     /// Sends SIGKILL, and does not wait.
-    ///
-    /// # Errors
-    /// It cannot be signalled.
     pub(super) fn kill_now(&self) -> Result<()> {
         // Once its end is known the number may belong to somebody else.
         if self.ended.borrow().is_some() {
@@ -77,9 +74,6 @@ impl Process {
     }
 
     /// Kills it with SIGKILL and waits for its end.
-    ///
-    /// # Errors
-    /// It cannot be signalled.
     pub(super) async fn kill(&mut self) -> Result<()> {
         self.kill_now()?;
         // An error means that the waiting thread is gone, and with it the process.

@@ -6,7 +6,7 @@ use tokio::sync::mpsc;
 
 /// A change of a pod that is bound to the node.
 #[derive(Clone, Debug)]
-pub enum Change {
+pub enum PodChange {
     /// There from the beginning, added or modified.
     Applied(Pod),
     /// Its object is gone; the last state.
@@ -16,7 +16,7 @@ pub enum Change {
 /// An apiserver, as the kubelet uses it.
 pub trait Api: Send + Sync + 'static {
     /// All pods of the node, then their changes, for ever.
-    fn watch(&self, node: &str) -> mpsc::UnboundedReceiver<Change>;
+    fn watch(&self, node: &str) -> mpsc::UnboundedReceiver<PodChange>;
 
     /// Replaces the status, if the object with this very UID, or its mirror, is still there.
     fn replace_status(&self, pod: &PodId, status: &PodStatus);

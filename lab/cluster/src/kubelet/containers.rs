@@ -1,10 +1,10 @@
 //! A pod's sandbox and containers, life after life: the calls to the runtime and what it says.
 
 use super::{
-    Shared, cgroup,
+    KubeletShared, cgroup,
     hook::{self, Reach},
     probe,
-    status::{self, Ended, Observed, Seen},
+    status::{self, Ended, Observed, SeenStatus},
     translate::{self, PodId},
 };
 use anyhow::Context as _;
@@ -25,7 +25,7 @@ use tokio::{sync::mpsc, task::JoinHandle};
 
 /// The sandbox and the containers of one pod.
 pub(super) struct Containers {
-    shared: Arc<Shared>,
+    shared: Arc<KubeletShared>,
     pod: PodId,
     cgroup: String,
     sandbox: Option<(String, PodSandboxConfig)>,
@@ -34,7 +34,7 @@ pub(super) struct Containers {
     /// The sandbox's own addresses.
     ips: Vec<IpAddr>,
     lives: BTreeMap<String, Life>,
-    probing: mpsc::UnboundedSender<probe::Told>,
+    probing: mpsc::UnboundedSender<probe::ProbeReport>,
 }
 
 /// A container's present life, and what is left of those before.
@@ -75,10 +75,10 @@ impl Drop for Life {
 impl Containers {
     /// None yet. What probes find goes to `probing`.
     pub(super) fn new(
-        shared: Arc<Shared>,
+        shared: Arc<KubeletShared>,
         pod: PodId,
         cgroup: String,
-        probing: mpsc::UnboundedSender<probe::Told>,
+        probing: mpsc::UnboundedSender<probe::ProbeReport>,
     ) -> Self {
         Self {
             shared,
@@ -265,9 +265,9 @@ impl Containers {
     }
 
     /// All, as the status tells of them.
-    pub(super) fn seen(&self) -> BTreeMap<String, Seen> {
+    pub(super) fn seen(&self) -> BTreeMap<String, SeenStatus> {
         let seen = |life: &Life| {
-            Some(Seen {
+            Some(SeenStatus {
                 now: life.observed.clone()?,
                 before: life.before.clone(),
                 // The removed one is counted already.
@@ -305,7 +305,6 @@ impl Containers {
         }
     }
 
-    /// StopPodSandbox.
     pub(super) async fn stop_sandbox(&mut self) -> anyhow::Result<()> {
         let Some((id, _)) = &self.sandbox else { return Ok(()) };
         let request = StopPodSandboxRequest { pod_sandbox_id: id.clone() };
@@ -345,14 +344,17 @@ impl Containers {
     }
 }
 
-async fn sandbox_status(shared: &Shared, id: &str) -> anyhow::Result<Option<PodSandboxStatus>> {
+async fn sandbox_status(
+    shared: &KubeletShared,
+    id: &str,
+) -> anyhow::Result<Option<PodSandboxStatus>> {
     let request = PodSandboxStatusRequest { pod_sandbox_id: id.into(), ..Default::default() };
     let answer = shared.cri.clone().pod_sandbox_status(request).await;
     Ok(answer.context("PodSandboxStatus")?.into_inner().status)
 }
 
 async fn container_status(
-    shared: &Shared,
+    shared: &KubeletShared,
     id: &str,
     verbose: bool,
 ) -> anyhow::Result<ContainerStatusResponse> {
@@ -361,7 +363,7 @@ async fn container_status(
     Ok(cri.container_status(request).await.context("ContainerStatus")?.into_inner())
 }
 
-async fn observed(shared: &Shared, id: &str) -> anyhow::Result<Observed> {
+async fn observed(shared: &KubeletShared, id: &str) -> anyhow::Result<Observed> {
     let status = container_status(shared, id, false).await?.status.context("no status")?;
     let ended = (status.state == ContainerState::ContainerExited as i32).then(|| Ended {
         finished_ns: status.finished_at,

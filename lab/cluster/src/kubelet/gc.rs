@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A sandbox, as the collector looks at it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Sandbox {
-    /// Its id.
     pub id: String,
     /// The UID of its pod.
     pub pod: String,

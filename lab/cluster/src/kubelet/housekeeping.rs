@@ -88,17 +88,17 @@ fn gone_is_fine(answer: Result<(), tonic::Status>) -> Result<(), tonic::Status> 
 /// The moment in the housekeeping after a pod's object went: the kubelet has decided what to do
 /// about the pod and not yet begun. It waits until this is let go.
 #[derive(Debug)]
-pub struct Moment(oneshot::Receiver<oneshot::Sender<()>>);
+pub struct HousekeepingMoment(oneshot::Receiver<oneshot::Sender<()>>);
 
-/// Holds the kubelet in its [`Moment`]; dropped, it goes on.
+/// Holds the kubelet in its [`HousekeepingMoment`]; dropped, it goes on.
 #[derive(Debug)]
 pub struct Held(#[expect(dead_code, reason = "its end is what tells")] oneshot::Sender<()>);
 
-/// The kubelet's end of a [`Moment`].
+/// The kubelet's end of a [`HousekeepingMoment`].
 #[derive(Debug)]
 pub(super) struct Come(oneshot::Sender<oneshot::Sender<()>>);
 
-impl Moment {
+impl HousekeepingMoment {
     pub(super) fn new() -> (Come, Self) {
         let (come, moment) = oneshot::channel();
         (Come(come), Self(moment))
@@ -142,13 +142,13 @@ mod tests {
 
     #[tokio::test]
     async fn the_kubelet_waits_in_its_moment_and_for_nobody() {
-        let (come, moment) = Moment::new();
+        let (come, moment) = HousekeepingMoment::new();
         let kubelet = tokio::spawn(come.pass());
         let held = moment.comes().await.unwrap();
         assert!(!kubelet.is_finished());
         drop(held);
         kubelet.await.unwrap();
-        let (come, moment) = Moment::new();
+        let (come, moment) = HousekeepingMoment::new();
         drop(moment);
         come.pass().await;
     }

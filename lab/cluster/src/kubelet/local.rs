@@ -2,11 +2,13 @@
 //! fail, the kubelet hears nothing of it either, and what it has to say waits.
 
 use super::{
-    api::{Api, Change},
+    api::{Api, PodChange},
     status,
     translate::{self, PodId},
 };
-use crate::apiserver::{ChangeType, DeleteOptions, Failure, Fault, Kind, Store};
+use crate::apiserver::{
+    ApiFailure, ApiserverFault, ChangeType, DeleteOptions, ResourceKind, Store,
+};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -16,13 +18,13 @@ use tokio::sync::{mpsc, watch};
 #[derive(Debug)]
 pub struct Local {
     store: Store,
-    fault: watch::Receiver<Fault>,
-    requests: mpsc::UnboundedSender<Request>,
+    fault: watch::Receiver<ApiserverFault>,
+    requests: mpsc::UnboundedSender<LocalRequest>,
 }
 
 /// What the kubelet says.
 #[derive(Debug)]
-enum Request {
+enum LocalRequest {
     Status(PodId, Box<PodStatus>),
     Delete(PodId),
     Mirror(Box<Pod>),
@@ -30,55 +32,55 @@ enum Request {
 
 impl Local {
     /// Of these objects, as reachable as `fault` lets them be.
-    pub fn new(store: Store, fault: watch::Receiver<Fault>) -> Self {
+    pub fn new(store: Store, fault: watch::Receiver<ApiserverFault>) -> Self {
         let (requests, waiting) = mpsc::unbounded_channel();
         tokio::spawn(apply(store.clone(), fault.clone(), waiting));
         Self { store, fault, requests }
     }
 
-    fn ask(&self, request: Request) {
+    fn ask(&self, request: LocalRequest) {
         // Its reader lives as long as this does.
         let _ = self.requests.send(request);
     }
 }
 
 impl Api for Local {
-    fn watch(&self, node: &str) -> mpsc::UnboundedReceiver<Change> {
+    fn watch(&self, node: &str) -> mpsc::UnboundedReceiver<PodChange> {
         let (tell, changes) = mpsc::unbounded_channel();
         tokio::spawn(follow(self.store.clone(), self.fault.clone(), node.to_owned(), tell));
         changes
     }
 
     fn replace_status(&self, pod: &PodId, status: &PodStatus) {
-        self.ask(Request::Status(pod.clone(), Box::new(status.clone())));
+        self.ask(LocalRequest::Status(pod.clone(), Box::new(status.clone())));
     }
 
     fn delete_for_good(&self, pod: &PodId) {
-        self.ask(Request::Delete(pod.clone()));
+        self.ask(LocalRequest::Delete(pod.clone()));
     }
 
     fn create_mirror(&self, mirror: &Pod) {
-        self.ask(Request::Mirror(Box::new(mirror.clone())));
+        self.ask(LocalRequest::Mirror(Box::new(mirror.clone())));
     }
 }
 
 /// Waits until the apiserver can be reached; false: it is gone.
-async fn reachable(fault: &mut watch::Receiver<Fault>) -> bool {
-    fault.wait_for(|fault| *fault == Fault::None).await.is_ok()
+async fn reachable(fault: &mut watch::Receiver<ApiserverFault>) -> bool {
+    fault.wait_for(|fault| *fault == ApiserverFault::None).await.is_ok()
 }
 
 async fn apply(
     store: Store,
-    mut fault: watch::Receiver<Fault>,
-    mut requests: mpsc::UnboundedReceiver<Request>,
+    mut fault: watch::Receiver<ApiserverFault>,
+    mut requests: mpsc::UnboundedReceiver<LocalRequest>,
 ) {
     while let Some(request) = requests.recv().await {
         if !reachable(&mut fault).await {
             return;
         }
         let answer = match &request {
-            Request::Status(pod, status) => replace_status(&store, pod, status),
-            Request::Delete(pod) => {
+            LocalRequest::Status(pod, status) => replace_status(&store, pod, status),
+            LocalRequest::Delete(pod) => {
                 let options = DeleteOptions {
                     grace: Some(0),
                     uid: Some(pod.uid.clone()),
@@ -86,7 +88,7 @@ async fn apply(
                 };
                 store.delete_pod(&pod.namespace, &pod.name, &options).map(drop)
             }
-            Request::Mirror(mirror) => store.create_pod(mirror).map(drop),
+            LocalRequest::Mirror(mirror) => store.create_pod(mirror).map(drop),
         };
         if let Err(failure) = answer {
             // Gone, or another pod of the same name: as good as told.
@@ -96,7 +98,7 @@ async fn apply(
 }
 
 /// Conditions that others have set stay, as with the kubelet's PATCH (status_manager.go).
-fn replace_status(store: &Store, pod: &PodId, status: &PodStatus) -> Result<(), Failure> {
+fn replace_status(store: &Store, pod: &PodId, status: &PodStatus) -> Result<(), ApiFailure> {
     let found = store.get_pod(&pod.namespace, &pod.name)?;
     let uid = match translate::mirrored(&found) {
         Some(of) if of == pod.uid => found.metadata.uid.as_deref(),
@@ -120,23 +122,23 @@ fn replace_status(store: &Store, pod: &PodId, status: &PodStatus) -> Result<(), 
 /// List, then changes; list again where changes are forgotten. What a new list lacks is gone.
 async fn follow(
     store: Store,
-    mut fault: watch::Receiver<Fault>,
+    mut fault: watch::Receiver<ApiserverFault>,
     node: String,
-    tell: mpsc::UnboundedSender<Change>,
+    tell: mpsc::UnboundedSender<PodChange>,
 ) {
     let mut wake = store.subscribe();
     let mut known: BTreeMap<String, Pod> = BTreeMap::new();
     loop {
-        let (mut seen, listed) = store.list(Kind::Pod);
+        let (mut seen, listed) = store.list(ResourceKind::Pod);
         let now: BTreeMap<String, Pod> =
             listed.iter().filter_map(|object| of_node(object, &node)).collect();
         for (_, pod) in known.iter().filter(|(uid, _)| !now.contains_key(*uid)) {
-            if tell.send(Change::Gone(pod.clone())).is_err() {
+            if tell.send(PodChange::Gone(pod.clone())).is_err() {
                 return;
             }
         }
         for pod in now.values() {
-            if tell.send(Change::Applied(pod.clone())).is_err() {
+            if tell.send(PodChange::Applied(pod.clone())).is_err() {
                 return;
             }
         }
@@ -145,16 +147,16 @@ async fn follow(
             let Ok(changes) = store.changes_since(seen) else { break };
             for change in changes {
                 seen = change.version;
-                if change.kind != Kind::Pod {
+                if change.kind != ResourceKind::Pod {
                     continue;
                 }
                 let Some((uid, pod)) = of_node(&change.object, &node) else { continue };
                 let told = if change.change == ChangeType::Deleted {
                     known.remove(&uid);
-                    Change::Gone(pod)
+                    PodChange::Gone(pod)
                 } else {
                     known.insert(uid, pod.clone());
-                    Change::Applied(pod)
+                    PodChange::Applied(pod)
                 };
                 if tell.send(told).is_err() {
                     return;

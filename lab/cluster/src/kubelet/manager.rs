@@ -2,12 +2,12 @@
 //! housekeeping and the collector of sandboxes.
 
 use super::{
-    Cri, Order, Shared,
-    api::Change,
+    Cri, KubeletOrder, KubeletShared,
+    api::PodChange,
     gc,
     housekeeping::{self, Come, Running},
     translate::{self, PodId},
-    worker::{Wanted, Worker},
+    worker::{Worker, WorkerTarget},
 };
 use coroner_cri_api::v1::{
     ListContainersRequest, ListPodSandboxRequest, PodSandboxState, RemovePodSandboxRequest,
@@ -26,7 +26,7 @@ use tokio::{
 /// A pod that the kubelet knows. Forgotten when its worker has finished and its object is gone:
 /// the last changes of the object come after the worker's end, and must not begin a new life.
 struct Known {
-    tell: watch::Sender<Wanted>,
+    tell: watch::Sender<WorkerTarget>,
     finished: bool,
     /// How many lives this UID has had: only a static pod has more than one.
     lives: u32,
@@ -48,7 +48,7 @@ impl Known {
 }
 
 struct Manager {
-    shared: Arc<Shared>,
+    shared: Arc<KubeletShared>,
     pods: BTreeMap<String, Known>,
     workers: JoinSet<String>,
     /// The mirrors that the apiserver has, by the UID of the static pod.
@@ -64,7 +64,10 @@ struct Manager {
     stuck: BTreeSet<String>,
 }
 
-pub(super) async fn run(shared: Arc<Shared>, mut orders: mpsc::UnboundedReceiver<Order>) {
+pub(super) async fn run(
+    shared: Arc<KubeletShared>,
+    mut orders: mpsc::UnboundedReceiver<KubeletOrder>,
+) {
     let mut changes = shared.api.watch(&shared.config.node);
     let mut collect = tokio::time::interval(shared.config.collect);
     let mut housekeeping = tokio::time::interval(shared.config.housekeeping);
@@ -81,8 +84,8 @@ pub(super) async fn run(shared: Arc<Shared>, mut orders: mpsc::UnboundedReceiver
     loop {
         tokio::select! {
             change = changes.recv() => match change {
-                Some(Change::Applied(pod)) => manager.applied(pod),
-                Some(Change::Gone(pod)) => manager.gone(pod),
+                Some(PodChange::Applied(pod)) => manager.applied(pod),
+                Some(PodChange::Gone(pod)) => manager.gone(pod),
                 None => return,
             },
             Some(order) = orders.recv() => manager.obey(order).await,
@@ -137,43 +140,43 @@ impl Manager {
         }
     }
 
-    async fn obey(&mut self, order: Order) {
+    async fn obey(&mut self, order: KubeletOrder) {
         match order {
-            Order::AddStatic(pod) => self.add_static(*pod),
-            Order::RemoveStatic(uid) => {
+            KubeletOrder::AddStatic(pod) => self.add_static(*pod),
+            KubeletOrder::RemoveStatic(uid) => {
                 self.waiting.retain(|pod| pod.metadata.uid.as_ref() != Some(&uid));
                 if let Some(known) = self.pods.get_mut(&uid) {
                     known.again = false;
                     known.tell.send_modify(|wanted| wanted.gone = true);
                 }
             }
-            Order::End(uid, ending) => match self.pods.get(&uid) {
+            KubeletOrder::End(uid, ending) => match self.pods.get(&uid) {
                 Some(known) => known.tell.send_modify(|wanted| wanted.ending = Some(ending)),
                 None => tracing::warn!(uid, "no such pod to end"),
             },
-            Order::Cache(uid, come) => match Running::of(&self.shared.cri, &uid).await {
+            KubeletOrder::Cache(uid, come) => match Running::of(&self.shared.cri, &uid).await {
                 Ok(running) => {
                     self.cached.insert(uid, (running, come));
                 }
                 Err(status) => tracing::warn!(uid, error = status.message(), "runtime cache"),
             },
-            Order::Pause(uid, tell) => {
+            KubeletOrder::Pause(uid, tell) => {
                 if let Some(known) = self.pods.get(&uid) {
                     // The caller may have given up.
                     let _ = tell.send(known.looking.clone());
                 }
             }
-            Order::IgnoreProbes(uid) => {
+            KubeletOrder::IgnoreProbes(uid) => {
                 if let Some(known) = self.pods.get(&uid) {
                     known.tell.send_modify(|wanted| wanted.ignores_probes = true);
                 }
             }
-            Order::KeepContainers(uid) => {
+            KubeletOrder::KeepContainers(uid) => {
                 if let Some(known) = self.pods.get(&uid) {
                     known.tell.send_modify(|wanted| wanted.keeps_containers = true);
                 }
             }
-            Order::Version(version) => self.version = version,
+            KubeletOrder::Version(version) => self.version = version,
         }
     }
 
@@ -196,7 +199,7 @@ impl Manager {
     }
 
     fn begin(&mut self, id: PodId, pod: Pod, lives: u32) {
-        let (tell, wanted) = watch::channel(Wanted::new(pod));
+        let (tell, wanted) = watch::channel(WorkerTarget::new(pod));
         let looking = Arc::new(Mutex::new(()));
         let worker = Worker::new(self.shared.clone(), id.clone(), wanted, lives, looking.clone());
         let known = Known { tell, finished: false, lives: lives + 1, again: false, looking };

@@ -32,10 +32,10 @@ use api::Api;
 use cgroup::Cgroups;
 pub use containers::main_pid;
 use coroner_cri_api::v1::runtime_service_client::RuntimeServiceClient;
-use housekeeping::{Come, Moment};
+use housekeeping::{Come, HousekeepingMoment};
 use k8s_openapi::api::core::v1::Pod;
 pub use local::Local;
-use record::{Record, Stop};
+use record::{KubeletRecord, StopCall};
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 use tokio::{
     sync::{Mutex, OwnedMutexGuard, Semaphore, mpsc, oneshot},
@@ -43,7 +43,7 @@ use tokio::{
     time::Instant,
 };
 use tonic::transport::Channel;
-pub use worker::{Ending, START_FAILED};
+pub use worker::{PodEnding, START_FAILED};
 
 /// The kubelet's line to the container runtime; clones share one connection.
 pub type Cri = RuntimeServiceClient<Channel>;
@@ -104,17 +104,17 @@ impl Config {
 }
 
 /// What all workers share.
-struct Shared {
+struct KubeletShared {
     config: Config,
     cri: Cri,
     api: Arc<dyn Api>,
     cgroups: Cgroups,
     starts: Arc<Semaphore>,
-    record: Record,
+    record: KubeletRecord,
     epoch: Instant,
 }
 
-impl Shared {
+impl KubeletShared {
     /// Sleeps until the next relist: one beat for all pods.
     async fn next_relist(&self) {
         let beat = self.config.relist.as_nanos().max(1);
@@ -126,13 +126,13 @@ impl Shared {
 
 /// What the kubelet is told by its own node, not by the apiserver.
 #[derive(Debug)]
-enum Order {
+enum KubeletOrder {
     /// A manifest appeared in its directory; as a static pod already.
     AddStatic(Box<Pod>),
     /// The manifest of the static pod with this UID is gone.
     RemoveStatic(String),
     /// The pod with this UID is to end.
-    End(String, Ending),
+    End(String, PodEnding),
     /// The runtime cache is read just now, and shows the pod with this UID until the housekeeping
     /// that follows the end of its object.
     Cache(String, Come),
@@ -150,8 +150,8 @@ enum Order {
 #[derive(Debug)]
 pub struct Kubelet {
     node: String,
-    record: Record,
-    orders: mpsc::UnboundedSender<Order>,
+    record: KubeletRecord,
+    orders: mpsc::UnboundedSender<KubeletOrder>,
     task: JoinHandle<()>,
 }
 
@@ -160,20 +160,21 @@ impl Kubelet {
     pub fn start(config: Config, cri: Cri, api: Arc<dyn Api>, cgroups: Cgroups) -> Self {
         let starts = Arc::new(Semaphore::new(config.parallel_starts));
         let node = config.node.clone();
-        let record = Record::default();
+        let record = KubeletRecord::default();
         let (own, epoch) = (record.clone(), Instant::now());
-        let shared = Arc::new(Shared { config, cri, api, cgroups, starts, record: own, epoch });
+        let shared =
+            Arc::new(KubeletShared { config, cri, api, cgroups, starts, record: own, epoch });
         let (orders, ordered) = mpsc::unbounded_channel();
         Self { node, record, orders, task: tokio::spawn(manager::run(shared, ordered)) }
     }
 
     /// How it stopped the container with this id: its attempts, the oldest first.
-    pub fn stops(&self, container: &str) -> Vec<Stop> {
+    pub fn stops(&self, container: &str) -> Vec<StopCall> {
         self.record.stops(container)
     }
 
     /// How it stopped all containers so far, by their ids.
-    pub fn record(&self) -> BTreeMap<String, Vec<Stop>> {
+    pub fn record(&self) -> BTreeMap<String, Vec<StopCall>> {
         self.record.all()
     }
 
@@ -181,58 +182,55 @@ impl Kubelet {
     /// manifest gives the same UID again.
     pub fn add_static(&self, manifest: &Pod) -> Pod {
         let pod = translate::static_pod(manifest, &self.node);
-        self.order(Order::AddStatic(Box::new(pod.clone())));
+        self.order(KubeletOrder::AddStatic(Box::new(pod.clone())));
         pod
     }
 
     /// Takes a static pod's manifest away.
     pub fn remove_static(&self, uid: &str) {
-        self.order(Order::RemoveStatic(uid.into()));
+        self.order(KubeletOrder::RemoveStatic(uid.into()));
     }
 
     /// Has the kubelet end a pod by itself, as it does where the node is short of something or
     /// shuts down.
-    pub fn end(&self, uid: &str, ending: Ending) {
-        self.order(Order::End(uid.into(), ending));
+    pub fn end(&self, uid: &str, ending: PodEnding) {
+        self.order(KubeletOrder::End(uid.into(), ending));
     }
 
     /// Has its runtime cache be read just now, as a request for `/runningpods/` or
     /// `/stats/summary` does, and still show the pod as running when the housekeeping after the
     /// end of its object looks at it. Gives that moment.
-    pub fn cache(&self, uid: &str) -> Moment {
-        let (come, moment) = Moment::new();
-        self.order(Order::Cache(uid.into(), come));
+    pub fn cache(&self, uid: &str) -> HousekeepingMoment {
+        let (come, moment) = HousekeepingMoment::new();
+        self.order(KubeletOrder::Cache(uid.into(), come));
         moment
     }
 
     /// Has it fail to remove the pod's containers, as where the runtime does not do it: in the
     /// collector's eyes they keep the sandbox.
     pub fn keep_containers(&self, uid: &str) {
-        self.order(Order::KeepContainers(uid.into()));
+        self.order(KubeletOrder::KeepContainers(uid.into()));
     }
 
     /// Has what the pod's probes find change nothing any more: it has become healthy.
     pub fn ignore_probes(&self, uid: &str) {
-        self.order(Order::IgnoreProbes(uid.into()));
+        self.order(KubeletOrder::IgnoreProbes(uid.into()));
     }
 
     /// Does not look at a pod as long as that is held: what is done to the pod meanwhile is done between two
     /// relists.
-    ///
-    /// # Errors
-    /// It does not know the pod.
     pub async fn pause(&self, uid: &str) -> anyhow::Result<OwnedMutexGuard<()>> {
         let (tell, looking) = oneshot::channel();
-        self.order(Order::Pause(uid.into(), tell));
+        self.order(KubeletOrder::Pause(uid.into(), tell));
         Ok(looking.await.context("the lab's kubelet does not know the pod")?.lock_owned().await)
     }
 
     /// Becomes a kubelet of another version, with that one's bugs.
     pub fn set_version(&self, version: &str) {
-        self.order(Order::Version(version.into()));
+        self.order(KubeletOrder::Version(version.into()));
     }
 
-    fn order(&self, order: Order) {
+    fn order(&self, order: KubeletOrder) {
         // Its reader lives as long as this does, unless it panicked; then nothing is run any more.
         if self.orders.send(order).is_err() {
             tracing::error!("the lab's kubelet is dead");

@@ -13,14 +13,13 @@ use tokio::sync::mpsc;
 
 /// What probing found out about a container.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Told {
+pub struct ProbeReport {
     /// The container's id: what is told of an earlier life is of no interest any more.
     pub id: String,
     /// What was found.
     pub what: Finding,
 }
 
-/// What there is to find.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Finding {
     /// The startup probe succeeded.
@@ -35,11 +34,11 @@ pub async fn watch(
     pod: Reach,
     id: String,
     container: Container,
-    tell: mpsc::UnboundedSender<Told>,
+    tell: mpsc::UnboundedSender<ProbeReport>,
 ) {
     // A receiver that is gone is a pod that is gone.
     let report = |what| {
-        let _ = tell.send(Told { id: id.clone(), what });
+        let _ = tell.send(ProbeReport { id: id.clone(), what });
     };
     if let Some(probe) = &container.startup_probe {
         if !succeeds(&pod, &id, probe).await {

@@ -9,7 +9,7 @@ use std::{
 
 /// One attempt to stop a container; times are ns of CLOCK_BOOTTIME.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
-pub struct Stop {
+pub struct StopCall {
     /// The preStop hook was asked for.
     pub hook_began: Option<u64>,
     /// It was done, or not waited for any longer.
@@ -26,40 +26,40 @@ pub struct Stop {
 
 /// All of them, by the container's id; clones share it.
 #[derive(Clone, Debug, Default)]
-pub struct Record(Arc<Mutex<HashMap<String, Vec<Stop>>>>);
+pub struct KubeletRecord(Arc<Mutex<HashMap<String, Vec<StopCall>>>>);
 
-impl Record {
+impl KubeletRecord {
     /// The attempts to stop a container, the oldest first.
-    pub fn stops(&self, id: &str) -> Vec<Stop> {
+    pub fn stops(&self, id: &str) -> Vec<StopCall> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.get(id).cloned().unwrap_or_default()
     }
 
     /// All attempts, by the container's id.
-    pub fn all(&self) -> BTreeMap<String, Vec<Stop>> {
+    pub fn all(&self) -> BTreeMap<String, Vec<StopCall>> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.iter().map(|(id, stops)| (id.clone(), stops.clone())).collect()
     }
 
     /// An attempt begins.
-    pub(super) fn begin(&self, id: &str) -> Entry {
+    pub(super) fn begin(&self, id: &str) -> StopEntry {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let stops = all.entry(id.to_owned()).or_default();
-        stops.push(Stop::default());
-        Entry { record: self.clone(), id: id.to_owned(), index: stops.len() - 1 }
+        stops.push(StopCall::default());
+        StopEntry { record: self.clone(), id: id.to_owned(), index: stops.len() - 1 }
     }
 }
 
 /// An attempt that is under way.
 #[derive(Clone, Debug)]
-pub(super) struct Entry {
-    record: Record,
+pub(super) struct StopEntry {
+    record: KubeletRecord,
     id: String,
     index: usize,
 }
 
-impl Entry {
-    pub(super) fn note(&self, what: impl FnOnce(&mut Stop)) {
+impl StopEntry {
+    pub(super) fn note(&self, what: impl FnOnce(&mut StopCall)) {
         let mut all = self.record.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(stop) = all.get_mut(&self.id).and_then(|stops| stops.get_mut(self.index)) {
             what(stop);
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn every_attempt_is_kept_and_what_comes_late_is_noted_where_it_belongs() {
-        let record = Record::default();
+        let record = KubeletRecord::default();
         let (first, second) = (record.begin("a"), record.begin("a"));
         second.note(|stop| stop.asked = Some(2));
         first.note(|stop| stop.asked = Some(1));

@@ -14,7 +14,6 @@ use std::collections::BTreeMap;
 /// What the runtime says of one container.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Observed {
-    /// Its id.
     pub id: String,
     /// Its image's reference.
     pub image_id: String,
@@ -31,18 +30,15 @@ pub struct Observed {
 pub struct Ended {
     /// finished_at, ns since the epoch.
     pub finished_ns: i64,
-    /// exit_code.
     pub exit_code: i32,
-    /// reason.
     pub reason: String,
 }
 
 /// A container's present life as the runtime tells it, and the one before.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Seen {
+pub struct SeenStatus {
     /// The present life.
     pub now: Observed,
-    /// The one before.
     pub before: Option<Observed>,
     /// How many there were before.
     pub restarts: u32,
@@ -58,7 +54,7 @@ impl Observed {
     }
 }
 
-impl Seen {
+impl SeenStatus {
     /// A life that is shown as ended though it may not be counts already.
     fn restarts(&self) -> u32 {
         self.restarts + u32::from(self.now.is_unknown)
@@ -68,7 +64,6 @@ impl Seen {
 /// What the kubelet does to all of a pod that goes on, as its conditions show it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Underway {
-    /// Nothing.
     #[default]
     Nothing,
     /// Its sandbox has stopped: the condition PodReadyToStartContainers is False.
@@ -130,7 +125,7 @@ pub struct Reason<'a> {
 
 /// The phase: a pod that will not run again is Succeeded if all its main containers left with 0,
 /// else Failed; kubelets ≥ 1.33 say so of a deleted pod too, before its object goes.
-pub fn phase(pod: &Pod, containers: &BTreeMap<String, Seen>, terminal: bool) -> &'static str {
+pub fn phase(pod: &Pod, containers: &BTreeMap<String, SeenStatus>, terminal: bool) -> &'static str {
     let mut mains =
         pod.spec.iter().flat_map(|spec| &spec.containers).map(|main| containers.get(&main.name));
     if terminal {
@@ -148,7 +143,7 @@ pub fn phase(pod: &Pod, containers: &BTreeMap<String, Seen>, terminal: bool) -> 
 /// The whole status. `terminal`: nothing of it runs, and nothing will.
 pub fn status(
     pod: &Pod,
-    containers: &BTreeMap<String, Seen>,
+    containers: &BTreeMap<String, SeenStatus>,
     terminal: bool,
     underway: Underway,
     reason: Option<Reason<'_>>,
@@ -241,7 +236,7 @@ pub fn status(
     }
 }
 
-fn container_status(name: &str, image: Option<&str>, seen: Option<&Seen>) -> ContainerStatus {
+fn container_status(name: &str, image: Option<&str>, seen: Option<&SeenStatus>) -> ContainerStatus {
     let waits = seen.map_or(Some("ContainerCreating"), |seen| seen.waits);
     let now = seen.map(|seen| told(&seen.now)).unwrap_or_default();
     let before = seen.and_then(|seen| seen.before.as_ref()).map(told).unwrap_or_default();
@@ -333,9 +328,9 @@ mod tests {
         }
     }
 
-    fn seen(exit_code: Option<i32>) -> Seen {
+    fn seen(exit_code: Option<i32>) -> SeenStatus {
         let now = observed("c0ffee", exit_code);
-        Seen { now, before: None, restarts: 0, started: true, waits: None }
+        SeenStatus { now, before: None, restarts: 0, started: true, waits: None }
     }
 
     fn observed(id: &str, exit_code: Option<i32>) -> Observed {
@@ -352,7 +347,7 @@ mod tests {
         }
     }
 
-    fn all(a: Seen, b: Seen) -> BTreeMap<String, Seen> {
+    fn all(a: SeenStatus, b: SeenStatus) -> BTreeMap<String, SeenStatus> {
         BTreeMap::from([("a".into(), a), ("b".into(), b), ("side".into(), seen(Some(137)))])
     }
 
@@ -396,8 +391,10 @@ mod tests {
     /// kubelet_pods_test.go, `Test_generateAPIPodStatus…`: from running to terminated, and never to waiting.
     #[test]
     fn a_container_in_an_unknown_state_is_shown_as_ended() {
-        let lost =
-            Seen { now: Observed { is_unknown: true, ..observed("c0ffee", None) }, ..seen(None) };
+        let lost = SeenStatus {
+            now: Observed { is_unknown: true, ..observed("c0ffee", None) },
+            ..seen(None)
+        };
         let now = Timestamp::UNIX_EPOCH;
         let all = all(lost, seen(None));
         let status = status(&pod(), &all, false, Underway::Nothing, None, "10.0.0.1", now);
@@ -413,7 +410,7 @@ mod tests {
 
     #[test]
     fn a_restarted_container_tells_of_the_life_before() {
-        let again = Seen {
+        let again = SeenStatus {
             before: Some(observed("beef", Some(3))),
             restarts: 1,
             started: false,
@@ -441,7 +438,7 @@ mod tests {
     /// Recording k1.36-restarts/poststart-fails.
     #[test]
     fn a_container_that_waits_has_its_present_life_as_its_last_state() {
-        let waits = Seen { waits: Some("PostStartHookError"), ..seen(Some(0)) };
+        let waits = SeenStatus { waits: Some("PostStartHookError"), ..seen(Some(0)) };
         let now = Timestamp::UNIX_EPOCH;
         let status = status(
             &pod(),
@@ -463,8 +460,12 @@ mod tests {
     /// Recording k1.36-restarts/restart-all-second.
     #[test]
     fn the_last_state_of_a_container_that_is_restarted_with_all_others_is_made_up() {
-        let waits =
-            Seen { now: removed(), restarts: 1, waits: Some(RESTARTING_ALL), ..seen(Some(0)) };
+        let waits = SeenStatus {
+            now: removed(),
+            restarts: 1,
+            waits: Some(RESTARTING_ALL),
+            ..seen(Some(0))
+        };
         let status = status(
             &pod(),
             &all(waits, seen(None)),

@@ -4,7 +4,7 @@ use super::{
     grace,
     hook::{self, Reach},
     order,
-    record::Record,
+    record::KubeletRecord,
 };
 use coroner_cri_api::v1::StopContainerRequest;
 use coroner_workload::page::boot_now;
@@ -22,7 +22,7 @@ const BEYOND_GRACE: Duration = Duration::from_secs(120);
 /// the floor. Returns when all are gone; the first error otherwise.
 pub async fn stop_all(
     pod: &Reach,
-    record: &Record,
+    record: &KubeletRecord,
     spec: &PodSpec,
     running: &BTreeMap<String, String>,
     grace: i64,
@@ -63,7 +63,7 @@ pub async fn stop_all(
 /// Stops one container of a pod that goes on: nobody is waited for.
 pub async fn stop_one(
     pod: &Reach,
-    record: &Record,
+    record: &KubeletRecord,
     spec: &PodSpec,
     name: &str,
     id: &str,
@@ -83,7 +83,7 @@ struct Turn {
 /// kuberuntime_container.go, `killContainer`.
 async fn stop(
     pod: Reach,
-    record: &Record,
+    record: &KubeletRecord,
     id: &str,
     hook: Option<LifecycleHandler>,
     mut turn: Turn,

@@ -5,7 +5,7 @@
 mod sync;
 
 use super::{
-    Shared,
+    KubeletShared,
     containers::Containers,
     grace, order, probe, restart,
     status::{self, Reason, Underway},
@@ -29,12 +29,10 @@ pub const START_FAILED: &str = "StartFailed";
 /// The kubelet's own decision to end a pod whose object stays: eviction_manager.go,
 /// nodeshutdown_manager.go, preemption.go, active_deadline.go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Ending {
+pub struct PodEnding {
     /// The grace at most, seconds; `None`: the pod's own.
     pub grace: Option<i64>,
-    /// status.reason.
     pub reason: &'static str,
-    /// status.message.
     pub message: &'static str,
     /// The message of the condition DisruptionTarget, reason TerminationByKubelet; `None`: the kubelet does
     /// not set this condition.
@@ -47,7 +45,7 @@ pub struct Ending {
 }
 
 /// active_deadline.go. A PodSyncHandler sets phase and reason again in every status.
-const DEADLINE_EXCEEDED: Ending = Ending {
+const DEADLINE_EXCEEDED: PodEnding = PodEnding {
     grace: None,
     reason: "DeadlineExceeded",
     message: "Pod was active on the node longer than the specified deadline",
@@ -58,20 +56,20 @@ const DEADLINE_EXCEEDED: Ending = Ending {
 
 /// What is wanted of a pod, as far as is known.
 #[derive(Clone, Debug)]
-pub(super) struct Wanted {
+pub(super) struct WorkerTarget {
     /// The object's, or the manifest's, last state.
     pub(super) pod: Pod,
     /// The object, or the manifest, is gone.
     pub(super) gone: bool,
     /// It is to end without being deleted.
-    pub(super) ending: Option<Ending>,
+    pub(super) ending: Option<PodEnding>,
     /// Its containers cannot be removed.
     pub(super) keeps_containers: bool,
     /// What its probes find changes nothing.
     pub(super) ignores_probes: bool,
 }
 
-impl Wanted {
+impl WorkerTarget {
     /// It runs until further notice.
     pub(super) fn new(pod: Pod) -> Self {
         let (keeps_containers, ignores_probes) = (false, false);
@@ -103,10 +101,9 @@ impl Wanted {
 
 /// Why a pod is over.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Over {
+enum WorkerOver {
     /// All its main containers have ended, and none is to be started again.
     Completed,
-    /// It was deleted.
     Deleted,
     /// The kubelet ends it.
     Ended,
@@ -114,13 +111,13 @@ enum Over {
 
 /// The worker of one pod.
 pub(super) struct Worker {
-    shared: Arc<Shared>,
+    shared: Arc<KubeletShared>,
     id: PodId,
-    wanted: watch::Receiver<Wanted>,
+    wanted: watch::Receiver<WorkerTarget>,
     attempt: u32,
     cgroup: String,
     containers: Containers,
-    probed: mpsc::UnboundedReceiver<probe::Told>,
+    probed: mpsc::UnboundedReceiver<probe::ProbeReport>,
     /// What is done to all of it.
     underway: Underway,
     /// What was last reported.
@@ -136,9 +133,9 @@ pub(super) struct Worker {
 impl Worker {
     /// Of the `attempt`th life of a pod.
     pub(super) fn new(
-        shared: Arc<Shared>,
+        shared: Arc<KubeletShared>,
         id: PodId,
-        wanted: watch::Receiver<Wanted>,
+        wanted: watch::Receiver<WorkerTarget>,
         attempt: u32,
         looking: Arc<Mutex<()>>,
     ) -> Self {
@@ -168,12 +165,12 @@ impl Worker {
             self.failed(&error);
         }
         match self.follow().await {
-            Over::Deleted => {
+            WorkerOver::Deleted => {
                 tokio::time::sleep(self.shared.config.reaction).await;
                 self.stop_pod().await;
             }
             // Its object stays as long as somebody wants it.
-            Over::Completed | Over::Ended => {
+            WorkerOver::Completed | WorkerOver::Ended => {
                 self.stop_pod().await;
                 if self.ending().is_some_and(|ending| ending.removes_content) {
                     self.shared.next_relist().await;
@@ -220,18 +217,18 @@ impl Worker {
     }
 
     /// Watches the running pod, and starts its containers anew where that is due.
-    async fn follow(&mut self) -> Over {
+    async fn follow(&mut self) -> WorkerOver {
         loop {
             let wanted = self.wanted.borrow_and_update().clone();
             if wanted.grace_of_delete().is_some() {
-                return Over::Deleted;
+                return WorkerOver::Deleted;
             }
             if wanted.ending.is_some() {
-                return Over::Ended;
+                return WorkerOver::Ended;
             }
             self.replace_changed().await;
             tokio::select! {
-                changed = self.wanted.changed() => if changed.is_err() { return Over::Deleted },
+                changed = self.wanted.changed() => if changed.is_err() { return WorkerOver::Deleted },
                 Some(told) = self.probed.recv() => self.take_probe(told).await,
                 () = self.shared.next_relist() => {
                     let looking = self.looking.clone();
@@ -247,11 +244,11 @@ impl Worker {
                     self.replace_unknown().await;
                     self.restart_ended().await;
                     if self.is_complete() {
-                        return Over::Completed;
+                        return WorkerOver::Completed;
                     }
                     if self.has_passed_deadline() {
                         self.is_past_deadline = true;
-                        return Over::Ended;
+                        return WorkerOver::Ended;
                     }
                 }
             }
@@ -268,7 +265,7 @@ impl Worker {
     }
 
     /// Why the kubelet ends the pod, if it does.
-    fn ending(&self) -> Option<Ending> {
+    fn ending(&self) -> Option<PodEnding> {
         let deadline = self.is_past_deadline.then_some(DEADLINE_EXCEEDED);
         self.wanted.borrow().ending.or(deadline)
     }
@@ -358,7 +355,9 @@ impl Worker {
                 always_fails: false,
             }),
             // Not before nothing of it runs any more (status_manager.go, `mergePodStatus`).
-            (None, Some(Ending { reason, message, disruption, always_fails, .. })) if terminal => {
+            (None, Some(PodEnding { reason, message, disruption, always_fails, .. }))
+                if terminal =>
+            {
                 Some(Reason { reason, message, disruption, always_fails })
             }
             _ => None,
@@ -378,7 +377,10 @@ impl Worker {
 }
 
 /// Waits until that is wanted; for ever if nobody will want anything any more.
-async fn becomes(wanted: &mut watch::Receiver<Wanted>, that: impl FnMut(&Wanted) -> bool) {
+async fn becomes(
+    wanted: &mut watch::Receiver<WorkerTarget>,
+    that: impl FnMut(&WorkerTarget) -> bool,
+) {
     if wanted.wait_for(that).await.is_err() {
         std::future::pending::<()>().await;
     }

@@ -2,7 +2,7 @@
 
 use super::{
     Habit, Progress, Wish,
-    record::{Between, Connection, Ending, Exchange, Opening},
+    record::{Between, ClientConnection, Ending, Exchange, Opening},
 };
 use coroner_workload::page::boot_now;
 use std::{
@@ -31,7 +31,7 @@ pub(super) struct Client {
     progress: Option<watch::Sender<Progress>>,
     /// Of an answer that has not come as a whole.
     part: Vec<u8>,
-    record: Connection,
+    record: ClientConnection,
 }
 
 /// Why nothing more is read.
@@ -51,12 +51,13 @@ impl Client {
     ) -> Self {
         let opened = Between { before: 0, after: 0 };
         let opening = Opening::TimedOut;
-        let record = Connection { from: None, opened, opening, exchanges: Vec::new(), ended: None };
+        let record =
+            ClientConnection { from: None, opened, opening, exchanges: Vec::new(), ended: None };
         Self { to, habit, wishes, progress, part: Vec::new(), record }
     }
 
     /// From the beginning to the end.
-    pub(super) async fn live(mut self) -> Connection {
+    pub(super) async fn live(mut self) -> ClientConnection {
         if let Some(stream) = self.open().await {
             self.record.ended = Some(self.keep(stream).await);
         }

@@ -21,7 +21,7 @@ mod record;
 #[cfg(test)]
 mod tests;
 
-pub use record::{Between, Bounds, ClientsTruth, Connection, Ending, Exchange, Opening};
+pub use record::{Between, Bounds, ClientConnection, ClientsTruth, Ending, Exchange, Opening};
 
 use crate::{network::Network, wait};
 use anyhow::{Context as _, anyhow};
@@ -62,9 +62,6 @@ pub enum Habit {
 }
 
 /// Waits until a pod has accepted all connections at this port, and read all that came.
-///
-/// # Errors
-/// It does not within [`wait::LIMIT`], or the kernel does not tell.
 pub async fn has_read(pod: &Network, port: u16) -> anyhow::Result<()> {
     wait::until("the server has read all", || Ok((pod.unread(port)? == 0).then_some(()))).await
 }
@@ -116,14 +113,11 @@ pub struct Clients {
     standing: usize,
     wish: watch::Sender<Wish>,
     progress: watch::Receiver<Progress>,
-    record: oneshot::Receiver<io::Result<Vec<Connection>>>,
+    record: oneshot::Receiver<io::Result<Vec<ClientConnection>>>,
 }
 
 impl Clients {
     /// Starts them in a network namespace, on a server's address.
-    ///
-    /// # Errors
-    /// The namespace cannot be entered, or there is no thread.
     pub fn start(from: &Network, to: SocketAddr, load: Load) -> anyhow::Result<Self> {
         let from = from.clone();
         Self::run(to, load, move || from.enter())
@@ -150,9 +144,6 @@ impl Clients {
     }
 
     /// Waits until each standing connection has settled, as its [`Habit`] says.
-    ///
-    /// # Errors
-    /// One does not within [`wait::LIMIT`].
     pub async fn settled(&self) -> anyhow::Result<()> {
         let standing = self.standing;
         self.until("the clients settle", |progress| progress.settled == standing).await
@@ -167,9 +158,6 @@ impl Clients {
     }
 
     /// Waits until none is opened any more and all have ended, by the server or by their own habit.
-    ///
-    /// # Errors
-    /// One does not within [`wait::LIMIT`].
     pub async fn ended(&self) -> anyhow::Result<()> {
         self.until("all connections have ended", |progress| progress.ended).await
     }
@@ -185,10 +173,7 @@ impl Clients {
     }
 
     /// Closes what is still open, and gives the record of all connections in the order of their opening.
-    ///
-    /// # Errors
-    /// The clients could not live: the namespace cannot be entered, or a task panicked.
-    pub async fn finish(self) -> anyhow::Result<Vec<Connection>> {
+    pub async fn finish(self) -> anyhow::Result<Vec<ClientConnection>> {
         self.wish.send_modify(|wish| {
             wish.close = true;
             wish.arrive_until = Some(0);
@@ -206,7 +191,7 @@ async fn live(
     load: Load,
     mut wishes: watch::Receiver<Wish>,
     progress: watch::Sender<Progress>,
-) -> io::Result<Vec<Connection>> {
+) -> io::Result<Vec<ClientConnection>> {
     let mut clients = JoinSet::new();
     let mut record = Vec::new();
     for (habit, number) in load.standing {

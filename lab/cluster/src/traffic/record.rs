@@ -40,9 +40,7 @@ pub struct Exchange {
 /// How a connection ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ending {
-    /// The client closed it.
     ClosedByClient,
-    /// The client reset it.
     ResetByClient,
     /// The server's side ended in order (FIN), be it by the application or by its exit.
     Eof,
@@ -54,7 +52,7 @@ pub enum Ending {
 
 /// One connection, from the client's side.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Connection {
+pub struct ClientConnection {
     /// The client's own address, once it has one.
     pub from: Option<SocketAddr>,
     /// When it was opened, or was not.
@@ -67,7 +65,7 @@ pub struct Connection {
     pub ended: Option<(Between, Ending)>,
 }
 
-impl Connection {
+impl ClientConnection {
     /// A request has no answer, or a part of one.
     pub fn is_mid_request(&self) -> bool {
         self.exchanges.iter().any(|exchange| exchange.answered.is_none())
@@ -132,13 +130,10 @@ pub struct ClientsTruth {
     pub reset: usize,
     /// Of these, while a request was open.
     pub reset_mid_request: usize,
-    /// Closed by the client.
     pub closed_by_client: usize,
-    /// Reset by the client.
     pub reset_by_client: usize,
     /// Ended otherwise.
     pub failed: usize,
-    /// The last that was opened.
     pub last_opened: Option<Between>,
     /// The first and the last that were refused.
     pub refusals: Option<(Between, Between)>,
@@ -146,7 +141,7 @@ pub struct ClientsTruth {
 
 impl ClientsTruth {
     /// Of a record, for a server that was asked to stop at this moment, ns of CLOCK_BOOTTIME.
-    pub fn of(record: &[Connection], stop: u64) -> Self {
+    pub fn of(record: &[ClientConnection], stop: u64) -> Self {
         let with = |opening| {
             let those = record.iter().filter(move |one| one.opening == opening);
             those.map(|one| one.opened)

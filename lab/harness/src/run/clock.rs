@@ -5,7 +5,7 @@ use serde::Deserialize;
 
 /// One line of the workload's log.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
-pub(super) struct Line {
+pub(super) struct WorkloadLine {
     /// `start`, `term` (the stop signal was taken), `called` (the apiserver has answered), `exit`
     /// (about to leave).
     pub event: String,
@@ -17,7 +17,7 @@ pub(super) struct Line {
 
 /// The workload's lines of a log in the CRI's format: `<time> stdout F <text>`. Anything else is
 /// skipped.
-pub(super) fn lines(log: &str) -> Vec<Line> {
+pub(super) fn lines(log: &str) -> Vec<WorkloadLine> {
     log.lines()
         .filter_map(|line| line.splitn(4, ' ').nth(3))
         .filter_map(|text| serde_json::from_str(text).ok())
@@ -25,13 +25,16 @@ pub(super) fn lines(log: &str) -> Vec<Line> {
 }
 
 /// The same, of what a process wrote itself.
-pub(super) fn own_lines(written: &str) -> Vec<Line> {
+pub(super) fn own_lines(written: &str) -> Vec<WorkloadLine> {
     written.lines().filter_map(|text| serde_json::from_str(text).ok()).collect()
 }
 
 /// How much later than the workload's own record the agent's times are, ns: of the handler's run
 /// and of the exit, for those that both know.
-pub(super) fn differences(death: &ContainerDeath, lines: &[Line]) -> Vec<(MilestoneKind, i64)> {
+pub(super) fn differences(
+    death: &ContainerDeath,
+    lines: &[WorkloadLine],
+) -> Vec<(MilestoneKind, i64)> {
     let left_by_itself = matches!(death.exit, Some(ExitStatus::Code(_)));
     [("term", MilestoneKind::TermHandled, true), ("exit", MilestoneKind::Exited, left_by_itself)]
         .into_iter()
@@ -46,12 +49,13 @@ pub(super) fn differences(death: &ContainerDeath, lines: &[Line]) -> Vec<(Milest
 
 /// How many calls to the apiserver were answered after the stop signal was handled, as the agent
 /// has it, and before the end.
-pub(super) fn calls(death: &ContainerDeath, lines: &[Line]) -> usize {
+pub(super) fn calls(death: &ContainerDeath, lines: &[WorkloadLine]) -> usize {
     let at = |kind| death.milestone(kind).map(|milestone| milestone.at.0);
     let (Some(from), Some(to)) = (at(MilestoneKind::TermHandled), at(MilestoneKind::Exited)) else {
         return 0;
     };
-    let in_time = |line: &&Line| line.event == "called" && (from..=to).contains(&line.boot_ns);
+    let in_time =
+        |line: &&WorkloadLine| line.event == "called" && (from..=to).contains(&line.boot_ns);
     lines.iter().filter(in_time).count()
 }
 
@@ -107,7 +111,7 @@ broken
 
     #[test]
     fn counts_the_calls_between_handler_and_end() {
-        let line = |event: &str, boot_ns| Line { event: event.into(), boot_ns, pid: 1 };
+        let line = |event: &str, boot_ns| WorkloadLine { event: event.into(), boot_ns, pid: 1 };
         let log = [
             line("called", 1989),
             line("called", 1990),

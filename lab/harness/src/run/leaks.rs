@@ -3,7 +3,7 @@
 
 use crate::ground_truth::GroundTruth;
 use crate::{
-    monitor::{Accounts, NOBODY_ASKS, THRESHOLD, Told},
+    monitor::{AgentReports, NOBODY_ASKS, THRESHOLD},
     run::play::Playing,
 };
 use anyhow::Context as _;
@@ -11,13 +11,14 @@ use coroner_core::{
     leak::{DetectionState, Leak, LeakClass, LeakKey},
     time::WallTime,
 };
-use coroner_lab_cluster::{apiserver::Fault, wait};
+use coroner_lab_cluster::{apiserver::ApiserverFault, wait};
 use coroner_lab_scenarios::{
-    Act, NAMESPACE,
-    left::{self, Seen, Things},
+    Action, NAMESPACE,
+    left::{self, SeenLeak, Things},
 };
 use serde_json::Value;
 use std::{path::PathBuf, time::Duration};
+use tokio::sync::watch::Receiver;
 
 /// Where the agent keeps what it has told, in its state directory.
 const KEPT: &str = "leaks.json";
@@ -29,18 +30,18 @@ const HELD: Duration = Duration::from_secs(4);
 
 /// What of a scenario the agent told as left behind.
 #[derive(Default)]
-pub struct Left {
+pub struct ScenarioLeaks {
     pub leaks: Vec<Leak>,
     /// Where that disagrees with what was expected.
     pub points: Vec<String>,
 }
 
-impl Left {
+impl ScenarioLeaks {
     /// The scenario was cleaned up, or could not be.
     pub fn note_end(
         &mut self,
         things: &Things,
-        told: &Told,
+        told: &AgentReports,
         truth: &GroundTruth,
         cleared: anyhow::Result<()>,
     ) {
@@ -64,7 +65,7 @@ impl Playing<'_> {
     pub async fn leaked(
         &self,
         class: LeakClass,
-        mut accounts: Accounts,
+        mut accounts: Receiver<AgentReports>,
         state: Option<PathBuf>,
     ) -> anyhow::Result<()> {
         let own = |leak: &&Leak| leak.class == class && self.things.own(leak);
@@ -85,7 +86,11 @@ impl Playing<'_> {
     }
 
     /// Waits for what is expected, or until nothing has come, and compares.
-    pub async fn watch(&self, accounts: &mut Accounts, truth: &GroundTruth) -> Left {
+    pub async fn watch(
+        &self,
+        accounts: &mut Receiver<AgentReports>,
+        truth: &GroundTruth,
+    ) -> ScenarioLeaks {
         let expected = &self.scenario.expected.leaks;
         if expected.is_empty() {
             self.has_had_time(accounts).await;
@@ -100,10 +105,10 @@ impl Playing<'_> {
         let created = self.lab.hand().created(&self.pod.uid).await;
         let wanted = |leak: &Leak| expected.iter().any(|one| one.class == leak.class);
         let told = accounts.borrow();
-        let seen: Vec<Seen> = self
+        let seen: Vec<SeenLeak> = self
             .told(&told)
             .filter(|leak| wanted(leak) || !truth.was_leaked_for_a_while(leak))
-            .map(|leak| Seen {
+            .map(|leak| SeenLeak {
                 leak: leak.clone(),
                 observed_before: told.before.get(&leak.key).map(|before| before.first_observed),
                 created: match &leak.key {
@@ -113,34 +118,34 @@ impl Playing<'_> {
             })
             .collect();
         let points = left::disagreements(expected, &seen);
-        Left { leaks: seen.into_iter().map(|seen| seen.leak).collect(), points }
+        ScenarioLeaks { leaks: seen.into_iter().map(|seen| seen.leak).collect(), points }
     }
 
     /// What the agent has told of the scenario's things. Of what was removed meanwhile it is what was
     /// told before: a sandbox goes step by step, and a look between two of them finds another class.
-    fn told<'a>(&'a self, told: &'a Told) -> impl Iterator<Item = &'a Leak> {
+    fn told<'a>(&'a self, told: &'a AgentReports) -> impl Iterator<Item = &'a Leak> {
         let own = told.ever.values().filter(|leak| self.things.own(leak));
         own.map(|leak| self.removed.get(&leak.key).unwrap_or(leak))
     }
 
     /// What is told now is about to be removed.
-    pub fn note_told(&mut self, told: &Told) {
+    pub fn note_told(&mut self, told: &AgentReports) {
         let own = told.leaks.values().filter(|leak| self.things.own(leak));
         self.removed = own.map(|leak| (leak.key.clone(), leak.clone())).collect();
     }
 
     /// Removes all that is left of the scenario, and waits until the agent says so too.
-    pub async fn clear(&mut self, accounts: &mut Accounts) -> anyhow::Result<()> {
+    pub async fn clear(&mut self, accounts: &mut Receiver<AgentReports>) -> anyhow::Result<()> {
         if !self.scenario.alone && !self.scenario.expected.leaks.is_empty() {
             tokio::time::sleep(HELD).await;
         }
         // A scenario that failed half-way may not have mended what it broke.
         if self.scenario.alone {
-            self.lab.set_apiserver(Fault::None);
+            self.lab.set_apiserver(ApiserverFault::None);
             self.lab.mend_runtime().await?;
         }
         // Others that are played at the same time may not have done with a broken one.
-        if self.scenario.steps.iter().any(|step| step.act == Act::BreakNetwork) {
+        if self.scenario.steps.iter().any(|step| step.act == Action::BreakNetwork) {
             self.lab.set_network(&self.pod.name, true).await?;
         }
         self.undo().await?;
@@ -161,7 +166,7 @@ impl Playing<'_> {
 
     /// Waits until the agent has had the time to tell of what there is now: by its own count of the
     /// time in which it could judge, which stands still where the machine does.
-    async fn has_had_time(&self, accounts: &mut Accounts) {
+    async fn has_had_time(&self, accounts: &mut Receiver<AgentReports>) {
         let enough = THRESHOLD + QUIET;
         let (judges, now) = {
             let told = accounts.borrow();

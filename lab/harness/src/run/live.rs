@@ -1,28 +1,25 @@
 //! `--cri/--kubeconfig/--node`: no lab, the agent on a real node.
 
+use super::RealNode;
 use crate::{
     agent::{self, Agent},
-    work::{self, AGENT_LOG, interrupted, work_directory},
+    environment::{Environment, Setup, interrupted},
+    monitor::AgentMonitor,
 };
-use crate::{
-    console::Screen,
-    monitor::{self, Told},
-    run::{Options, RealNode},
-};
-use std::{collections::HashSet, time::Duration};
-use tokio::sync::watch;
+use std::{collections::HashSet, net::SocketAddr, time::Duration};
 
 /// Starts the agent against the node and prints what ends there, until Ctrl-C.
 pub(super) async fn observe(
-    options: &Options,
+    environment: Environment,
+    setup: &Setup,
+    listen: Option<SocketAddr>,
     node: &RealNode,
-    screen: Screen,
 ) -> anyhow::Result<()> {
-    let work = work_directory(&options.lab.work)?;
-    screen.step(&format!("starting the agent on node {}", node.node));
-    let mut agent = Agent::start(&agent::Options {
-        binary: options.agent.clone(),
-        listen: options.listen,
+    let console = environment.console;
+    console.step(&format!("starting the agent on node {}", node.node));
+    let mut agent = Agent::start(&agent::AgentOptions {
+        binary: setup.agent.clone(),
+        listen,
         node: node.node.clone(),
         cri: node.cri.clone(),
         kubeconfig: node.kubeconfig.clone(),
@@ -33,17 +30,16 @@ pub(super) async fn observe(
         host_root: None,
         kubelet_process: None,
         events: false,
-        log: work.join(AGENT_LOG),
+        log: environment.log(),
     })
     .await?;
-    screen.step(&format!(
+    console.step(&format!(
         "ready after {:.2} s at {}; delete a pod of this node to see it, Ctrl-C to end",
         agent.ready_after().as_secs_f64(),
         agent.url()
     ));
-    let (tell, mut accounts) = watch::channel(Told::default());
-    let (_asked, whom) = watch::channel(Some(agent.http()));
-    let polling = tokio::spawn(monitor::poll(whom, tell, None));
+    let monitor = AgentMonitor::of_foreign(agent.http(), None);
+    let mut accounts = monitor.reports();
     let mut told = HashSet::new();
     let result = loop {
         tokio::select! {
@@ -58,10 +54,10 @@ pub(super) async fn observe(
                     lives.filter(|(uid, of)| told.insert(((*uid).clone(), of.life))).collect();
                 new.sort_by_key(|(_, timeline)| timeline.ended);
                 for (_, timeline) in new {
-                    if options.json {
-                        screen.timeline(timeline);
+                    if setup.json {
+                        console.timeline(timeline);
                     } else {
-                        screen.print(&format!("\n{}", screen.waterfall(timeline)));
+                        console.print(&format!("\n{}", console.waterfall(timeline)));
                     }
                 }
             }
@@ -72,8 +68,7 @@ pub(super) async fn observe(
             }
         }
     };
-    polling.abort();
+    monitor.stop().await;
     agent.stop().await;
-    work::leave(&work, result.is_err(), screen);
-    result
+    environment.tear_down(result, false).await
 }

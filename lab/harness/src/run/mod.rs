@@ -1,5 +1,5 @@
-//! The tour: the lab, the real agent, every scenario, and what came out of it. What
-//! `cargo xtask run` executes.
+//! A run of scenarios: the cluster, the real agent, every scenario, and what came out of it. What `cargo xtask run`
+//! executes.
 
 mod clock;
 mod leaks;
@@ -10,24 +10,24 @@ pub mod report;
 pub mod scenario;
 mod spans;
 
-use crate::monitor::{THRESHOLD, Watcher};
 use crate::{
-    agent::Agent,
-    console::Screen,
+    agent::{self, Agent},
+    console::Console,
+    environment::{AGENT_LOG, Environment, Setup, interrupted, unless_interrupted, went_wrong},
     failures::{Failures, Remains},
     ground_truth::GroundTruth,
-    work::{self, AGENT_LOG, interrupted, unless_interrupted, went_wrong, work_directory},
+    monitor::{AgentMonitor, THRESHOLD},
 };
-use anyhow::Context as _;
 use coroner_core::{leak::Leak, types::MilestoneKind};
-use coroner_lab_cluster::{Cluster, containerd, delay::Delays, kubelet, tidy};
+use coroner_lab_cluster::{Cluster, delay::Delays, kubelet};
 use coroner_lab_scenarios as scenarios;
 use coroner_lab_scenarios::{Scenario, left};
 use futures::{StreamExt as _, stream::FuturesUnordered};
-use outcome::{Note, Outcome};
+use outcome::{Note, ScenarioOutcome};
 use play::Playing;
 use std::{
     collections::BTreeMap,
+    fs,
     net::SocketAddr,
     path::{Path, PathBuf},
     time::Duration,
@@ -37,25 +37,15 @@ use std::{
 const WHOLE: &str = "run";
 const STRAYS: &str = "of-no-scenario";
 
-/// What the tour is asked to do.
+/// What a run of scenarios is asked to do.
 #[derive(Clone, Debug)]
-pub struct Options {
-    /// The scenarios to play.
+pub struct RunOptions {
     pub scenarios: Vec<Scenario>,
-    /// Objects on stdout, everything else on stderr.
-    pub json: bool,
     /// Leave everything up until Ctrl-C.
     pub keep: bool,
-    /// The agent's binary.
-    pub agent: PathBuf,
     /// Where the agent listens; `None`: a port that is free.
     pub listen: Option<SocketAddr>,
-    /// What the lab is made of, and where it keeps its files.
-    pub lab: containerd::Options,
-    /// Where a folder is kept for each failure; `None`: `failed` in the target directory.
-    pub failed: Option<PathBuf>,
-    /// How late the agent's sources answer. What is expected of times is that of
-    /// punctual ones, and is not compared then.
+    /// How late the agent's sources answer. What is expected of times is that of punctual ones, and is not compared then.
     pub delays: Delays,
     /// A real node instead of the lab.
     pub real: Option<RealNode>,
@@ -72,174 +62,153 @@ pub struct RealNode {
     pub node: String,
 }
 
-/// Plays the tour. True: everything agreed. Whatever happens, nothing is left behind.
-pub async fn run(options: &Options) -> anyhow::Result<bool> {
-    let screen = Screen::new(options.json);
+/// Plays the scenarios. True: everything agreed. Whatever happens, nothing is left behind.
+pub async fn run(setup: &Setup, options: &RunOptions) -> anyhow::Result<bool> {
+    let mut environment = Environment::new(setup)?;
     if let Some(node) = &options.real {
-        live::observe(options, node, screen).await?;
+        live::observe(environment, setup, options.listen, node).await?;
         return Ok(true);
     }
     let mut options = options.clone();
     if options.delays.any() {
         options.scenarios.iter_mut().for_each(|scenario| scenario.expected.ignore_times());
     }
-    options.lab.work = work_directory(&options.lab.work)?;
-    let options = &options;
-    let failures = Failures::new(options.failed.clone(), &options.lab.work);
-    let mut stage = Stage::default();
-    let result = unless_interrupted(screen, stage.play(options, &failures, screen)).await;
+    let (console, work) = (environment.console, environment.work());
+    let failures = Failures::new(setup.failed.clone(), &work);
+    let mut monitor = None;
+    let played = play(setup, &options, &failures, &mut environment, &mut monitor);
+    let result = unless_interrupted(console, played).await;
     if went_wrong(&result) {
-        let up = (stage.lab.as_ref(), stage.watcher.as_ref());
-        save(&failures, WHOLE, up, &options.lab.work).await;
+        let up = (environment.cluster(), monitor.as_ref());
+        save(&failures, WHOLE, up, &work).await;
     }
     if options.keep && result.is_ok() {
-        screen.print(&stage.whereabouts().await);
+        console.print(&whereabouts(environment.cluster(), monitor.as_ref()).await);
         interrupted().await;
     }
-    let cleared = stage.clear(screen).await;
-    tidy(&options.lab.work);
+    if let Some(monitor) = monitor {
+        monitor.stop().await;
+    }
     // Whatever failed is kept elsewhere.
-    work::leave(&options.lab.work, false, screen);
-    let agreed = result?;
-    cleared?;
-    Ok(agreed)
+    let result = environment.tear_down(result, false).await;
+    let _ = fs::remove_file(work.join(AGENT_LOG));
+    let _ = fs::remove_dir(work);
+    result
 }
 
-/// What is up. Filled as it comes up, so that whatever there is can be taken down.
-#[derive(Default)]
-struct Stage {
-    lab: Option<Cluster>,
-    watcher: Option<Watcher>,
-}
-
-impl Stage {
-    async fn play(
-        &mut self,
-        options: &Options,
-        failures: &Failures,
-        screen: Screen,
-    ) -> anyhow::Result<bool> {
-        let lab =
-            self.lab.insert(Cluster::start(options.lab.clone(), &|text| screen.step(text)).await?);
-        if options.delays.any() {
-            lab.delay(options.delays).await?;
+async fn play(
+    setup: &Setup,
+    options: &RunOptions,
+    failures: &Failures,
+    environment: &mut Environment,
+    monitor: &mut Option<AgentMonitor>,
+) -> anyhow::Result<bool> {
+    let console = environment.console;
+    let work = environment.work();
+    let lab = environment.set_up().await?;
+    if options.delays.any() {
+        lab.delay(options.delays).await?;
+    }
+    let (lab, work) = (&*lab, &work);
+    let resident = scenarios::resident();
+    Playing::begin(&resident, lab).await?;
+    let scenarios: Vec<&Scenario> =
+        options.scenarios.iter().filter(|one| can_be_played(one, lab, console)).collect();
+    let mut begun: BTreeMap<&str, Playing<'_>> = BTreeMap::new();
+    for &scenario in &scenarios {
+        if let Some(steps) = scenario.around_agent().0 {
+            console.step(&format!("starting {} before the agent", scenario.name));
+            let mut playing = Playing::begin(scenario, lab).await?;
+            playing.act(steps, None).await?;
+            begun.insert(scenario.name, playing);
         }
-        let lab = &*lab;
-        let work = &options.lab.work;
-        let resident = scenarios::resident();
-        Playing::begin(&resident, lab).await?;
-        let scenarios: Vec<&Scenario> =
-            options.scenarios.iter().filter(|one| can_be_played(one, lab, screen)).collect();
-        let mut begun: BTreeMap<&str, Playing<'_>> = BTreeMap::new();
-        for &scenario in &scenarios {
-            if let Some(steps) = scenario.around_agent().0 {
-                screen.step(&format!("starting {} before the agent", scenario.name));
-                let mut playing = Playing::begin(scenario, lab).await?;
-                playing.act(steps, None).await?;
-                begun.insert(scenario.name, playing);
-            }
-        }
-        let truth = GroundTruth::of(lab, THRESHOLD);
-        screen.step("starting the agent");
-        let log = work.join(AGENT_LOG);
-        let watcher = Watcher::start(lab, options.agent.clone(), options.listen, log).await?;
-        let watcher = &*self.watcher.insert(watcher);
-        let ready = watcher.of_agent(|agent| agent.ready_after()).await?;
-        screen.step(&format!("the agent is ready after {:.2} s", ready.as_secs_f64()));
+    }
+    let truth = GroundTruth::of(lab, THRESHOLD);
+    console.step("starting the agent");
+    let agent = agent::AgentOptions { listen: options.listen, ..Environment::agent(setup, lab) };
+    let watcher = &*monitor.insert(AgentMonitor::for_scenarios(lab, agent).await?);
+    let ready = watcher.of_agent(|agent| agent.ready_after()).await?;
+    console.step(&format!("the agent is ready after {:.2} s", ready.as_secs_f64()));
 
-        // What breaks the node would break the others: one at a time, when these have ended.
-        let (alone, at_once): (Vec<&Scenario>, Vec<&Scenario>) =
-            scenarios.iter().partition(|scenario| scenario.alone);
-        screen.step(&format!("playing {} scenarios at once", at_once.len()));
-        let rounds = std::iter::once(at_once).chain(alone.into_iter().map(|one| vec![one]));
-        let mut outcomes: BTreeMap<&str, Outcome> = BTreeMap::new();
-        let mut look = tokio::time::interval(Duration::from_secs(1));
-        for round in rounds {
-            let mut playing: FuturesUnordered<_> = round
-                .into_iter()
-                .map(|scenario| {
-                    let begun = begun.remove(scenario.name);
-                    scenario::from_begin_to_end(scenario, lab, watcher, &truth, begun)
-                })
-                .collect();
-            loop {
-                tokio::select! {
-                    next = playing.next() => {
-                        let Some(mut outcome) = next else { break };
-                        if !outcome.ok {
-                            let up = (Some(lab), Some(watcher));
-                            outcome.kept = save(failures, outcome.scenario, up, work).await;
-                        }
-                        report::outcome(screen, &outcome);
-                        screen.object(&outcome);
-                        outcomes.insert(outcome.scenario, outcome);
+    // What breaks the node would break the others: one at a time, when these have ended.
+    let (alone, at_once): (Vec<&Scenario>, Vec<&Scenario>) =
+        scenarios.iter().partition(|scenario| scenario.alone);
+    console.step(&format!("playing {} scenarios at once", at_once.len()));
+    let rounds = std::iter::once(at_once).chain(alone.into_iter().map(|one| vec![one]));
+    let mut outcomes: BTreeMap<&str, ScenarioOutcome> = BTreeMap::new();
+    let mut look = tokio::time::interval(Duration::from_secs(1));
+    for round in rounds {
+        let mut playing: FuturesUnordered<_> = round
+            .into_iter()
+            .map(|scenario| {
+                let begun = begun.remove(scenario.name);
+                scenario::from_begin_to_end(scenario, lab, watcher, &truth, begun)
+            })
+            .collect();
+        loop {
+            tokio::select! {
+                next = playing.next() => {
+                    let Some(mut outcome) = next else { break };
+                    if !outcome.ok {
+                        let up = (Some(lab), Some(watcher));
+                        outcome.kept = save(failures, outcome.scenario, up, work).await;
                     }
-                    _ = look.tick() => watcher.check()?,
+                    report::outcome(console, &outcome);
+                    console.object(&outcome);
+                    outcomes.insert(outcome.scenario, outcome);
                 }
+                _ = look.tick() => watcher.check()?,
             }
-            lab.run_kubelet(kubelet::VERSION)?;
-            watcher.run_plainly().await?;
         }
-        let in_order: Vec<Outcome> =
-            options.scenarios.iter().filter_map(|s| outcomes.remove(s.name)).collect();
-        report::table(screen, &in_order);
-        screen.print(&watcher.of_agent(|agent| facts(lab, agent, &in_order)).await?);
-        watcher.check()?;
-        let strays = strays(watcher, &truth, &in_order);
-        for leak in &strays {
-            let what = left::which(&leak.key);
-            screen.print(&format!("✘ {} of {what}, of no scenario\n", leak.class));
-            screen.print(&screen.leak(leak));
-            screen.object(&Note::Stray { stray: leak });
-        }
-        if !strays.is_empty() {
-            save(failures, STRAYS, (Some(lab), Some(watcher)), work).await;
-        }
-        Ok(strays.is_empty() && in_order.iter().all(|outcome| outcome.ok))
+        lab.run_kubelet(kubelet::VERSION)?;
+        watcher.run_plainly().await?;
     }
+    let in_order: Vec<ScenarioOutcome> =
+        options.scenarios.iter().filter_map(|s| outcomes.remove(s.name)).collect();
+    report::table(console, &in_order);
+    console.print(&watcher.of_agent(|agent| facts(lab, agent, &in_order)).await?);
+    watcher.check()?;
+    let strays = strays(watcher, &truth, &in_order);
+    for leak in &strays {
+        let what = left::which(&leak.key);
+        console.print(&format!("✘ {} of {what}, of no scenario\n", leak.class));
+        console.print(&console.leak(leak));
+        console.object(&Note::Stray { stray: leak });
+    }
+    if !strays.is_empty() {
+        save(failures, STRAYS, (Some(lab), Some(watcher)), work).await;
+    }
+    Ok(strays.is_empty() && in_order.iter().all(|outcome| outcome.ok))
+}
 
-    /// Where what is up can be reached.
-    async fn whereabouts(&self) -> String {
-        let mut text = String::from("\nleft up until Ctrl-C:\n");
-        if let Some(watcher) = &self.watcher
-            && let Ok(url) = watcher.of_agent(|agent| agent.url()).await
-        {
-            text.push_str(&format!("  agent       {url}\n"));
-        }
-        if let Some(lab) = &self.lab {
-            text.push_str(&format!(
-                "  apiserver   {}\n  kubeconfig  {}\n  CRI         {}\n",
-                lab.url(),
-                lab.kubeconfig().display(),
-                lab.cri()
-            ));
-        }
-        text
+/// Where what is up can be reached.
+async fn whereabouts(lab: Option<&Cluster>, monitor: Option<&AgentMonitor>) -> String {
+    let mut text = String::from("\nleft up until Ctrl-C:\n");
+    if let Some(monitor) = monitor
+        && let Ok(url) = monitor.of_agent(|agent| agent.url()).await
+    {
+        text.push_str(&format!("  agent       {url}\n"));
     }
-
-    /// Takes down what is up, the agent first: it need not tell of the lab's own end.
-    async fn clear(self, screen: Screen) -> anyhow::Result<()> {
-        if let Some(watcher) = self.watcher {
-            watcher.stop().await;
-        }
-        if let Some(lab) = self.lab {
-            screen.step("taking the lab down");
-            lab.stop().await.context("the lab was not taken down completely")?;
-        }
-        screen.step("done");
-        Ok(())
+    if let Some(lab) = lab {
+        text.push_str(&format!(
+            "  apiserver   {}\n  kubeconfig  {}\n  CRI         {}\n",
+            lab.url(),
+            lab.kubeconfig().display(),
+            lab.cri()
+        ));
     }
+    text
 }
 
 /// Keeps what a failure leaves, of what is up.
 async fn save(
     failures: &Failures,
     name: &str,
-    (lab, watcher): (Option<&Cluster>, Option<&Watcher>),
+    (lab, monitor): (Option<&Cluster>, Option<&AgentMonitor>),
     work: &Path,
 ) -> Option<PathBuf> {
-    let agent = match watcher {
-        Some(watcher) => watcher.of_agent(Agent::http).await.ok(),
+    let agent = match monitor {
+        Some(monitor) => monitor.of_agent(Agent::http).await.ok(),
         None => None,
     };
     let kubelet = lab.map(Cluster::kubelet);
@@ -247,8 +216,8 @@ async fn save(
 }
 
 /// What was told as left behind, is of no scenario, and was not left behind in truth.
-fn strays(watcher: &Watcher, truth: &GroundTruth, outcomes: &[Outcome]) -> Vec<Leak> {
-    let told = watcher.accounts();
+fn strays(monitor: &AgentMonitor, truth: &GroundTruth, outcomes: &[ScenarioOutcome]) -> Vec<Leak> {
+    let told = monitor.reports();
     let told = told.borrow();
     let known = |leak: &&Leak| {
         outcomes.iter().any(|outcome| outcome.leaks.iter().any(|own| own.key == leak.key))
@@ -258,19 +227,19 @@ fn strays(watcher: &Watcher, truth: &GroundTruth, outcomes: &[Outcome]) -> Vec<L
 }
 
 /// Says why, if not.
-fn can_be_played(scenario: &Scenario, lab: &Cluster, screen: Screen) -> bool {
+fn can_be_played(scenario: &Scenario, lab: &Cluster, console: Console) -> bool {
     if !scenario.needs_memory_limit() || lab.can_limit_memory() {
         return true;
     }
     let missing = "no memory controller here, neither on cgroup2 nor on v1, so that no container can \
                    be limited";
-    screen.step(&format!("leaving out {}: {missing}", scenario.name));
-    screen.object(&Note::LeftOut { scenario: scenario.name, left_out: missing });
+    console.step(&format!("leaving out {}: {missing}", scenario.name));
+    console.object(&Note::LeftOut { scenario: scenario.name, left_out: missing });
     false
 }
 
 /// Figures beside the scenarios: printed, never asserted.
-fn facts(lab: &Cluster, agent: &Agent, outcomes: &[Outcome]) -> String {
+fn facts(lab: &Cluster, agent: &Agent, outcomes: &[ScenarioOutcome]) -> String {
     let mut text = String::from("\n");
     if let Some((now, peak)) = agent.memory() {
         let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);

@@ -3,16 +3,15 @@
 use coroner::{linux::clock::anchor, outputs::report::leak_json};
 use coroner_api::terminations::Termination;
 use coroner_core::{leak::Leak, report::PodTermination};
-use coroner_lab_scenarios::{Expected, judge::Observed};
+use coroner_lab_scenarios::{Expected, judge::ObservedReport};
 use serde::{Serialize, Serializer};
 use std::path::PathBuf;
 
 /// How one scenario went: an object of `--json`.
 #[derive(Clone, Debug, Serialize)]
-pub struct Outcome {
+pub struct ScenarioOutcome {
     /// Its name.
     pub scenario: &'static str,
-    /// Its group.
     pub group: &'static str,
     /// What it shows, in one sentence.
     #[serde(skip)]
@@ -20,7 +19,7 @@ pub struct Outcome {
     /// What had to come out.
     pub expected: Expected,
     /// What came out, of the last life; `None`: the agent gave no account.
-    pub observed: Option<Observed>,
+    pub observed: Option<ObservedReport>,
     /// Both agree.
     pub ok: bool,
     /// Where they do not.

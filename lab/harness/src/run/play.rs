@@ -1,7 +1,7 @@
 //! Plays scenarios: makes the pod, does what is to be done, waits for the agent's account.
 
 use crate::{
-    monitor::{ASKS_EVERY, Accounts, NOBODY_ASKS, Told, Watcher},
+    monitor::{ASKS_EVERY, AgentMonitor, AgentReports, NOBODY_ASKS},
     run::clock,
 };
 use anyhow::{Context as _, bail};
@@ -11,22 +11,23 @@ use coroner_core::{
 };
 use coroner_lab_cluster::{Cluster, container_of, remnants::Made};
 use coroner_lab_cluster::{
-    apiserver::Fault,
+    apiserver::ApiserverFault,
     kubelet::{
         START_FAILED,
-        housekeeping::{Held, Moment},
+        housekeeping::{Held, HousekeepingMoment},
         translate::PodId,
     },
     port::Port,
     wait,
 };
-use coroner_lab_scenarios::{Act, NAMESPACE, Scenario, Site, Step, When, left::Things};
+use coroner_lab_scenarios::{Action, NAMESPACE, Scenario, Site, Step, When, left::Things};
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     path::Path,
     time::Duration,
 };
+use tokio::sync::watch::Receiver;
 
 /// A scenario while it is played.
 pub struct Playing<'a> {
@@ -47,7 +48,7 @@ pub struct Playing<'a> {
     /// The container ids that were seen, by name: another one is another life.
     lives: HashMap<&'static str, String>,
     /// The kubelet's housekeeping to come, and its holding still.
-    housekeeping: Option<Moment>,
+    housekeeping: Option<HousekeepingMoment>,
     held: Option<Held>,
 }
 
@@ -121,7 +122,11 @@ impl<'a> Playing<'a> {
 
     /// Does what is to be done, each step in its time. Without `watcher` the agent has not yet
     /// been started.
-    pub async fn act(&mut self, steps: &[Step], watcher: Option<&Watcher>) -> anyhow::Result<()> {
+    pub async fn act(
+        &mut self,
+        steps: &[Step],
+        watcher: Option<&AgentMonitor>,
+    ) -> anyhow::Result<()> {
         for step in steps {
             match step.when {
                 When::After(time) => tokio::time::sleep(time).await,
@@ -169,7 +174,7 @@ impl<'a> Playing<'a> {
                 }
                 When::Leaked(class) => {
                     let watcher = watcher.context("the agent has not started")?;
-                    self.leaked(class, watcher.accounts(), watcher.state().await).await?;
+                    self.leaked(class, watcher.reports(), watcher.state().await).await?;
                 }
                 When::Told(reason) => {
                     self.happens("the apiserver has the Event", |of| {
@@ -179,12 +184,12 @@ impl<'a> Playing<'a> {
                 }
                 When::Accounted(lives) => {
                     let mut accounts =
-                        watcher.map(Watcher::accounts).context("the agent has not started")?;
+                        watcher.map(AgentMonitor::reports).context("the agent has not started")?;
                     self.accounted(lives, &mut accounts).await?;
                 }
                 When::Judged(judgement) => {
                     let mut accounts =
-                        watcher.map(Watcher::accounts).context("the agent has not started")?;
+                        watcher.map(AgentMonitor::reports).context("the agent has not started")?;
                     let judged = accounts.wait_for(|told| told.detection_state == judgement);
                     let what = format!("the agent says that judgement is {judgement}");
                     wait::event(what, judged).await?.context(NOBODY_ASKS)?;
@@ -198,7 +203,7 @@ impl<'a> Playing<'a> {
     }
 
     /// Waits for the agent's account of the pod's end.
-    pub async fn account(&self, accounts: &mut Accounts) -> anyhow::Result<Account> {
+    pub async fn account(&self, accounts: &mut Receiver<AgentReports>) -> anyhow::Result<Account> {
         self.accounted(self.scenario.expected.lives as usize, accounts).await?;
         if self.lab.delays().any() {
             let all_final = accounts.wait_for(|told| self.lives(told).all(|life| life.is_final));
@@ -216,7 +221,11 @@ impl<'a> Playing<'a> {
     }
 
     /// Waits until the agent has told of the end of so many of its lives.
-    async fn accounted(&self, lives: usize, accounts: &mut Accounts) -> anyhow::Result<()> {
+    async fn accounted(
+        &self,
+        lives: usize,
+        accounts: &mut Receiver<AgentReports>,
+    ) -> anyhow::Result<()> {
         let settled = accounts.wait_for(|told| self.lives(told).count() >= lives);
         let told = wait::event_within(self.limit(), "the agent's account", settled);
         told.await?.context(NOBODY_ASKS)?;
@@ -229,7 +238,7 @@ impl<'a> Playing<'a> {
     }
 
     /// Its lives of which the agent has told the end, the oldest first.
-    fn lives<'t>(&self, told: &'t Told) -> impl Iterator<Item = &'t PodTermination> {
+    fn lives<'t>(&self, told: &'t AgentReports) -> impl Iterator<Item = &'t PodTermination> {
         let of = self.uids().filter_map(|uid| told.pods.get(uid));
         of.flat_map(|lives| lives.iter().rev())
     }
@@ -241,42 +250,42 @@ impl<'a> Playing<'a> {
         wait::LIMIT + ANSWERS * delays.apiserver.max(delays.runtime)
     }
 
-    async fn perform(&mut self, act: Act, watcher: Option<&Watcher>) -> anyhow::Result<()> {
+    async fn perform(&mut self, act: Action, watcher: Option<&AgentMonitor>) -> anyhow::Result<()> {
         let (lab, name) = (self.lab, self.pod.name.clone());
         let name = name.as_str();
         let namesake = lab.pod(NAMESPACE, name);
         let object = || namesake.clone().context("the pod's object is gone");
         match act {
             // Done by whoever plays this.
-            Act::StartAgent | Act::Wait => Ok(()),
-            Act::Delete { grace } => lab.delete(NAMESPACE, name, grace),
-            Act::Disrupt(disruption) => lab.disrupt(NAMESPACE, name, disruption),
-            Act::End(ending) => {
+            Action::StartAgent | Action::Wait => Ok(()),
+            Action::Delete { grace } => lab.delete(NAMESPACE, name, grace),
+            Action::Disrupt(disruption) => lab.disrupt(NAMESPACE, name, disruption),
+            Action::End(ending) => {
                 lab.kubelet().end(&self.pod.uid, ending);
                 Ok(())
             }
-            Act::Kill { container, signal } => lab.kill(&object()?, container, signal),
-            Act::KillSandbox => lab.hand().kill_sandbox(&self.pod.uid).await,
-            Act::StopContainer { container, timeout } => {
+            Action::Kill { container, signal } => lab.kill(&object()?, container, signal),
+            Action::KillSandbox => lab.hand().kill_sandbox(&self.pod.uid).await,
+            Action::StopContainer { container, timeout } => {
                 lab.hand().stop_container(&object()?, container, timeout)
             }
-            Act::StopSandbox => {
+            Action::StopSandbox => {
                 let _paused = lab.kubelet().pause(&self.pod.uid).await?;
                 lab.hand().stop_sandbox(&self.pod.uid).await
             }
-            Act::KillTask { container, signal } => {
+            Action::KillTask { container, signal } => {
                 lab.kill_task(&object()?, container, signal).await
             }
-            Act::LoseStatus { container } => lab.lose_status(&object()?, container).await,
-            Act::Exec { container, command } => {
+            Action::LoseStatus { container } => lab.lose_status(&object()?, container).await,
+            Action::Exec { container, command } => {
                 lab.hand().exec(&object()?, container, command).await
             }
-            Act::Freeze { container } => lab.freeze(&object()?, container),
-            Act::ChangeImage { container, image } => {
+            Action::Freeze { container } => lab.freeze(&object()?, container),
+            Action::ChangeImage { container, image } => {
                 lab.change_image(NAMESPACE, name, container, image)
             }
-            Act::Resize { container, cpu } => lab.resize(NAMESPACE, name, container, cpu),
-            Act::ChangeManifest => {
+            Action::Resize { container, cpu } => lab.resize(NAMESPACE, name, container, cpu),
+            Action::ChangeManifest => {
                 let mut changed = self.scenario.pod(site(lab, &self.port));
                 let annotations = changed.metadata.annotations.get_or_insert_default();
                 annotations.insert("coroner/changed".into(), "true".into());
@@ -287,50 +296,50 @@ impl<'a> Playing<'a> {
                 self.replaced.push(std::mem::replace(&mut self.pod, changed));
                 Ok(())
             }
-            Act::RemoveManifest => {
+            Action::RemoveManifest => {
                 lab.kubelet().remove_static(&self.pod.uid);
                 Ok(())
             }
-            Act::ReturnManifest => {
+            Action::ReturnManifest => {
                 lab.kubelet().add_static(&self.scenario.pod(site(lab, &self.port)));
                 Ok(())
             }
-            Act::KillRuntime => lab.kill_runtime().await,
-            Act::StartRuntime => lab.start_runtime().await,
-            Act::StopApiserver => {
-                lab.set_apiserver(Fault::Unavailable);
+            Action::KillRuntime => lab.kill_runtime().await,
+            Action::StartRuntime => lab.start_runtime().await,
+            Action::StopApiserver => {
+                lab.set_apiserver(ApiserverFault::Unavailable);
                 Ok(())
             }
-            Act::StartApiserver => {
-                lab.set_apiserver(Fault::None);
+            Action::StartApiserver => {
+                lab.set_apiserver(ApiserverFault::None);
                 Ok(())
             }
-            Act::ReadRuntimeCache => {
+            Action::ReadRuntimeCache => {
                 self.housekeeping = Some(lab.read_runtime_cache(&self.pod.uid));
                 Ok(())
             }
-            Act::IgnoreProbes => {
+            Action::IgnoreProbes => {
                 lab.kubelet().ignore_probes(&self.pod.uid);
                 Ok(())
             }
-            Act::KeepContainers => {
+            Action::KeepContainers => {
                 lab.kubelet().keep_containers(&self.pod.uid);
                 Ok(())
             }
-            Act::RunKubelet(version) => lab.run_kubelet(version),
-            Act::Leave(remnant) => {
+            Action::RunKubelet(version) => lab.run_kubelet(version),
+            Action::Leave(remnant) => {
                 if let Some(made) = lab.leave(remnant, &self.pod).await? {
                     self.note_made(made);
                 }
                 Ok(())
             }
-            Act::LoseBundles => {
+            Action::LoseBundles => {
                 self.note_made(lab.lose_bundles(&self.pod).await?);
                 Ok(())
             }
-            Act::RemoveSandboxes => {
+            Action::RemoveSandboxes => {
                 if let Some(watcher) = watcher {
-                    let accounts = watcher.accounts();
+                    let accounts = watcher.reports();
                     self.note_told(&accounts.borrow());
                 }
                 lab.hand().remove_sandboxes(&self.pod.uid).await?;
@@ -339,16 +348,16 @@ impl<'a> Playing<'a> {
                 }
                 lab.hand().remove_cgroup(&self.pod.uid).await
             }
-            Act::RemoveFinalizers => lab.remove_finalizers(NAMESPACE, name),
-            Act::FreezeForGood { container } => {
+            Action::RemoveFinalizers => lab.remove_finalizers(NAMESPACE, name),
+            Action::FreezeForGood { container } => {
                 self.made.push(lab.freeze_for_good(&object()?, container).await?);
                 Ok(())
             }
-            Act::Thaw => self.undo().await,
-            Act::BreakNetwork => lab.set_network(name, false).await,
-            Act::MendNetwork => lab.set_network(name, true).await,
-            Act::RestartAgent(flags) => {
-                watcher.context("the agent has not started")?.run(flags).await
+            Action::Thaw => self.undo().await,
+            Action::BreakNetwork => lab.set_network(name, false).await,
+            Action::MendNetwork => lab.set_network(name, true).await,
+            Action::RestartAgent(flags) => {
+                watcher.context("the agent has not started")?.restart(flags).await
             }
         }
     }
@@ -451,6 +460,6 @@ pub(super) fn pod_id(timeline: &PodTermination) -> PodId {
 }
 
 /// What a workload has told on its log, if there is one yet.
-pub(super) fn lines(log: &Path) -> Vec<clock::Line> {
+pub(super) fn lines(log: &Path) -> Vec<clock::WorkloadLine> {
     clock::lines(&std::fs::read_to_string(log).unwrap_or_default())
 }

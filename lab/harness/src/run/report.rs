@@ -1,6 +1,6 @@
 //! Scenarios and what came out of them, for a person.
 
-use crate::{console::Screen, run::outcome::Outcome};
+use crate::{console::Console, run::outcome::ScenarioOutcome};
 use comfy_table::{ContentArrangement, Table, presets::UTF8_HORIZONTAL_ONLY};
 use coroner_core::leak::{LeakCause, LeakClass};
 use coroner_lab_scenarios::{Scenario, judge};
@@ -9,23 +9,23 @@ use coroner_lab_scenarios::{Scenario, judge};
 const WIDTH: u16 = 118;
 
 /// A scenario's waterfall, its verdict and what disagrees.
-pub(super) fn outcome(screen: Screen, outcome: &Outcome) {
+pub(super) fn outcome(console: Console, outcome: &ScenarioOutcome) {
     let mark = if outcome.ok { "✔" } else { "✘" };
     let mut text = format!("\n{mark} {} — {}\n", outcome.scenario, outcome.shows);
     if let Some(timeline) = &outcome.timeline {
-        text.push_str(&screen.waterfall(timeline));
+        text.push_str(&console.waterfall(timeline));
     }
     for leak in &outcome.leaks {
-        text.push_str(&screen.leak(leak));
+        text.push_str(&console.leak(leak));
     }
     for point in &outcome.disagreements {
         text.push_str(&format!("  ✘ {point}\n"));
     }
-    screen.print(&text);
+    console.print(&text);
 }
 
 /// Expected against observed, one row a scenario.
-pub(super) fn table(screen: Screen, outcomes: &[Outcome]) {
+pub(super) fn table(console: Console, outcomes: &[ScenarioOutcome]) {
     let mut table = Table::new();
     table
         .load_preset(UTF8_HORIZONTAL_ONLY)
@@ -45,10 +45,9 @@ pub(super) fn table(screen: Screen, outcomes: &[Outcome]) {
             took,
         ]);
     }
-    screen.print(&format!("\n{table}\n"));
+    console.print(&format!("\n{table}\n"));
 }
 
-/// `--list`.
 pub fn list(scenarios: &[Scenario]) -> String {
     let mut table = Table::new();
     table
@@ -62,7 +61,7 @@ pub fn list(scenarios: &[Scenario]) -> String {
     format!("{table}\n")
 }
 
-fn expected(outcome: &Outcome) -> String {
+fn expected(outcome: &ScenarioOutcome) -> String {
     let expected = &outcome.expected;
     let cause = (expected.lives > 0).then(|| expected.cause.to_string());
     let deaths = expected
@@ -76,7 +75,7 @@ fn expected(outcome: &Outcome) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-fn observed(outcome: &Outcome) -> String {
+fn observed(outcome: &ScenarioOutcome) -> String {
     if outcome.observed.is_none() && !outcome.ok && outcome.leaks.is_empty() {
         return outcome.disagreements.join("\n");
     }

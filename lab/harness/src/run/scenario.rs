@@ -2,29 +2,29 @@
 
 use super::{
     clock,
-    leaks::Left,
-    outcome::Outcome,
+    leaks::ScenarioLeaks,
+    outcome::ScenarioOutcome,
     play::{Account, Playing, lines, pod_id},
     spans,
 };
-use crate::{ground_truth::GroundTruth, monitor::Watcher};
+use crate::{ground_truth::GroundTruth, monitor::AgentMonitor};
 use coroner_core::{report::PodTermination, types::MilestoneKind};
 use coroner_lab_cluster::Cluster;
 use coroner_lab_scenarios::{
     Expected, Scenario, Span,
-    judge::{self, Observed, Revisions},
+    judge::{self, ObservedReport, Revisions},
 };
 
 /// Plays a scenario and compares what came out of it with what was expected.
 pub async fn from_begin_to_end(
     scenario: &Scenario,
     lab: &Cluster,
-    watcher: &Watcher,
+    watcher: &AgentMonitor,
     truth: &GroundTruth,
     begun: Option<Playing<'_>>,
-) -> Outcome {
-    let mut accounts = watcher.accounts();
-    let mut left = Left::default();
+) -> ScenarioOutcome {
+    let mut accounts = watcher.reports();
+    let mut left = ScenarioLeaks::default();
     let account = async {
         let mut playing = match begun {
             Some(playing) => playing,
@@ -61,8 +61,8 @@ fn outcome(
     scenario: &Scenario,
     lab: &Cluster,
     account: anyhow::Result<Account>,
-    left: Left,
-) -> Outcome {
+    left: ScenarioLeaks,
+) -> ScenarioOutcome {
     let mut expected = scenario.expected.clone();
     let (timeline, observed, mut disagreements) = match account {
         Ok(mut account) => {
@@ -76,7 +76,7 @@ fn outcome(
                 account.lives.clear();
             }
             for life in &account.lives {
-                let mut seen = Observed::of(life, &account.earlier);
+                let mut seen = ObservedReport::of(life, &account.earlier);
                 let repeats = !lab.delays().runtime.is_zero();
                 seen.earlier = judge::as_expected(&expected.earlier, seen.earlier, repeats);
                 expected.phases = phases(&scenario.expected, lab, life);
@@ -92,7 +92,7 @@ fn outcome(
         Err(error) => (None, None, vec![format!("{error:#}")]),
     };
     disagreements.extend(left.points);
-    Outcome {
+    ScenarioOutcome {
         scenario: scenario.name,
         group: scenario.group,
         shows: scenario.shows,

@@ -11,7 +11,7 @@ use coroner_cri_api::v1::{
     ContainerState, ContainerStatusRequest, ListPodSandboxRequest, NamespaceMode, PodSandboxConfig,
     PodSandboxMetadata, StopContainerRequest, StopPodSandboxRequest,
 };
-use coroner_lab_cluster::{containerd, containerd::Options, image};
+use coroner_lab_cluster::{containerd, containerd::ContainerdOptions, image};
 use stage::{client, handles_sigterm, run, sandbox, start, workload};
 use std::fs;
 
@@ -35,7 +35,7 @@ async fn a_container_lives_and_dies_and_nothing_remains() {
     use std::os::unix::fs::MetadataExt as _;
     let parent = tempfile::Builder::new().prefix("clab").tempdir_in("/tmp").unwrap();
     let work = parent.path().join("w");
-    let mut containerd = start(Options::new(&work, workload())).await;
+    let mut containerd = start(ContainerdOptions::new(&work, workload())).await;
     let cgroup = containerd.cgroup_parent();
     let run_directory = fs::metadata(work.join("run")).unwrap();
     let run_directory = (run_directory.dev(), run_directory.ino());
@@ -89,7 +89,7 @@ async fn a_container_lives_and_dies_and_nothing_remains() {
 async fn a_work_directory_belongs_to_one_lab_and_is_cleaned_by_the_next() {
     let parent = tempfile::Builder::new().prefix("clab").tempdir_in("/tmp").unwrap();
     let work = parent.path().join("w");
-    let containerd = start(Options::new(&work, workload())).await;
+    let containerd = start(ContainerdOptions::new(&work, workload())).await;
     let said = containerd::clean_up(&work).unwrap_err().to_string();
     assert!(said.starts_with("another lab is running in"), "{said}");
     drop(containerd);

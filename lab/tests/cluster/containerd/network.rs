@@ -7,7 +7,7 @@ use coroner_cri_api::v1::{
     StopPodSandboxRequest, runtime_service_client::RuntimeServiceClient,
 };
 use coroner_lab_cluster::{
-    containerd::Containerd, containerd::Options, image, network::Network, wait,
+    containerd::Containerd, containerd::ContainerdOptions, image, network::Network, wait,
 };
 use serde_json::Value;
 use std::{
@@ -65,7 +65,7 @@ fn machine() -> [String; 3] {
 async fn pods_are_reached_over_a_network_of_the_lab_s_own() {
     let before = machine();
     let parent = tempfile::Builder::new().prefix("clab").tempdir_in("/tmp").unwrap();
-    let containerd = start(Options::new(parent.path().join("w"), workload())).await;
+    let containerd = start(ContainerdOptions::new(parent.path().join("w"), workload())).await;
     let mut cri = client(&containerd).await;
     let config = sandbox(&containerd.cgroup_parent(), NamespaceMode::Pod);
     let command = "serve --at :: --port 8080 --for 0ms";
@@ -108,7 +108,7 @@ async fn pods_are_reached_over_a_network_of_the_lab_s_own() {
 async fn a_sandbox_s_network_outlives_the_daemon_and_a_failing_plugin() {
     let parent = tempfile::Builder::new().prefix("clab").tempdir_in("/tmp").unwrap();
     let work = parent.path().join("w");
-    let mut containerd = start(Options::new(&work, workload())).await;
+    let mut containerd = start(ContainerdOptions::new(&work, workload())).await;
     let mut cri = client(&containerd).await;
     let config = sandbox(&containerd.cgroup_parent(), NamespaceMode::Pod);
     let (id, _) = run(&mut cri, &config, &[image::PROGRAM, "ignore"]).await;

@@ -7,7 +7,9 @@ use coroner_cri_api::v1::{
     PodSandboxMetadata, RunPodSandboxRequest, StartContainerRequest,
     runtime_service_client::RuntimeServiceClient,
 };
-use coroner_lab_cluster::{containerd, containerd::Containerd, containerd::Options, image, wait};
+use coroner_lab_cluster::{
+    containerd, containerd::Containerd, containerd::ContainerdOptions, image, wait,
+};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -114,7 +116,7 @@ pub(crate) async fn handles_sigterm(cri: &mut RuntimeServiceClient<Channel>, id:
 }
 
 /// As started, with the lab's image.
-pub(crate) async fn start(options: Options) -> Containerd {
+pub(crate) async fn start(options: ContainerdOptions) -> Containerd {
     let work = options.work.clone();
     let containerd = Containerd::start(options).await.unwrap();
     let archive = work.join("image.tar");

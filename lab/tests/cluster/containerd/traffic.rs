@@ -6,8 +6,9 @@ use coroner_cri_api::v1::{
     StopContainerRequest, StopPodSandboxRequest, runtime_service_client::RuntimeServiceClient,
 };
 use coroner_lab_cluster::{
-    containerd::Containerd, containerd::Options, image, network::Network, traffic::Bounds,
-    traffic::Clients, traffic::ClientsTruth, traffic::Habit, traffic::Load, traffic::has_read,
+    containerd::Containerd, containerd::ContainerdOptions, image, network::Network,
+    traffic::Bounds, traffic::Clients, traffic::ClientsTruth, traffic::Habit, traffic::Load,
+    traffic::has_read,
 };
 use coroner_workload::{network::v6_of, page::boot_now};
 use std::{
@@ -104,7 +105,7 @@ fn counts(truth: ClientsTruth) -> ClientsTruth {
 
 async fn lab() -> (Containerd, tempfile::TempDir) {
     let parent = tempfile::Builder::new().prefix("clab").tempdir_in("/tmp").unwrap();
-    (start(Options::new(parent.path().join("w"), workload())).await, parent)
+    (start(ContainerdOptions::new(parent.path().join("w"), workload())).await, parent)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

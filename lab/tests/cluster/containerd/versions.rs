@@ -6,15 +6,15 @@ use coroner_cri_api::v1::{
     ContainerState, ContainerStatusRequest, ListPodSandboxRequest, NamespaceMode,
     RemovePodSandboxRequest, StopContainerRequest, StopPodSandboxRequest, VersionRequest,
 };
-use coroner_lab_cluster::{containerd, containerd::Options, image};
+use coroner_lab_cluster::{containerd, containerd::ContainerdOptions, image};
 use std::{fs, path::PathBuf, process::Command};
 
 async fn a_pod_comes_and_goes(version: &str) {
     let parent = tempfile::Builder::new().prefix("clab").tempdir_in("/tmp").unwrap();
     let work = parent.path().join("w");
-    let options = Options {
+    let options = ContainerdOptions {
         containerd: containerd::find(version, &containerd::tools()).unwrap(),
-        ..Options::new(&work, workload())
+        ..ContainerdOptions::new(&work, workload())
     };
     let containerd = start(options).await;
     let mut cri = client(&containerd).await;

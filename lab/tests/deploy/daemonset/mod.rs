@@ -7,12 +7,13 @@ mod pod;
 
 use crate::{manifest, tools::Tool};
 use anyhow::{Context as _, Result, anyhow, ensure};
-use coroner_lab_cluster::{containerd, containerd::Options};
+use coroner_lab_cluster::{containerd, containerd::ContainerdOptions};
 use coroner_lab_scenarios::{self as scenario};
 use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::Container};
 use node::{Deployed, Node};
 use rustix::thread::CapabilitySet;
 use std::{
+    collections::BTreeSet,
     env, fs,
     path::{Path, PathBuf},
 };
@@ -48,11 +49,12 @@ fn capabilities(set: &mut DaemonSet) -> Result<&mut Vec<String>> {
 async fn node(
     directory: &Path,
     set: &mut DaemonSet,
-    with: impl FnOnce(&mut Options) -> Result<()>,
+    with: impl FnOnce(&mut ContainerdOptions) -> Result<()>,
 ) -> Result<Node> {
     ensure!(rustix::process::geteuid().is_root(), "the lab needs root: run this with sudo");
     let workload = Path::new(env!("CARGO_BIN_EXE_coroner-lab")).with_file_name("workload");
-    let mut options = Options::new(directory.join("w"), built("CORONER_LAB_WORKLOAD", workload));
+    let mut options =
+        ContainerdOptions::new(directory.join("w"), built("CORONER_LAB_WORKLOAD", workload));
     with(&mut options)?;
     let archive = built("CORONER_IMAGE", workspace().join("target/image/coroner.tar"));
     let image = container(set)?.image.clone().context("the container has no image")?;
@@ -76,9 +78,11 @@ async fn the_pod_measures_with_no_more_than_the_manifest_gives_it() -> Result<()
     let (directory, mut set) = (directory()?, daemon_set("base")?);
     let node = node(directory.path(), &mut set, |_| Ok(())).await?;
     let tried = async {
+        let older = node.run(&set).await?;
         let deployed = node.run(&set).await?;
         deployed.ready().await?;
         is_confined(&deployed, capabilities(&mut set)?)?;
+        lets_go(&deployed, older).await?;
         measures(&deployed).await?;
         let answer = deployed.readiness().await?;
         ensure!(answer.ok && !answer.text.contains("FAILING"), "after that: {}", answer.text);
@@ -106,9 +110,7 @@ fn is_confined(deployed: &Deployed<'_>, capabilities: &[String]) -> Result<()> {
     }
     ensure!(status(pid, "NSpid")? == pid.to_string(), "it is in the host's PID namespace");
     let mounts = fs::read_to_string(format!("/proc/{pid}/mountinfo"))?;
-    // Nothing of the runtime's: a file system mounted here could not be removed there.
-    ensure!(!mounts.contains("/run/containerd"), "{mounts}");
-    for (at, follows) in [("/", false), ("/sys/fs/cgroup", true)] {
+    for (at, follows) in [("/", false), ("/run/containerd", true), ("/sys/fs/cgroup", true)] {
         // proc_pid_mountinfo(5): the mount point is the fifth field, its options the sixth; then
         // what it is a slave of.
         let mut of = mounts.lines().filter(|line| line.split(' ').nth(4) == Some(at));
@@ -130,6 +132,29 @@ async fn measures(deployed: &Deployed<'_>) -> Result<()> {
         ensure!(outcome.ok && outcome.timeline.is_some(), "{}: {said}", outcome.scenario);
     }
     Ok(())
+}
+
+/// The file systems of containers are mounted below the runtime's directory. What was there when the
+/// pod started is here too; it must go when the host's goes, or the disk of every container of that
+/// time would be in use for as long as this pod lives. (Where nothing is propagated, the kernel does
+/// that when the directory is removed: `detach_mounts`, fs/namespace.c.)
+async fn lets_go(deployed: &Deployed<'_>, older: Deployed<'_>) -> Result<()> {
+    let pid = deployed.pid()?;
+    let before = root_file_systems(pid)?;
+    ensure!(before.len() >= 4, "the older pod's file systems are not seen: {before:?}");
+    older.end().await?;
+    let after = root_file_systems(pid)?;
+    // Its own and its sandbox'.
+    ensure!(after.len() == 2, "still mounted in the agent's pod: {after:?}");
+    Ok(())
+}
+
+/// Where a process sees containers' root file systems; its own is seen twice.
+fn root_file_systems(pid: i32) -> Result<BTreeSet<String>> {
+    let mounts = fs::read_to_string(format!("/proc/{pid}/mountinfo"))?;
+    let points = mounts.lines().filter_map(|line| line.split(' ').nth(4));
+    let below = points.filter(|at| at.starts_with("/run/containerd/") && at.ends_with("/rootfs"));
+    Ok(below.map(str::to_owned).collect())
 }
 
 /// Each is needed: without it /readyz names it.
@@ -171,7 +196,7 @@ async fn the_profile_that_is_shipped_lets_it_work(node: &Node, set: &mut DaemonS
 async fn it_is_ready_with_every_containerd() -> Result<()> {
     for version in ["1.7", "2"] {
         let (directory, mut set) = (directory()?, daemon_set("base")?);
-        let with = |options: &mut Options| {
+        let with = |options: &mut ContainerdOptions| {
             options.containerd = containerd::find(version, &containerd::tools())?;
             Ok(())
         };
@@ -195,8 +220,8 @@ async fn it_is_ready_with_every_containerd() -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn it_is_ready_on_cgroup_v1() -> Result<()> {
     let (directory, mut set) = (directory()?, daemon_set("overlays/cgroup-v1")?);
-    let with = |options: &mut Options| {
-        options.hierarchy = containerd::Hierarchy::Legacy;
+    let with = |options: &mut ContainerdOptions| {
+        options.hierarchy = containerd::CgroupHierarchy::Legacy;
         Ok(())
     };
     let node = node(directory.path(), &mut set, with).await?;

@@ -16,10 +16,10 @@ use coroner_lab_cluster::{
 };
 use coroner_lab_harness::{
     agent::{self, Http},
+    environment::work_directory,
     ground_truth::GroundTruth,
-    monitor::{THRESHOLD, Watcher},
-    run::{outcome::Outcome, scenario},
-    work::work_directory,
+    monitor::{AgentMonitor, THRESHOLD},
+    run::{outcome::ScenarioOutcome, scenario},
 };
 use coroner_lab_scenarios::Scenario;
 use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::Pod};
@@ -60,11 +60,8 @@ pub(crate) struct Answer {
 
 impl Node {
     /// Brings the lab up and imports the archive of the image of this name.
-    ///
-    /// # Errors
-    /// As [`containerd::Containerd::start`]; or the archive holds no such image.
     pub(crate) async fn start(
-        options: containerd::Options,
+        options: containerd::ContainerdOptions,
         archive: &Path,
         image: &str,
     ) -> Result<Self> {
@@ -74,7 +71,7 @@ impl Node {
             archive.display()
         );
         let work = work_directory(&options.work)?;
-        let options = containerd::Options { work: work.clone(), ..options };
+        let options = containerd::ContainerdOptions { work: work.clone(), ..options };
         let lab = Cluster::start(options, &|_| ()).await?;
         let node = Self { lab, work };
         let credentials = pod::write_credentials(node.lab.service(), &node.credentials());
@@ -88,9 +85,6 @@ impl Node {
     }
 
     /// Puts a seccomp profile where the node's kubelet takes those of the type Localhost from.
-    ///
-    /// # Errors
-    /// It cannot be copied.
     pub(crate) fn install_seccomp_profile(&self, file: &Path, name: &str) -> Result<()> {
         let profiles = self.lab.host_root().join(SECCOMP_PROFILES.trim_start_matches('/'));
         std::fs::create_dir_all(&profiles)
@@ -104,10 +98,6 @@ impl Node {
     }
 
     /// Runs the DaemonSet's pod, until its agent answers.
-    ///
-    /// # Errors
-    /// The pod does not start, or nobody answers at its liveness probe; the error carries what the
-    /// container has logged.
     pub(crate) async fn run(&self, set: &DaemonSet) -> Result<Deployed<'_>> {
         let probes = pod::probes(set)?;
         let made = self.lab.create(pod::of(set, &self.lab, &self.credentials())?)?;
@@ -158,9 +148,6 @@ impl Node {
     }
 
     /// Takes everything down; what remains is an error.
-    ///
-    /// # Errors
-    /// As [`containerd::Containerd::stop`].
     pub(crate) async fn stop(self) -> Result<()> {
         let stopped = self.lab.stop().await;
         let _ = std::fs::remove_file(self.work.join(CREDENTIALS));
@@ -186,17 +173,11 @@ fn failure(pod: &Pod) -> Option<String> {
 
 impl Deployed<'_> {
     /// What the readiness probe sees.
-    ///
-    /// # Errors
-    /// Nobody answers.
     pub(crate) async fn readiness(&self) -> Result<Answer> {
         self.probe(&self.probes.readiness).await
     }
 
     /// Waits until the readiness probe succeeds.
-    ///
-    /// # Errors
-    /// It does not; the error carries what it said last.
     pub(crate) async fn ready(&self) -> Result<Answer> {
         let ready = || async { Ok(self.readiness().await.ok().filter(|answer| answer.ok)) };
         match self.node.wait(&self.id, "readiness", ready).await {
@@ -216,26 +197,20 @@ impl Deployed<'_> {
     }
 
     /// The first process of its container, as the host numbers it.
-    ///
-    /// # Errors
-    /// It has none.
     pub(crate) fn pid(&self) -> Result<i32> {
         self.node.lab.main_pid(&self.id, pod::CONTAINER)
     }
 
     /// Plays a scenario on the node and compares what this agent says of it with what is expected.
-    pub(crate) async fn plays(&self, scenario: &Scenario) -> Outcome {
+    pub(crate) async fn plays(&self, scenario: &Scenario) -> ScenarioOutcome {
         let (lab, truth) = (&self.node.lab, GroundTruth::of(&self.node.lab, THRESHOLD));
-        let watcher = Watcher::onlooker(self.api.clone(), lab.name().await);
+        let watcher = AgentMonitor::of_foreign(self.api.clone(), Some(lab.name().await));
         let outcome = scenario::from_begin_to_end(scenario, lab, &watcher, &truth, None).await;
         watcher.stop().await;
         outcome
     }
 
     /// Deletes the pod, and waits until its object is gone.
-    ///
-    /// # Errors
-    /// It stays.
     pub(crate) async fn end(self) -> Result<()> {
         let (lab, id) = (&self.node.lab, &self.id);
         lab.delete(&id.namespace, &id.name, None)?;

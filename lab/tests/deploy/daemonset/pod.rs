@@ -67,7 +67,6 @@ pub(super) fn probes(set: &DaemonSet) -> Result<Probes> {
     Ok(Probes { port, liveness, readiness })
 }
 
-/// The DaemonSet's container.
 fn container(set: &DaemonSet) -> Result<&Container> {
     let spec = set.spec.template.spec.as_ref();
     spec.and_then(|spec| spec.containers.iter().find(|one| one.name == CONTAINER))

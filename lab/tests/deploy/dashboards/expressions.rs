@@ -3,7 +3,7 @@
 use super::model::{Dashboard, Substitution, dashboards, label_values};
 use crate::promql::Vocabulary;
 
-/// What is shown in an hour, on a wide screen, of a scrape twice a minute.
+/// What is shown in an hour, on a wide console, of a scrape twice a minute.
 fn substitution() -> Substitution {
     let all = Substitution::new(3600, 15, 30);
     all.with("$cluster", ".*").with("$node", ".*").with("$namespace", ".*").with("$job", "coroner")

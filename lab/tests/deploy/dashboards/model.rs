@@ -11,7 +11,6 @@ pub(crate) fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../dashboards")
 }
 
-/// One dashboard.
 pub(crate) struct Dashboard {
     pub(crate) name: &'static str,
     pub(crate) json: Value,

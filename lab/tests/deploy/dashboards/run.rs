@@ -43,7 +43,7 @@ const FAILING: [&str; 2] = ["pod-worker-stuck", "apiserver-away-for-long"];
 /// Plays the scenarios with the agent listening there; gives what was said on the way.
 async fn play(agent: SocketAddr, work: &Path) -> anyhow::Result<String> {
     let output = tokio::process::Command::new(binaries::LAB)
-        .args(["tour", "--json", "--listen", &agent.to_string()])
+        .args(["run", "--json", "--listen", &agent.to_string()])
         .args(SCENARIOS.iter().chain(&FAILING).flat_map(|name| ["--scenario", name]))
         .args(binaries::flags(work))
         // Its environment is the agent's: that it records shows, too.
@@ -53,7 +53,7 @@ async fn play(agent: SocketAddr, work: &Path) -> anyhow::Result<String> {
         .output()
         .await?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    anyhow::ensure!(output.status.success(), "the tour went wrong: {}\n{said}", output.status);
+    anyhow::ensure!(output.status.success(), "the run went wrong: {}\n{said}", output.status);
     Ok(said)
 }
 

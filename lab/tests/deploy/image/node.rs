@@ -2,7 +2,7 @@
 //! kubelet puts into its root.
 
 use super::{dns, unpacked::Image};
-use coroner_lab_cluster::{apiserver::Apiserver, apiserver::Options};
+use coroner_lab_cluster::{apiserver::Apiserver, apiserver::ApiserverOptions};
 use coroner_workload::loopback;
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use serde_json::{Value, json};
@@ -28,7 +28,6 @@ use tokio_rustls::{
     rustls::{ServerConfig, pki_types::PrivatePkcs8KeyDer},
 };
 
-/// The apiserver's name.
 pub(crate) const NAME: &str = "apiserver.coroner.test";
 
 /// A network namespace with an apiserver, by https, and a name server.
@@ -55,7 +54,7 @@ impl Network {
             let CertifiedKey { cert, signing_key } =
                 generate_simple_self_signed([NAME.to_owned()]).unwrap();
             let (apiserver, port) = runtime.block_on(async {
-                let apiserver = Apiserver::start(Options::default()).await.unwrap();
+                let apiserver = Apiserver::start(ApiserverOptions::default()).await.unwrap();
                 apiserver.store().create_pod(&pod()).unwrap();
                 let key = PrivatePkcs8KeyDer::from(signing_key.serialize_der());
                 let tls = ServerConfig::builder()

@@ -19,11 +19,8 @@ use std::{path::Path, process::Command};
 /// An object of a kind that coroner deploys.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Object {
-    /// v1.
     Namespace(Box<Namespace>),
-    /// v1.
     ServiceAccount(Box<ServiceAccount>),
-    /// v1.
     ResourceQuota(Box<ResourceQuota>),
     /// rbac.authorization.k8s.io/v1.
     ClusterRole(Box<ClusterRole>),
@@ -40,10 +37,6 @@ pub(crate) enum Object {
 }
 
 /// Renders a kustomization.
-///
-/// # Errors
-/// kubectl cannot be run or refuses it; an object is of no kind that is known here, or has a field
-/// that its kind has not.
 pub(crate) fn render(kubectl: &Path, directory: &Path) -> Result<Vec<Object>> {
     let output = Command::new(kubectl)
         .arg("kustomize")
@@ -61,9 +54,6 @@ pub(crate) fn render(kubectl: &Path, directory: &Path) -> Result<Vec<Object>> {
 }
 
 /// The DaemonSet among them.
-///
-/// # Errors
-/// There is none, or more than one.
 pub(crate) fn daemon_set(objects: &[Object]) -> Result<&DaemonSet> {
     let mut all = objects.iter().filter_map(|object| match object {
         Object::DaemonSet(one) => Some(&**one),
@@ -75,9 +65,6 @@ pub(crate) fn daemon_set(objects: &[Object]) -> Result<&DaemonSet> {
 }
 
 /// The documents of a YAML text.
-///
-/// # Errors
-/// It is no YAML; an object is of no kind that is known here, or has a field that its kind has not.
 pub(crate) fn read(text: &str) -> Result<Vec<Object>> {
     let documents: Vec<Value> = serde_saphyr::from_multiple(text).context("not YAML")?;
     documents.into_iter().map(object).collect()

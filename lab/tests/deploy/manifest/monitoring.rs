@@ -69,7 +69,6 @@ pub(crate) struct PrometheusRule {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct PrometheusRuleSpec {
-    /// The groups.
     pub(crate) groups: Vec<RuleGroup>,
 }
 
@@ -77,12 +76,10 @@ pub(crate) struct PrometheusRuleSpec {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RuleGroup {
-    /// Its name.
     pub(crate) name: String,
     /// How often; Prometheus' own interval by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) interval: Option<String>,
-    /// Its rules.
     pub(crate) rules: Vec<Rule>,
 }
 

@@ -8,7 +8,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A rule file.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RuleFile {

@@ -1,7 +1,7 @@
 //! The flags of a behaviour, and what their values may be.
 
-use super::{End, Error, Term};
-use crate::listen::{Door, Manner, OnStop, Stop, Takes};
+use super::{BeatEnd, Error, Term};
+use crate::listen::{Door, Manner, OnStop, StopBehaviour, Takes};
 use std::{
     net::{IpAddr, Ipv6Addr},
     str::FromStr,
@@ -113,7 +113,7 @@ impl<'a> Flags<'a> {
         Ok(Manner { takes, work: self.duration_or_none("--work")?, bytes })
     }
 
-    pub(super) fn stop(&self) -> Result<Stop, Error> {
+    pub(super) fn stop(&self) -> Result<StopBehaviour, Error> {
         let on = match self.value("--on-stop") {
             None | Some("exit") => OnStop::Exit,
             Some("drain") => OnStop::Drain,
@@ -126,7 +126,7 @@ impl<'a> Flags<'a> {
             }
         };
         let after = self.value("--for").map(|_| self.duration("--for")).transpose()?;
-        Ok(Stop { on, after, exit: self.exit()? })
+        Ok(StopBehaviour { on, after, exit: self.exit()? })
     }
 
     pub(super) fn number_or_none(
@@ -151,12 +151,12 @@ impl<'a> Flags<'a> {
         }
     }
 
-    pub(super) fn end(&self) -> Result<End, Error> {
+    pub(super) fn end(&self) -> Result<BeatEnd, Error> {
         let exit = self.exit()?;
         match self.value("--end") {
-            None | Some("exit") => Ok(End::Exit(exit)),
-            Some("crash") => Ok(End::Crash),
-            Some("oom") => Ok(End::Oom),
+            None | Some("exit") => Ok(BeatEnd::Exit(exit)),
+            Some("crash") => Ok(BeatEnd::Crash),
+            Some("oom") => Ok(BeatEnd::Oom),
             Some(value) => {
                 Err(Error::Bad { flag: "--end", value: value.into(), wanted: "exit, crash or oom" })
             }

@@ -1,7 +1,7 @@
 //! The addresses of the lab's pods: a directory with a file for each that is taken, in which the
 //! sandbox's id stands. What is left there without a sandbox has leaked.
 
-use super::Failure;
+use super::CniFailure;
 use coroner_workload::network::{ELSEWHERE, NETWORK, NODE, PREFIX};
 use std::{
     fs::{self, File},
@@ -22,7 +22,7 @@ impl<'a> Addresses<'a> {
     }
 
     /// Takes the first free one for a sandbox.
-    pub(super) fn take(&self, sandbox: &str) -> Result<Ipv4Addr, Failure> {
+    pub(super) fn take(&self, sandbox: &str) -> Result<Ipv4Addr, CniFailure> {
         fs::create_dir_all(self.0).map_err(|error| self.failure("make", &error))?;
         for address in all() {
             let file = self.0.join(address.to_string());
@@ -34,18 +34,18 @@ impl<'a> Addresses<'a> {
             }
         }
         let [a, b] = NETWORK;
-        Err(Failure::new(
-            Failure::NETWORK,
+        Err(CniFailure::new(
+            CniFailure::NETWORK,
             format_args!("no address of {a}.{b}.0.0/{PREFIX} is free: see {}", self.0.display()),
         ))
     }
 
     /// Fails as long as the lab wants it to.
-    pub(super) fn may_give_back(&self, pod: &str) -> Result<(), Failure> {
+    pub(super) fn may_give_back(&self, pod: &str) -> Result<(), CniFailure> {
         let file = self.0.join(format!("{FAIL_DEL}{pod}"));
         if file.exists() {
-            return Err(Failure::new(
-                Failure::LATER,
+            return Err(CniFailure::new(
+                CniFailure::LATER,
                 format_args!("told to fail by {}", file.display()),
             ));
         }
@@ -53,7 +53,7 @@ impl<'a> Addresses<'a> {
     }
 
     /// Gives back what a sandbox has. Nothing is no error.
-    pub(super) fn give_back(&self, sandbox: &str) -> Result<(), Failure> {
+    pub(super) fn give_back(&self, sandbox: &str) -> Result<(), CniFailure> {
         for address in self.of(sandbox)? {
             match fs::remove_file(self.0.join(address.to_string())) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -66,17 +66,17 @@ impl<'a> Addresses<'a> {
     }
 
     /// Whether a sandbox has one, as it should.
-    pub(super) fn check(&self, sandbox: &str) -> Result<(), Failure> {
+    pub(super) fn check(&self, sandbox: &str) -> Result<(), CniFailure> {
         if self.of(sandbox)?.is_empty() {
-            return Err(Failure::new(
-                Failure::LATER,
+            return Err(CniFailure::new(
+                CniFailure::LATER,
                 format_args!("the sandbox {sandbox} has no address"),
             ));
         }
         Ok(())
     }
 
-    fn of(&self, sandbox: &str) -> Result<Vec<Ipv4Addr>, Failure> {
+    fn of(&self, sandbox: &str) -> Result<Vec<Ipv4Addr>, CniFailure> {
         let entries = match fs::read_dir(self.0) {
             Ok(entries) => entries,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -90,8 +90,8 @@ impl<'a> Addresses<'a> {
             .collect())
     }
 
-    fn failure(&self, what: &str, error: &io::Error) -> Failure {
-        Failure::io(format_args!("cannot {what} {}", self.0.display()), error)
+    fn failure(&self, what: &str, error: &io::Error) -> CniFailure {
+        CniFailure::io(format_args!("cannot {what} {}", self.0.display()), error)
     }
 }
 
@@ -121,7 +121,7 @@ mod tests {
         for _ in 0..2 {
             assert_eq!(addresses.give_back("a"), Ok(()), "a second time as well");
         }
-        assert_eq!(addresses.check("a").unwrap_err().code, Failure::LATER);
+        assert_eq!(addresses.check("a").unwrap_err().code, CniFailure::LATER);
         assert_eq!(addresses.check("b"), Ok(()));
         assert_eq!(addresses.take("c").unwrap(), first);
     }
@@ -134,7 +134,7 @@ mod tests {
         let told = directory.path().join(format!("{FAIL_DEL}web"));
         fs::write(&told, "").unwrap();
         let failure = addresses.may_give_back("web").unwrap_err();
-        assert_eq!(failure.code, Failure::LATER);
+        assert_eq!(failure.code, CniFailure::LATER);
         assert!(failure.msg.contains(FAIL_DEL), "{}", failure.msg);
         assert_eq!(addresses.may_give_back("other"), Ok(()));
         assert_eq!(addresses.check("a"), Ok(()), "it is still taken");
@@ -154,8 +154,8 @@ mod tests {
     fn where_no_directory_can_be_nothing_is_taken() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let addresses = Addresses::new(file.path());
-        assert_eq!(addresses.take("a").unwrap_err().code, Failure::IO);
-        assert_eq!(addresses.give_back("a").unwrap_err().code, Failure::IO);
+        assert_eq!(addresses.take("a").unwrap_err().code, CniFailure::IO);
+        assert_eq!(addresses.give_back("a").unwrap_err().code, CniFailure::IO);
     }
 
     #[test]

@@ -49,7 +49,7 @@ struct Network {
 }
 
 /// What is asked, from the environment.
-struct Request {
+struct CniRequest {
     container: String,
     /// Empty or gone where the sandbox' network is taken down a second time.
     namespace: PathBuf,
@@ -63,12 +63,12 @@ const NAME: usize = libc::IFNAMSIZ - 1;
 
 /// Why it cannot be done: an error result of the specification.
 #[derive(Clone, PartialEq, Eq, Serialize, Debug)]
-struct Failure {
+struct CniFailure {
     code: u32,
     msg: String,
 }
 
-impl Failure {
+impl CniFailure {
     /// The version is not spoken here.
     const VERSION: u32 = 1;
     /// The environment is not a plugin's.
@@ -112,7 +112,7 @@ pub(crate) fn answer(command: &OsStr) -> ExitCode {
     }
 }
 
-fn act(command: &OsStr, is_loopback: bool) -> Result<Option<Value>, Failure> {
+fn act(command: &OsStr, is_loopback: bool) -> Result<Option<Value>, CniFailure> {
     let command = command.to_str().unwrap_or_default();
     if command == "VERSION" {
         return Ok(Some(
@@ -120,17 +120,17 @@ fn act(command: &OsStr, is_loopback: bool) -> Result<Option<Value>, Failure> {
         ));
     }
     if !matches!(command, "ADD" | "DEL" | "CHECK") {
-        return Err(Failure::new(
-            Failure::ENVIRONMENT,
+        return Err(CniFailure::new(
+            CniFailure::ENVIRONMENT,
             format_args!("{COMMAND} is {command:?}: this plugin knows ADD, DEL, CHECK and VERSION"),
         ));
     }
     let network = network(io::stdin())?;
-    let request = Request::of_environment()?;
+    let request = CniRequest::of_environment()?;
     match (command, is_loopback) {
         ("ADD", true) => {
             loopback::enter_and_bring_up(&request.namespace)
-                .map_err(|error| Failure::io("cannot bring lo up", &error))?;
+                .map_err(|error| CniFailure::io("cannot bring lo up", &error))?;
             let addresses = [("127.0.0.1/8".to_owned(), "4")];
             let (version, namespace) = (&network.version, &request.namespace);
             Ok(Some(result(version, LOOPBACK_INTERFACE, namespace, &addresses)))
@@ -165,49 +165,49 @@ fn pod(arguments: &str) -> &str {
 
 const LOOPBACK_INTERFACE: &str = "lo";
 
-fn network(configuration: impl io::Read) -> Result<Network, Failure> {
+fn network(configuration: impl io::Read) -> Result<Network, CniFailure> {
     let mut text = String::new();
     configuration
         .take(MAX_CONFIGURATION)
         .read_to_string(&mut text)
-        .map_err(|error| Failure::io("cannot read the configuration", &error))?;
+        .map_err(|error| CniFailure::io("cannot read the configuration", &error))?;
     let network: Network =
-        serde_json::from_str(&text).map_err(|error| Failure::new(Failure::DECODE, error))?;
+        serde_json::from_str(&text).map_err(|error| CniFailure::new(CniFailure::DECODE, error))?;
     if VERSIONS.contains(&network.version.as_str()) {
         return Ok(network);
     }
-    Err(Failure::new(
-        Failure::VERSION,
+    Err(CniFailure::new(
+        CniFailure::VERSION,
         format_args!("version {:?}: this plugin speaks {}", network.version, VERSIONS.join(", ")),
     ))
 }
 
 impl Network {
-    fn node(&self) -> Result<&Path, Failure> {
+    fn node(&self) -> Result<&Path, CniFailure> {
         self.node.as_deref().ok_or_else(|| {
-            Failure::new(
-                Failure::NETWORK,
+            CniFailure::new(
+                CniFailure::NETWORK,
                 "the configuration has no \"node\": the network namespace with the lab's bridge",
             )
         })
     }
 
-    fn addresses(&self) -> Result<Addresses<'_>, Failure> {
+    fn addresses(&self) -> Result<Addresses<'_>, CniFailure> {
         match &self.addresses {
             Some(directory) => Ok(Addresses::new(directory)),
-            None => Err(Failure::new(
-                Failure::NETWORK,
+            None => Err(CniFailure::new(
+                CniFailure::NETWORK,
                 "the configuration has no \"addresses\": the directory that keeps them",
             )),
         }
     }
 }
 
-impl Request {
-    fn of_environment() -> Result<Self, Failure> {
+impl CniRequest {
+    fn of_environment() -> Result<Self, CniFailure> {
         let variable = |name: &str| {
             env::var(name).map_err(|error| {
-                Failure::new(Failure::ENVIRONMENT, format_args!("{name}: {error}"))
+                CniFailure::new(CniFailure::ENVIRONMENT, format_args!("{name}: {error}"))
             })
         };
         Ok(Self {
@@ -219,28 +219,31 @@ impl Request {
     }
 }
 
-impl Request {
+impl CniRequest {
     /// The name of the sandbox's port at the bridge.
     fn port(&self) -> String {
         let id = self.container.chars().filter(char::is_ascii_alphanumeric);
         "veth".chars().chain(id).take(NAME).collect()
     }
 
-    fn connect(&self, network: &Network, address: Ipv4Addr) -> Result<Dual, Failure> {
+    fn connect(&self, network: &Network, address: Ipv4Addr) -> Result<Dual, CniFailure> {
         let open = |path: &Path| {
             File::open(path).map_err(|error| {
-                Failure::io(format_args!("cannot open {}", path.display()), &error)
+                CniFailure::io(format_args!("cannot open {}", path.display()), &error)
             })
         };
         let (node, own) = (open(network.node()?)?, open(&self.namespace)?);
         network::attach(&node, &own, &self.port(), &self.interface, address).map_err(|error| {
-            Failure::io(format_args!("cannot connect {} with the bridge", self.container), &error)
+            CniFailure::io(
+                format_args!("cannot connect {} with the bridge", self.container),
+                &error,
+            )
         })
     }
 
-    fn disconnect(&self, network: &Network) -> Result<(), Failure> {
+    fn disconnect(&self, network: &Network) -> Result<(), CniFailure> {
         network::detach(network.node()?, &self.port())
-            .map_err(|error| Failure::io(format_args!("cannot remove {}", self.port()), &error))
+            .map_err(|error| CniFailure::io(format_args!("cannot remove {}", self.port()), &error))
     }
 }
 
@@ -284,17 +287,17 @@ mod tests {
             assert!(network(format!(r#"{{"cniVersion":"{version}"}}"#).as_bytes()).is_ok());
         }
         let refused = network(&br#"{"cniVersion":"9.0.0"}"#[..]).err().unwrap();
-        assert_eq!(refused.code, Failure::VERSION);
+        assert_eq!(refused.code, CniFailure::VERSION);
         assert!(refused.msg.contains("9.0.0") && refused.msg.contains("1.0.0"), "{}", refused.msg);
         for bad in ["", "[]", "{}", "{"] {
-            assert_eq!(network(bad.as_bytes()).err().unwrap().code, Failure::DECODE, "{bad:?}");
+            assert_eq!(network(bad.as_bytes()).err().unwrap().code, CniFailure::DECODE, "{bad:?}");
         }
     }
 
     #[test]
     fn without_a_directory_there_are_no_addresses() {
         let network = network(&br#"{"cniVersion":"1.0.0"}"#[..]).ok().unwrap();
-        assert_eq!(network.addresses().err().unwrap().code, Failure::NETWORK);
+        assert_eq!(network.addresses().err().unwrap().code, CniFailure::NETWORK);
     }
 
     #[test]
@@ -309,18 +312,18 @@ mod tests {
     #[test]
     fn without_a_node_there_is_nothing_to_connect_with() {
         let network = network(&br#"{"cniVersion":"1.0.0"}"#[..]).ok().unwrap();
-        let request = Request {
+        let request = CniRequest {
             container: "0123456789abcdef".into(),
             namespace: "/nonexistent".into(),
             interface: "eth0".into(),
             pod: "web".into(),
         };
         assert_eq!(request.port(), "veth0123456789a");
-        assert_eq!(request.disconnect(&network).unwrap_err().code, Failure::NETWORK);
-        assert_eq!(request.connect(&network, network::NODE).unwrap_err().code, Failure::NETWORK);
+        assert_eq!(request.disconnect(&network).unwrap_err().code, CniFailure::NETWORK);
+        assert_eq!(request.connect(&network, network::NODE).unwrap_err().code, CniFailure::NETWORK);
         let network = Network { node: Some("/nonexistent".into()), ..network };
         assert_eq!(request.disconnect(&network), Ok(()), "the node is gone");
-        assert_eq!(request.connect(&network, network::NODE).unwrap_err().code, Failure::IO);
+        assert_eq!(request.connect(&network, network::NODE).unwrap_err().code, CniFailure::IO);
     }
 
     #[test]
@@ -343,7 +346,7 @@ mod tests {
     #[test]
     fn what_is_no_command_is_said_so() {
         let failure = act(OsStr::new("GC"), false).unwrap_err();
-        assert_eq!(failure.code, Failure::ENVIRONMENT);
+        assert_eq!(failure.code, CniFailure::ENVIRONMENT);
         let versions = act(OsStr::new("VERSION"), true).unwrap().unwrap();
         assert_eq!(versions["supportedVersions"][3], "1.0.0");
     }

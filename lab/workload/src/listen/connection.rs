@@ -12,7 +12,7 @@ use std::{
 /// No request is longer.
 const REQUEST: usize = 4096;
 
-pub(super) struct Connection {
+pub(super) struct ServedConnection {
     stream: TcpStream,
     reads: bool,
     /// A request that has not come as a whole.
@@ -25,7 +25,7 @@ pub(super) struct Connection {
     half_closed: bool,
 }
 
-impl Connection {
+impl ServedConnection {
     pub(super) fn new(stream: TcpStream, reads: bool) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;

@@ -1,6 +1,6 @@
 //! A sidecar: hands each connection on to a port of its own loopback, and the answers back.
 
-use super::{Door, OnStop, Stop, poll, wants};
+use super::{Door, OnStop, StopBehaviour, poll, wants};
 use crate::{
     log::{Event, line},
     process::{check, handle_term, leave},
@@ -28,7 +28,7 @@ const NOBODY: &[u8] = b"502\n";
 type Open = Arc<Mutex<HashMap<u64, TcpStream>>>;
 
 /// Hands on until it is stopped.
-pub(crate) fn run(door: &Door, to: u16, stop: Stop) -> io::Result<Infallible> {
+pub(crate) fn run(door: &Door, to: u16, stop: StopBehaviour) -> io::Result<Infallible> {
     let woken = handle_term()?;
     let mut listeners = door.open()?;
     let open = Open::default();
@@ -62,7 +62,7 @@ fn lock(open: &Open) -> MutexGuard<'_, HashMap<u64, TcpStream>> {
     open.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn begin_to_stop(listeners: &mut Vec<TcpListener>, open: &Open, stop: Stop) {
+fn begin_to_stop(listeners: &mut Vec<TcpListener>, open: &Open, stop: StopBehaviour) {
     match stop.on {
         OnStop::Exit => leave(stop.exit),
         OnStop::Drain | OnStop::Close => listeners.clear(),

@@ -25,7 +25,7 @@ const NO_GRACE: i64 = 0;
 const CRASH_LOOP: &str = "CrashLoopBackOff";
 
 impl Worker {
-    pub(super) async fn take_probe(&mut self, told: probe::Told) {
+    pub(super) async fn take_probe(&mut self, told: probe::ProbeReport) {
         let Some(name) = self.containers.name_of(&told.id) else { return };
         match told.what {
             Finding::Started => {
