@@ -26,7 +26,7 @@ impl Image {
         let blob = |of: &Value| {
             format!("blobs/sha256/{}", of["digest"].as_str().unwrap().trim_start_matches("sha256:"))
         };
-        // Of the one name the index, and in that this machine's architecture.
+        // The name leads to an index, whose first manifest is for this machine's architecture.
         let index = json(&blob(&json("index.json")["manifests"][0]));
         let manifest = json(&blob(&index["manifests"][0]));
         let layer = &files[&blob(&manifest["layers"][0])];
