@@ -144,6 +144,7 @@ async fn observe(config: Config) -> anyhow::Result<()> {
         listener.local_addr().context("cannot read the address of the listening socket")?;
     let metrics =
         Metrics::new().and_then(Metrics::with_process).context("cannot register the metrics")?;
+    let metrics = metrics.with_limits(config.limits);
     let host_root = config.sources.cri.host_root.clone();
     let boot_id = host::boot_id(&host_root);
     let node = config.sources.kube.as_ref().map_or_else(
@@ -358,7 +359,7 @@ fn start_adapters(
     let defaults = host::Options::new(&sources.cri.host_root, &cgroup_root);
     let host = host::Options {
         kubelet: leaks.kubelet.clone(),
-        socket: cri::parse_endpoint(&sources.cri.endpoint).ok(),
+        socket: Arc::clone(&sources.cri.dialed),
         // Several surveys per threshold, so that no candidate is confirmed by a survey from before its time.
         every: defaults.every.min(leaks.threshold / 4),
         ..defaults

@@ -7,7 +7,7 @@ use crate::{
     config::args::{
         DetectionArgs, LeakArgs, LeaksArgs, NodeArgs, RunArgs, SourceArgs, TrafficCounting,
     },
-    outputs::{events, http::tls, recording},
+    outputs::{events, http::tls, metrics, recording},
     sources::{cri, host, kernel, kube, traffic::Attachment},
 };
 use std::{
@@ -15,15 +15,6 @@ use std::{
     path::{Path, PathBuf},
     time::Duration,
 };
-
-/// Default sockets of container runtimes, in the order in which they are tried (cri-tools
-/// `cmd/crictl/main_unix.go`, and k3s).
-pub const CRI_SOCKETS: [&str; 4] = [
-    "/run/containerd/containerd.sock",
-    "/run/crio/crio.sock",
-    "/var/run/cri-dockerd.sock",
-    "/run/k3s/containerd/containerd.sock",
-];
 
 /// Bounds the memory; a report takes some kilobytes.
 const MAX_HISTORY: usize = 100_000;
@@ -33,6 +24,8 @@ const MIN_THRESHOLD: Duration = Duration::from_secs(1);
 const MAX_THRESHOLD: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Bounds the load on a Prometheus that scrapes all nodes.
 const MAX_SERIES: usize = 10_000;
+/// Workloads or namespaces with series of their own: each has up to a dozen, or 22.
+const MAX_OPTED: usize = 1_000;
 /// Maximum length of a process name in /proc (`TASK_COMM_LEN` − 1).
 const MAX_COMM: usize = 15;
 /// A longer window would report terminations too late to be useful.
@@ -55,6 +48,8 @@ pub struct Config {
     pub api_listen: Option<SocketAddr>,
     /// Terminations kept for the HTTP API.
     pub history: usize,
+    /// Series that there are only if asked for.
+    pub limits: metrics::Limits,
     /// The engine's settle window.
     pub settle: Duration,
     /// Stay unready if the kernel side cannot start.
@@ -113,8 +108,6 @@ pub struct StandaloneConfig {
 /// Facts about the host that validation needs.
 #[derive(Clone, Debug)]
 pub struct HostDefaults {
-    /// The existing [`CRI_SOCKETS`].
-    pub sockets: Vec<PathBuf>,
     /// `NODE_NAME`, the customary variable of a DaemonSet's downward API.
     pub node_name: Option<String>,
     /// Size of a page, bytes.
@@ -127,7 +120,6 @@ impl HostDefaults {
     /// Reads the facts of this host.
     pub fn probe() -> Self {
         Self {
-            sockets: CRI_SOCKETS.iter().map(PathBuf::from).filter(|p| p.exists()).collect(),
             node_name: std::env::var("NODE_NAME").ok().filter(|name| !name.is_empty()),
             page_size: u32::try_from(rustix::param::page_size()).unwrap_or(4096),
             debug_build: cfg!(debug_assertions),
@@ -156,10 +148,6 @@ pub enum ConfigError {
          '.'); see `kubectl get nodes`"
     )]
     BadNode(String),
-    /// No socket.
-    #[error("no container runtime socket found (tried {}); set --runtime-endpoint ENDPOINT",
-            CRI_SOCKETS.join(", "))]
-    NoCri,
     /// Not a socket's address.
     #[error("--runtime-endpoint: {0}")]
     Cri(#[from] cri::EndpointError),
@@ -216,6 +204,14 @@ pub enum ConfigError {
     #[error("--kubelet-process {0:?}: use the name from /proc/PID/comm, at most {MAX_COMM} bytes")]
     Kubelet(String),
     /// Out of bounds.
+    #[error("--{flag} {given}: must be at most {MAX_OPTED}")]
+    Opted {
+        /// Of this flag.
+        flag: &'static str,
+        /// What was given.
+        given: usize,
+    },
+    /// Out of bounds.
     #[error("--history-limit {0}: must be at most {MAX_HISTORY}")]
     History(usize),
     /// Out of bounds.
@@ -243,6 +239,14 @@ impl Config {
         }
         if args.history > MAX_HISTORY {
             return Err(ConfigError::History(args.history));
+        }
+        for (flag, given) in [
+            ("workload-metrics", args.workload_metrics),
+            ("namespace-histograms", args.namespace_histograms),
+        ] {
+            if given > MAX_OPTED {
+                return Err(ConfigError::Opted { flag, given });
+            }
         }
         if args.settle > MAX_SETTLE {
             return Err(ConfigError::Settle(args.settle));
@@ -273,6 +277,10 @@ impl Config {
             socket,
             api_listen: args.api_listen.0,
             history: args.history,
+            limits: metrics::Limits {
+                workloads: args.workload_metrics,
+                namespaces: args.namespace_histograms,
+            },
             settle: args.settle,
             stay_unready: args.stay_unready,
             record: args
@@ -340,7 +348,7 @@ impl StandaloneConfig {
     pub fn validate(args: &LeaksArgs, host: &HostDefaults) -> Result<Self, ConfigError> {
         let (threshold, kubelet) = detection(&args.detection)?;
         let kube = apiserver(&args.node, host)?.ok_or(ConfigError::NoNodeToLookAt)?;
-        let cri = runtime(&args.node, host)?;
+        let cri = runtime(&args.node)?;
         Ok(Self { threshold, kubelet, cgroup_root: args.node.cgroup_root.clone(), cri, kube })
     }
 }
@@ -359,7 +367,7 @@ impl Sources {
                 ring_bytes: ring,
                 ..kernel::Options::default()
             },
-            cri: runtime(&args.node, host)?,
+            cri: runtime(&args.node)?,
             kube: api(args, host)?,
             traffic: Attachment::default(),
         })
@@ -367,12 +375,12 @@ impl Sources {
 }
 
 /// The container runtime, and the host's file systems.
-fn runtime(args: &NodeArgs, host: &HostDefaults) -> Result<cri::Options, ConfigError> {
+fn runtime(args: &NodeArgs) -> Result<cri::Options, ConfigError> {
     absolute("host-root", &args.host_root)?;
     if let Some(root) = &args.cgroup_root {
         absolute("cgroup-root", root)?;
     }
-    let endpoint = endpoint(args.cri.as_deref(), host)?;
+    let endpoint = args.cri.as_deref().map(cri::parse_endpoint).transpose()?;
     Ok(cri::Options { host_root: args.host_root.clone(), ..cri::Options::new(endpoint) })
 }
 
@@ -381,14 +389,6 @@ fn absolute(flag: &'static str, path: &Path) -> Result<(), ConfigError> {
         return Ok(());
     }
     Err(ConfigError::Relative { flag, path: path.to_owned() })
-}
-
-fn endpoint(given: Option<&str>, host: &HostDefaults) -> Result<String, ConfigError> {
-    let Some(given) = given else {
-        let socket = host.sockets.first().ok_or(ConfigError::NoCri)?;
-        return Ok(format!("unix://{}", socket.display()));
-    };
-    Ok(format!("unix://{}", cri::parse_endpoint(given)?.display()))
 }
 
 fn api(args: &SourceArgs, host: &HostDefaults) -> Result<Option<kube::Options>, ConfigError> {
@@ -431,12 +431,7 @@ mod tests {
 
     /// A host on which everything works.
     fn host() -> HostDefaults {
-        HostDefaults {
-            sockets: vec![CRI_SOCKETS[1].into()],
-            node_name: None,
-            page_size: 4096,
-            debug_build: true,
-        }
+        HostDefaults { node_name: None, page_size: 4096, debug_build: true }
     }
 
     fn validate(flags: &str, host: &HostDefaults) -> Result<Config, ConfigError> {
@@ -450,7 +445,7 @@ mod tests {
     #[test]
     fn the_defaults_need_only_a_node() {
         let config = validate("--node n1", &host()).unwrap();
-        assert_eq!(config.sources.cri.endpoint, "unix:///run/crio/crio.sock");
+        assert_eq!(config.sources.cri.endpoint, None, "found at run time");
         assert_eq!(config.sources.cri.idle, Duration::from_secs(10));
         assert_eq!(config.sources.kernel.ring_bytes, 1 << 20);
         assert_eq!(config.sources.kube.unwrap().node, "n1");
@@ -471,21 +466,20 @@ mod tests {
         for given in ["/run/x.sock", "unix:///run/x.sock"] {
             let config =
                 validate(&format!("--no-api --runtime-endpoint {given}"), &host()).unwrap();
-            assert_eq!(config.sources.cri.endpoint, "unix:///run/x.sock", "{given}");
+            assert_eq!(config.sources.cri.endpoint.as_deref(), Some(Path::new("/run/x.sock")));
             assert!(config.sources.kube.is_none());
         }
     }
 
     #[test]
     fn what_cannot_work_is_refused() {
-        let bare = HostDefaults { sockets: Vec::new(), debug_build: false, ..host() };
+        let bare = HostDefaults { debug_build: false, ..host() };
         let ms = Duration::from_millis;
         let cases = [
             ("", &host(), ConfigError::NoNode),
             ("--node Node_1", &host(), ConfigError::BadNode("Node_1".into())),
             ("--node a..b", &host(), ConfigError::BadNode("a..b".into())),
             ("--no-api --kubeconfig /k", &host(), ConfigError::ApiAndNot),
-            ("--no-api", &bare, ConfigError::NoCri),
             ("--no-api --events", &host(), ConfigError::EventsWithoutApi),
             (
                 "--no-api --runtime-endpoint tcp://h:1",
@@ -550,6 +544,16 @@ mod tests {
                 ConfigError::Kubelet("a-name-of-16-chars".into()),
             ),
             ("--no-api --history-limit 100001", &host(), ConfigError::History(100_001)),
+            (
+                "--no-api --workload-metrics 1001",
+                &host(),
+                ConfigError::Opted { flag: "workload-metrics", given: 1_001 },
+            ),
+            (
+                "--no-api --namespace-histograms 1001",
+                &host(),
+                ConfigError::Opted { flag: "namespace-histograms", given: 1_001 },
+            ),
             (
                 "--no-api --settle-window 601s",
                 &host(),

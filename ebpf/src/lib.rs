@@ -90,6 +90,15 @@ pub struct Layout {
     pub upid_size: u32,
     /// `upid.nr` (0 on all known kernels: a real offset).
     pub upid_nr: u32,
+    /// `upid.ns`.
+    pub upid_ns: u32,
+    /// `pid_namespace.ns.inum`.
+    pub pid_namespace_inum: u32,
+    /// `task_struct.thread_pid`.
+    pub task_thread_pid: u32,
+    /// Inode of the agent's own PID namespace, in whose numbers processes are told. 0: it is the kernel's first one,
+    /// whose numbers are in the task itself.
+    pub own_pid_namespace: u32,
     /// `css_set.subsys[n]` of the watched v1 controller.
     pub css_set_subsys: u32,
     /// `cgroup_subsys_state.cgroup` (0 on all known kernels: a real offset).
@@ -229,7 +238,7 @@ pub struct Container {
 }
 
 /// What a living process of a container was sent. Value of [`maps::NOTIFIED`]; the key is its thread
-/// group in the host's PID namespace (`u32`). Only of containers whose main process is PID 1 of a PID
+/// group in the agent's PID namespace (`u32`). Only of containers whose main process is PID 1 of a PID
 /// namespace ([`CONTAINER_PID_ONE`]), and not of that main process.
 ///
 /// Signals are counted where `signal_generate` is called (`__send_signal_locked`, kernel/signal.c),
@@ -289,7 +298,7 @@ pub const fn signal_bit(signal: u32) -> u64 {
 
 // Every value crosses as bytes: no size may change by accident, none may end in padding.
 const _: () =
-    assert!(size_of::<Layout>() == 200 + size_of::<TrafficLayout>() && align_of::<Layout>() == 8);
+    assert!(size_of::<Layout>() == 216 + size_of::<TrafficLayout>() && align_of::<Layout>() == 8);
 const _: () = assert!(size_of::<TrafficLayout>() == 120);
 const _: () = assert!(size_of::<Told>() == 8 + filter::SLOTS / 8);
 const _: () = assert!(size_of::<Container>() == 48 && align_of::<Container>() == 8);

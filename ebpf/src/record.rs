@@ -54,9 +54,9 @@ pub struct Header {
 pub struct Task {
     /// `group_leader->start_boottime`, ns; 0: unknown.
     pub started: u64,
-    /// Thread group in the host's PID namespace.
+    /// Thread group in the agent's PID namespace; 0: it has no number there.
     pub tgid: u32,
-    /// Thread in the host's PID namespace.
+    /// Thread in the agent's PID namespace.
     pub tid: u32,
     /// Thread group in its innermost PID namespace; 0: unknown.
     pub ns_pid: u32,
@@ -72,7 +72,7 @@ pub struct Task {
 pub struct Peer {
     /// Its cgroup in the watched hierarchy; 0: unknown.
     pub cgroup: u64,
-    /// Thread group; 0: the kernel.
+    /// Thread group in the agent's PID namespace; 0: the kernel, or a process outside of that namespace.
     pub tgid: u32,
     /// 1: it is in a container.
     pub in_container: u32,
@@ -186,7 +186,7 @@ pub struct Exit {
 pub struct Victim {
     /// Kind [`VICTIM`]; the cgroup is 0 on kernels that give a pid only.
     pub header: Header,
-    /// Thread id.
+    /// Thread in the agent's PID namespace; in the kernel's first one on kernels that give a pid only.
     pub pid: u64,
 }
 
@@ -202,7 +202,7 @@ pub struct Victim {
 pub struct Zapped {
     /// Kind [`ZAPPED`]; the cgroup is the container's own.
     pub header: Header,
-    /// The PID 1, by its thread group in the host's PID namespace.
+    /// The PID 1, by its thread group in the agent's PID namespace.
     pub init: u32,
     /// How many were killed, whichever PID namespace within they were in.
     pub killed: u32,

@@ -163,6 +163,7 @@ impl wire::Death {
             id: death.id.clone(),
             name: death.name.clone(),
             pod: death.pod.clone(),
+            workload: death.workload.clone(),
             kind: death.kind.into(),
             verdict: death.verdict.into(),
             proof: wire::Proof {
@@ -200,6 +201,7 @@ impl From<wire::Death> for ContainerDeath {
             id: wire.id,
             name: wire.name,
             pod: wire.pod,
+            workload: wire.workload,
             kind: wire.kind.known().unwrap_or_default(),
             verdict: wire.verdict.known().unwrap_or(Verdict::Unknown),
             proof: Proof {

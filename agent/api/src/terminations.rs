@@ -98,6 +98,9 @@ pub struct Death {
     pub name: String,
     /// The pod; `null` until a source reports it.
     pub pod: Option<PodRef>,
+    /// The workload that the pod belongs to, where the apiserver has shown it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workload: Option<Workload>,
     /// The container's kind.
     #[schema(value_type = ContainerKind)]
     pub kind: Open<ContainerKind>,
@@ -269,7 +272,7 @@ pub enum EvidenceKind {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Process {
-    /// The PID in the host's PID namespace; 0 is the kernel itself.
+    /// The PID in the agent's PID namespace; 0: the kernel itself, or a process outside of that namespace.
     pub pid: Tgid,
     /// `comm`: the name, truncated to 15 bytes by the kernel.
     pub comm: String,

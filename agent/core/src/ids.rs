@@ -64,7 +64,7 @@ text_id! {
 #[serde(transparent)]
 pub struct CgroupId(pub u64);
 
-/// A thread group's id (in user space: a PID) in the host's PID namespace.
+/// A thread group's id (in user space: a PID) in the agent's PID namespace.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(transparent)]

@@ -82,7 +82,7 @@ pub enum TrafficRequest {
 pub struct CountTraffic {
     /// The sandbox.
     pub sandbox: SandboxId,
-    /// Its processes that may be alive, in the host's PID namespace, with their start time (ns since boot) where it
+    /// Its processes that may be alive, in the agent's PID namespace, with their start time (ns since boot) where it
     /// is known: the namespace is found by the first that is.
     pub processes: Vec<(Tgid, Option<u64>)>,
     /// The own cgroups of its containers, to count for each apart.
@@ -116,7 +116,7 @@ pub enum CriRequest {
 pub struct InspectProcesses {
     /// The container's own cgroup.
     pub cgroup: CgroupId,
-    /// The main process, in the host's PID namespace.
+    /// The main process, in the agent's PID namespace.
     pub main: Option<Tgid>,
     /// Start time of the main process (ns since boot), so that a later process with the same PID is not taken
     /// for it.

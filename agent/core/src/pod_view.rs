@@ -129,6 +129,11 @@ impl<'a> PodView<'a> {
         self.stores.api.get(self.uid)
     }
 
+    /// What the pod is a replica of, where the apiserver has shown it.
+    fn workload(&self) -> Option<Workload> {
+        self.object()?.pod.workload.as_deref().cloned()
+    }
+
     fn container(&self, id: &ContainerId) -> Option<&'a Container> {
         self.stores.cri.container(id)
     }

@@ -117,6 +117,8 @@ pub struct ContainerDeath {
     pub name: String,
     /// The pod; `None` until a source reports it.
     pub pod: Option<PodRef>,
+    /// The workload that the pod belongs to, where the apiserver has shown it.
+    pub workload: Option<Workload>,
     /// The container's kind.
     pub kind: ContainerKind,
     /// How the container died.

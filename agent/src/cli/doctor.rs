@@ -12,10 +12,12 @@ use crate::{
 use coroner_core::input::{ApiEvent, CriEvent, Input, Received};
 use serde::Serialize;
 use std::{
+    fs,
     future::Future,
     io::{self, Write},
     path::Path,
     process::ExitCode,
+    sync::Arc,
     time::Duration,
 };
 use tokio::sync::mpsc;
@@ -97,7 +99,7 @@ fn diagnose(
     sources: Result<Sources, ConfigError>,
     cgroup_root: Option<&Path>,
 ) -> anyhow::Result<Diagnosis> {
-    let sources = match sources {
+    let mut sources = match sources {
         Ok(sources) => sources,
         Err(error) => {
             // The kernel side does not depend on the invalid flags and is checked anyway.
@@ -107,11 +109,19 @@ fn diagnose(
             return Ok(Diagnosis::of(checks));
         }
     };
-    let mut checks = kernel_side(&sources.kernel);
-    checks.push(seccomp(std::fs::read_to_string(SECCOMP_ACTIONS).ok().as_deref()));
+    // A container has no securityfs of its own.
+    let lockdowns = [&sources.cri.host_root, Path::new("/")].map(|root| root.join(LOCKDOWN));
+    let mode = lockdowns.iter().find_map(|file| fs::read_to_string(file).ok());
+    let mut checks: Vec<Check> = lockdown(mode.as_deref()).into_iter().collect();
+    checks.extend(kernel_side(&sources.kernel));
+    checks.push(seccomp(fs::read_to_string(SECCOMP_ACTIONS).ok().as_deref()));
+    checks.extend(confinement(fs::read_to_string(OWN_LABEL).ok().as_deref()));
     checks.push(own_files(landlock::probe()));
     checks.extend(host_checks(ProcVisibility::probe(&sources.cri.host_root)));
     let boot_id = host::boot_id(&sources.cri.host_root);
+    // By it the runtime of this node's pods is told from others.
+    let hierarchy = kernel::hierarchy(cgroup_root).ok();
+    sources.cri.cgroup_root = hierarchy.map(|hierarchy| hierarchy.root().to_owned());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     checks.push(runtime.block_on(container_runtime(sources.cri)));
     match sources.kube {
@@ -228,6 +238,69 @@ fn own_files(probed: Result<(), String>) -> Check {
     }
 }
 
+/// Below a root: the kernel's lockdown, `none [integrity] confidentiality` (`security/lockdown/lockdown.c`).
+const LOCKDOWN: &str = "sys/kernel/security/lockdown";
+
+/// Whether programs may read kernel memory (`LOCKDOWN_BPF_READ_KERNEL`). `None`: the kernel has no lockdown, or does
+/// not show it. Pure.
+fn lockdown(modes: Option<&str>) -> Option<Check> {
+    const NAME: &str = "lockdown";
+    let mode =
+        modes?.split_whitespace().find_map(|mode| mode.strip_prefix('[')?.strip_suffix(']'))?;
+    Some(match mode {
+        "confidentiality" => Check::failed(
+            NAME,
+            "confidentiality: no program may read kernel memory",
+            "boot with lockdown=integrity (Talos: a kernel argument; Bottlerocket: \
+             settings.kernel.lockdown), which suffices for Secure Boot",
+        ),
+        mode => Check::ok(NAME, mode),
+    })
+}
+
+/// This process' label: an AppArmor profile, or an SELinux context.
+const OWN_LABEL: &str = "/proc/self/attr/current";
+
+/// Types of SELinux that may look at other processes: of container-selinux, of Bottlerocket, of processes on the host.
+const UNCONFINED_TYPES: [&str; 6] =
+    ["spc_t", "super_t", "control_t", "unconfined_t", "unconfined_service_t", "kernel_t"];
+
+/// Whether a security module confines this process. `None`: there is none that says so. Pure.
+fn confinement(label: Option<&str>) -> Option<Check> {
+    const NAME: &str = "confinement";
+    let label = label?.trim_matches(['\0', '\n', ' ']);
+    let may_confine = |found: String, todo| {
+        Check::degraded(
+            NAME,
+            format!("{found}: other processes and the host's files may be closed to the agent"),
+            todo,
+        )
+    };
+    let parts: Vec<&str> = label.split(':').collect();
+    Some(match parts.as_slice() {
+        [""] => return None,
+        ["unconfined"] => Check::ok(NAME, "no AppArmor profile"),
+        [_, _, kind, _, ..] if UNCONFINED_TYPES.contains(kind) => {
+            Check::ok(NAME, format!("SELinux type {kind}"))
+        }
+        [_, _, kind, _, ..] => may_confine(
+            format!("SELinux type {kind}"),
+            "run the container with seLinuxOptions.type spc_t (deploy/overlays/crio), on \
+             Bottlerocket super_t",
+        ),
+        // The one that deploy/apparmor ships.
+        ["coroner (enforce)"] => Check::ok(NAME, "AppArmor profile coroner"),
+        _ if label.ends_with("(complain)") => {
+            Check::ok(NAME, format!("AppArmor profile {label} denies nothing"))
+        }
+        _ => may_confine(
+            format!("AppArmor profile {label}"),
+            "run the container with appArmorProfile: Unconfined, as deploy/base does, or with the \
+             profile in deploy/apparmor",
+        ),
+    })
+}
+
 /// What of the host can be read, and what is not reported because of the rest. Pure.
 fn host_checks(visibility: ProcVisibility) -> [Check; 2] {
     const FILES: &str = "host files";
@@ -305,7 +378,7 @@ fn traffic(report: &kernel::StartReport) -> Check {
 
 async fn container_runtime(options: cri::Options) -> Check {
     const NAME: &str = "CRI";
-    let endpoint = options.endpoint.clone();
+    let dialed = Arc::clone(&options.dialed);
     let (to, inputs) = mpsc::channel(64);
     let (_requests, from_requests) = mpsc::channel(1);
     let answer = first(cri::run(options, to, from_requests), inputs, |input| match input {
@@ -314,11 +387,14 @@ async fn container_runtime(options: cri::Options) -> Check {
         _ => None,
     });
     match answer.await {
-        Ok(runtime) => Check::ok(NAME, format!("{runtime} at {endpoint}")),
+        Ok(runtime) => {
+            let socket = dialed.get().map(|socket| format!(" at {}", socket.path.display()));
+            Check::ok(NAME, runtime + &socket.unwrap_or_default())
+        }
         Err(error) => Check::failed(
             NAME,
             error,
-            "check that the runtime runs, and set --runtime-endpoint if it uses another socket",
+            "check that the runtime runs, and set --runtime-endpoint if it uses a socket that is not known",
         ),
     }
 }
@@ -465,6 +541,39 @@ mod tests {
         assert_eq!(outcome(Some("kill_process errno trace log allow\n")), CheckOutcome::Ok);
         assert_eq!(outcome(Some("kill_process")), CheckOutcome::Degraded);
         assert_eq!(outcome(None), CheckOutcome::Degraded);
+    }
+
+    #[test]
+    fn lockdown_is_in_the_way_in_confidentiality_mode_only() {
+        for (modes, expected) in [
+            ("[none] integrity confidentiality\n", Some(CheckOutcome::Ok)),
+            ("none [integrity] confidentiality\n", Some(CheckOutcome::Ok)),
+            ("none integrity [confidentiality]\n", Some(CheckOutcome::Failed)),
+            ("", None),
+        ] {
+            assert_eq!(lockdown(Some(modes)).map(|check| check.outcome), expected, "{modes}");
+        }
+        assert_eq!(lockdown(None), None);
+    }
+
+    #[test]
+    fn what_confines_the_agent_is_named_with_the_remedy() {
+        for (label, expected, word) in [
+            ("unconfined\n", CheckOutcome::Ok, "no AppArmor"),
+            ("cri-containerd.apparmor.d (enforce)\n", CheckOutcome::Degraded, "Unconfined"),
+            ("coroner (enforce)\n", CheckOutcome::Ok, "coroner"),
+            ("crio-default (complain)\n", CheckOutcome::Ok, "denies nothing"),
+            ("system_u:system_r:container_t:s0:c1,c2\0", CheckOutcome::Degraded, "spc_t"),
+            ("system_u:system_r:spc_t:s0", CheckOutcome::Ok, "spc_t"),
+            ("system_u:system_r:super_t:s0", CheckOutcome::Ok, "super_t"),
+            ("unconfined_u:unconfined_r:unconfined_t:s0-s0:c0.c1023", CheckOutcome::Ok, "_t"),
+        ] {
+            let check = confinement(Some(label)).unwrap();
+            assert_eq!(check.outcome, expected, "{label:?}");
+            let said = format!("{} {}", check.found, check.todo);
+            assert!(said.contains(word), "{label:?}: {said}");
+        }
+        assert_eq!((confinement(None), confinement(Some("\n"))), (None, None));
     }
 
     #[test]

@@ -90,8 +90,9 @@ pub struct NodeArgs {
     /// Kubeconfig for the apiserver [default: $KUBECONFIG, ~/.kube/config, or the service account].
     #[arg(long, env = "CORONER_KUBECONFIG", value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// Socket of the container runtime: a path, or unix:///path [default: the first that exists of
-    /// containerd's, CRI-O's, cri-dockerd's and k3s's].
+    /// Socket of the container runtime: a path on the host (below --host-root), or unix:///path [default:
+    /// found; the known sockets of containerd, CRI-O, cri-dockerd, k3s, RKE2, k0s, MicroK8s and others are
+    /// tried, and of several runtimes the one that runs this node's pods is taken].
     #[arg(long = "runtime-endpoint", env = "CORONER_RUNTIME_ENDPOINT", value_name = "ENDPOINT")]
     pub cri: Option<String>,
     /// Mount point of the cgroup hierarchy that holds the containers [default: detected].
@@ -228,6 +229,14 @@ pub struct RunArgs {
     /// their stop signal.
     #[arg(long, env = "CORONER_TRAFFIC", value_name = "WHEN", default_value = "on-demand")]
     pub traffic: TrafficCounting,
+    /// Number of workloads (Deployments, StatefulSets, DaemonSets, Jobs) with a metric of their containers' deaths;
+    /// all others are counted as `other`. 0 turns the metric off.
+    #[arg(long, env = "CORONER_WORKLOAD_METRICS", value_name = "N", default_value_t = 0)]
+    pub workload_metrics: usize,
+    /// Number of namespaces with a histogram of their own of how long terminations take; all others share one. 0
+    /// turns these histograms off.
+    #[arg(long, env = "CORONER_NAMESPACE_HISTOGRAMS", value_name = "N", default_value_t = 0)]
+    pub namespace_histograms: usize,
     /// Log the kernel programs' own diagnostics (debug builds only).
     #[arg(long, env = "CORONER_DEBUG_BPF", value_parser = BoolishValueParser::new())]
     pub debug_bpf: bool,

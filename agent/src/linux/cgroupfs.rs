@@ -4,7 +4,8 @@
 //! *before* its entries are read. A child made in between is listed, or inherited in the kernel.
 
 use coroner_core::{
-    ids::{CgroupId, Tgid},
+    cgroup_path,
+    ids::{CgroupId, PodUid, Tgid},
     input::{KernelFact, Task},
 };
 use coroner_ebpf::{Container, MAX_NESTING, NESTED_SHARE, is_container_name};
@@ -123,7 +124,7 @@ impl Scan<'_> {
             found.push(KernelFact::CgroupCreated {
                 cgroup: CgroupId(id),
                 parent: path.parent().and_then(inode).map(CgroupId),
-                name: format!("/{}", path.strip_prefix(self.root).unwrap_or(path).display()),
+                name: path_below(self.root, path),
                 scanned: true,
             });
         }
@@ -186,6 +187,29 @@ pub(crate) fn kubepods_below(root: &Path) -> Vec<PathBuf> {
         }
     }
     found
+}
+
+/// The directories of pods below the top of a `kubepods` tree ([`kubepods_below`]): right below it, or below a QoS
+/// class.
+pub(crate) fn pods_below(root: &Path, top: &Path) -> Vec<(PathBuf, PodUid)> {
+    const LEVELS: usize = 2;
+    let mut found = Vec::new();
+    let mut open = vec![(top.to_owned(), 1)];
+    while let Some((folder, level)) = open.pop() {
+        for child in directories(&folder) {
+            match cgroup_path::parse(&path_below(root, &child)).pod {
+                Some(pod) => found.push((child, pod)),
+                None if level < LEVELS => open.push((child, level + 1)),
+                None => {}
+            }
+        }
+    }
+    found
+}
+
+/// The path of a directory from the hierarchy's root, `/kubepods/…`.
+pub(crate) fn path_below(root: &Path, directory: &Path) -> String {
+    format!("/{}", directory.strip_prefix(root).unwrap_or(directory).display())
 }
 
 fn is_kubepods(path: &Path) -> bool {

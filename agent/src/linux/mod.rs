@@ -9,3 +9,4 @@ pub mod privileges;
 pub mod process_cgroup;
 pub mod procfs;
 pub mod seccomp;
+pub mod socket_file;

@@ -98,7 +98,8 @@ impl Privileges {
                 missing(
                     "CAP_SYS_PTRACE",
                     false,
-                    "leaks of class orphan_shim and orphan_netns are not reported, nor where in \
+                    "where --host-root is /proc/1/root the container runtime cannot be reached; \
+                     leaks of class orphan_shim and orphan_netns are not reported, nor where in \
                      the kernel a process hangs",
                 ),
             ),

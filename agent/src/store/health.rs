@@ -464,7 +464,9 @@ fn traffic_part(report: &StartReport) -> Part {
 
 fn source_part(part: &'static str, source: &Source, now: BootTime) -> Part {
     let todo = match part {
-        "cri" => "start the container runtime, or set --runtime-endpoint if it uses another socket",
+        "cri" => {
+            "start the container runtime, or set --runtime-endpoint if it uses a socket that is not known"
+        }
         _ => "check that the apiserver is reachable and that the agent may list and watch pods",
     };
     match source {

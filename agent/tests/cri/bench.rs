@@ -49,7 +49,7 @@ impl Bench {
         let folder = tempfile::tempdir().expect("a folder");
         let socket = folder.path().join("cri.sock");
         let serving = runtime.serve(&socket);
-        let mut options = Options::new(format!("unix://{}", socket.display()));
+        let mut options = Options::new(socket.clone());
         options.events = true;
         options.busy = Duration::from_millis(1);
         options.idle = NEVER;

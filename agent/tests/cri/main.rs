@@ -2,6 +2,7 @@
 
 mod bench;
 mod containers;
+mod discovery;
 mod events;
 mod lateness;
 mod outages;

@@ -22,7 +22,7 @@ use std::{
 };
 
 /// The recorder polled this often and wrote down only what had changed.
-const POLL: Duration = Duration::from_millis(100);
+pub(crate) const POLL: Duration = Duration::from_millis(100);
 
 /// A recording as inputs, in order of receipt.
 pub(crate) struct Recording {
@@ -42,20 +42,20 @@ pub(crate) fn load(dir: &Path) -> Recording {
     Recording { anchor, inputs, truth: serde_json::from_str(&truth).unwrap() }
 }
 
-fn lines(path: &Path) -> Vec<Value> {
+pub(crate) fn lines(path: &Path) -> Vec<Value> {
     let text = fs::read_to_string(path).unwrap();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-fn at(line: &Value) -> BootTime {
+pub(crate) fn at(line: &Value) -> BootTime {
     BootTime(line["t"].as_u64().unwrap())
 }
 
-fn number(value: &Value) -> u64 {
+pub(crate) fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or_default()
 }
 
-fn text(value: &Value) -> String {
+pub(crate) fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
@@ -267,7 +267,7 @@ fn runtime(lines: &[Value]) -> Vec<Received> {
     out
 }
 
-fn asked_at(event: CriEvent, at: BootTime) -> CriEvent {
+pub(crate) fn asked_at(event: CriEvent, at: BootTime) -> CriEvent {
     match event {
         CriEvent::Sandboxes { only, sandboxes, .. } => {
             CriEvent::Sandboxes { asked: at, only, sandboxes }
@@ -279,7 +279,7 @@ fn asked_at(event: CriEvent, at: BootTime) -> CriEvent {
     }
 }
 
-fn items(list: &Value) -> impl Iterator<Item = &Value> {
+pub(crate) fn items(list: &Value) -> impl Iterator<Item = &Value> {
     list.as_array().into_iter().flatten()
 }
 
@@ -292,7 +292,7 @@ fn long(value: &Value) -> i64 {
     value.as_str().and_then(|text| text.parse().ok()).unwrap_or_default()
 }
 
-fn raw_sandbox(value: &Value) -> RawSandbox {
+pub(crate) fn raw_sandbox(value: &Value) -> RawSandbox {
     RawSandbox {
         id: text(&value["id"]),
         name: text(&value["metadata"]["name"]),
@@ -316,7 +316,7 @@ fn state(value: &Value) -> i32 {
     }
 }
 
-fn raw_container(value: &Value) -> RawContainer {
+pub(crate) fn raw_container(value: &Value) -> RawContainer {
     RawContainer {
         id: text(&value["id"]),
         sandbox: text(&value["podSandboxId"]),
@@ -329,7 +329,7 @@ fn raw_container(value: &Value) -> RawContainer {
     }
 }
 
-fn raw_status(value: &Value) -> RawStatus {
+pub(crate) fn raw_status(value: &Value) -> RawStatus {
     RawStatus {
         id: text(&value["id"]),
         state: state(&value["state"]),

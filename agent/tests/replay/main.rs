@@ -6,6 +6,13 @@ mod interleavings;
 mod leaks;
 #[path = "../../core/tests/random/mod.rs"]
 mod random;
+#[allow(dead_code, reason = "shared with the tests of the runtime's adapter")]
+#[path = "../cri/runtime.rs"]
+mod runtime;
+#[allow(dead_code, reason = "shared with the tests of the runtime's adapter")]
+#[path = "../cri/things.rs"]
+mod things;
+mod wire;
 use coroner_core::{
     engine::{Engine, Settings},
     input::{ExitStatus, Input, Received},
@@ -121,9 +128,12 @@ fn dir(name: &str) -> PathBuf {
 }
 
 fn replays_to_its_truth(name: &str) -> Said {
-    let recording = import::load(&dir(name));
+    tells_its_truth(name, import::load(&dir(name)))
+}
+
+fn tells_its_truth(name: &str, recording: import::Recording) -> Said {
     let said = run(recording.anchor, recording.inputs);
-    assert_eq!(said.late, 0, "nothing came later than the settle window");
+    assert_eq!(said.late, 0, "{name}: nothing came later than the settle window");
     let pods = recording.truth["pods"].as_object().unwrap();
     let names: Vec<_> = pods.keys().map(|pod| pod.split_once('/').unwrap().1).collect();
     for (name, truth) in names.iter().zip(pods.values()) {

@@ -2,7 +2,7 @@
 
 use super::{
     emit::{To, emit, header, now},
-    read::{Address, cgroup_of, layout},
+    read::{Address, cgroup_of, layout, tgid, tid},
     watch::Watched,
 };
 use aya_ebpf::{macros::raw_tracepoint, programs::RawTracePointContext};
@@ -17,10 +17,10 @@ pub fn mark_victim(ctx: RawTracePointContext) -> i32 {
         let cgroup = cgroup_of(task);
         let Some(watched) = Watched::find(cgroup) else { return 0 };
         let owner = watched.owner(cgroup);
-        if owner.may_be_main(task.read(layout!(task_tgid))) {
+        if owner.may_be_main(tgid(task)) {
             owner.set_dying();
         }
-        (cgroup, task.read::<u32>(layout!(task_pid)))
+        (cgroup, tid(task))
     } else {
         (0, ctx.arg::<u32>(0))
     };

@@ -4,7 +4,7 @@ use super::{
     debug_log,
     emit::{To, emit, header, now},
     filter, namespace,
-    read::{Address, current_cgroup, identify, layout},
+    read::{Address, current_cgroup, identify, is_foreign, layout, tgid},
     watch::{Watched, parent},
 };
 use aya_ebpf::{macros::raw_tracepoint, programs::RawTracePointContext};
@@ -33,6 +33,9 @@ fn executed(ctx: RawTracePointContext, cgroup: u64) {
     let owner = watched.owner(cgroup);
     let time = now();
     let task = identify(task, task.pointer(layout!(task_signal)));
+    if is_foreign(task.tgid) {
+        return;
+    }
     // The first one, unless a PID 1 comes after it: a runtime may execute itself in here before.
     if owner.owner_id() != 0 && (owner.main() == 0 || task.ns_pid == 1) {
         owner.set_main(task.tgid);
@@ -83,7 +86,10 @@ fn exited(ctx: RawTracePointContext, cgroup: u64) {
         }
     }
     let owner = watched.owner(cgroup);
-    let tgid = task.read(layout!(task_tgid));
+    let tgid = tgid(task);
+    if is_foreign(tgid) {
+        return;
+    }
     namespace::forget(owner, tgid);
     let parent = parent(task);
     let injected = parent.in_container == 0;

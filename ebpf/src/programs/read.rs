@@ -106,6 +106,55 @@ pub(super) fn cgroup_id(cgroup: Address) -> u64 {
     cgroup.pointer(layout!(cgroup_kn)).read(layout!(kn_id))
 }
 
+/// Number of a task's thread group in the agent's PID namespace; 0: it has none there.
+#[inline(always)]
+pub(super) fn tgid(task: Address) -> u32 {
+    if layout!(own_pid_namespace) == 0 {
+        return task.read(layout!(task_tgid));
+    }
+    number(task.pointer(layout!(task_signal)).pointer(layout!(signal_pids_tgid)))
+}
+
+/// Number of a thread in the agent's PID namespace; 0: it has none there.
+#[inline(always)]
+pub(super) fn tid(task: Address) -> u32 {
+    if layout!(own_pid_namespace) == 0 {
+        return task.read(layout!(task_pid));
+    }
+    number(task.pointer(layout!(task_thread_pid)))
+}
+
+/// A task that the agent has no number for: of another node on this machine.
+#[inline(always)]
+pub(super) fn is_foreign(tgid: u32) -> bool {
+    layout!(own_pid_namespace) != 0 && tgid == 0
+}
+
+/// Levels of PID namespaces below the agent's in which processes are found: a container's own, and some more.
+const NESTED: u32 = 8;
+
+/// Number of a `struct pid` in the agent's PID namespace, found from the innermost one outwards; 0: it has none there.
+#[inline(never)]
+fn number(pid: Address) -> u32 {
+    if pid.0 == 0 {
+        return 0;
+    }
+    let mut level: u32 = pid.read(layout!(pid_level));
+    for _ in 0..NESTED {
+        // MAX_PID_NS_LEVEL is 32.
+        let upid = pid.at(layout!(pid_numbers)).at((level & 63) * layout!(upid_size));
+        let inum: u32 = upid.pointer(layout!(upid_ns)).read(layout!(pid_namespace_inum));
+        if inum == layout!(own_pid_namespace) {
+            return upid.read(layout!(upid_nr));
+        }
+        if level == 0 {
+            return 0;
+        }
+        level -= 1;
+    }
+    0
+}
+
 /// Who a task is. `signal` is its `task->signal`, which the caller has read already.
 #[inline(always)]
 pub(super) fn identify(task: Address, signal: Address) -> Task {
@@ -121,8 +170,8 @@ pub(super) fn identify(task: Address, signal: Address) -> Task {
     };
     Task {
         started: leader.read(layout!(task_start_boottime)),
-        tgid: task.read(layout!(task_tgid)),
-        tid: task.read(layout!(task_pid)),
+        tgid: tgid(task),
+        tid: tid(task),
         ns_pid,
         signal_flags: signal.read(layout!(signal_flags)),
         comm: task.read(layout!(task_comm)),

@@ -4,7 +4,7 @@ use super::{
     debug_log,
     emit::{To, emit, header, now},
     filter, namespace,
-    read::{Address, cgroup_of, current, current_cgroup, identify, layout},
+    read::{Address, cgroup_of, current, current_cgroup, identify, is_foreign, layout, tgid},
     traffic,
     watch::{Watched, is_chatter, peer},
 };
@@ -51,7 +51,10 @@ fn generated(ctx: RawTracePointContext, cgroup: u64) {
     let (sender, sender_owner) = peer(from, current_cgroup());
     let inside = sender_owner != 0 && sender_owner == owner.owner_id();
     let (info, result): (u64, u32) = (ctx.arg(1), ctx.arg(4));
-    let tgid = task.read(layout!(task_tgid));
+    let tgid = tgid(task);
+    if is_foreign(tgid) {
+        return;
+    }
     let shared = task.pointer(layout!(task_signal));
     let code = match info {
         SEND_SIG_NOINFO => SI_USER,
@@ -143,7 +146,8 @@ fn delivered(ctx: RawTracePointContext, cgroup: u64) {
     }
     let task = current();
     // That one of the others takes a signal decides nothing.
-    if owner.is_pid_one() && owner.main() != task.read(layout!(task_tgid)) {
+    let number = tgid(task);
+    if is_foreign(number) || owner.is_pid_one() && owner.main() != number {
         return;
     }
     let time = now();

@@ -3,7 +3,7 @@
 use super::{
     emit::{LOST, To, count, emit, header},
     filter,
-    read::{Address, cgroup_of, layout},
+    read::{Address, cgroup_of, layout, tgid},
 };
 use aya_ebpf::{macros::map, maps::HashMap};
 use coroner_ebpf::{
@@ -243,7 +243,7 @@ pub(super) fn is_chatter(signal: u32) -> bool {
 pub(super) fn peer(task: Address, cgroup: u64) -> (Peer, u64) {
     let owner = Watched::find(cgroup).map_or(0, Watched::owner_id);
     let comm: [u8; COMM_LEN] = task.read(layout!(task_comm));
-    let tgid = task.read(layout!(task_tgid));
+    let tgid = tgid(task);
     (Peer { cgroup, tgid, in_container: u32::from(owner != 0), comm }, owner)
 }
 

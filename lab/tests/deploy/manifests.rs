@@ -118,7 +118,6 @@ fn there_is_what_the_docs_name() -> Result<()> {
         "cgroup-v1",
         "crio",
         "events",
-        "k3s",
         "kernel-5.10",
         "kubernetes-1.29",
         "network-policy",
@@ -193,12 +192,8 @@ fn the_agent_understands_its_arguments_and_is_found_where_it_listens() -> Result
     for (variant, objects) in variants()? {
         let set = manifest::daemon_set(&objects)?;
         let run = arguments(set).with_context(|| variant.clone())?;
-        let host = HostDefaults {
-            sockets: Vec::new(),
-            node_name: Some("n1".into()),
-            page_size: 4096,
-            debug_build: false,
-        };
+        let host =
+            HostDefaults { node_name: Some("n1".into()), page_size: 4096, debug_build: false };
         let config = Config::validate(&run, &host).with_context(|| variant.clone())?;
         assert!(config.stay_unready, "{variant}");
 
@@ -333,11 +328,11 @@ fn of_the_host_only_its_own_socket_s_directory_can_be_written_to() -> Result<()>
         let mounted: BTreeSet<_> = mounts.iter().map(|mount| mount.name.as_str()).collect();
         assert_eq!(names, mounted, "{variant}: every volume is mounted, every mount has a volume");
 
-        let socket = run.sources.node.cri.as_deref().unwrap_or_default();
-        let socket = Path::new(socket.strip_prefix("unix://").unwrap_or(socket));
-        let directory = socket.parent().and_then(Path::to_str).context("no directory")?;
+        // One DaemonSet for all nodes: the runtime's socket is found through the host's root.
+        assert_eq!(run.sources.node.cri, None, "{variant}");
+        assert_eq!(run.sources.node.host_root, Path::new("/proc/1/root"), "{variant}");
         let of_host: BTreeSet<_> = volumes.iter().filter_map(host_path).collect();
-        assert_eq!(of_host, BTreeSet::from([directory, OWN, "/sys/fs/cgroup"]), "{variant}");
+        assert_eq!(of_host, BTreeSet::from([OWN, "/sys/fs/cgroup"]), "{variant}");
         for volume in &volumes {
             let mount =
                 mounts.iter().find(|mount| mount.name == volume.name).context("no mount")?;

@@ -2,7 +2,7 @@
 
 use crate::{ids::*, time::*};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt};
 
 /// An event of the apiserver's watch, or of the connection to it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -131,6 +131,13 @@ pub struct Workload {
     pub kind: String,
     /// The controller's name.
     pub name: String,
+}
+
+impl fmt::Display for Workload {
+    /// As kubectl takes it: `Deployment/web`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.kind, self.name)
+    }
 }
 
 impl Workload {

@@ -184,6 +184,7 @@ impl<'a> PodView<'a> {
         ContainerDeath {
             id: id.clone(),
             pod: Some(self.pod_ref()),
+            workload: self.workload(),
             kind: inputs.kind,
             verdict: assessment.verdict,
             proof,

@@ -250,7 +250,7 @@ impl<'a> PodView<'a> {
             life: incarnation,
             revision: 1,
             is_final: self.is_final(),
-            workload: self.object().and_then(|object| object.pod.workload.as_deref().cloned()),
+            workload: self.workload(),
             cause: cause.cause,
             cause_certainty: cause.certainty(),
             cause_source: cause.source,

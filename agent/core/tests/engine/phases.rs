@@ -34,6 +34,7 @@ fn death(kind: ContainerKind, stopped: bool, path: &[(M, u64)]) -> ContainerDeat
         id: "c".into(),
         name: "c".into(),
         pod: None,
+        workload: None,
         kind,
         verdict: if stopped { Verdict::Unknown } else { Verdict::Completed },
         proof: Proof::default(),

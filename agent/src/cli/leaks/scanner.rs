@@ -79,8 +79,9 @@ impl StandaloneScanner {
         };
         look.cri.idle = idle;
         look.cri.timeout = SILENCE;
+        look.cri.cgroup_root = Some(cgroup_root.clone());
         let host = host::Options {
-            socket: cri::parse_endpoint(&look.cri.endpoint).ok(),
+            socket: Arc::clone(&look.cri.dialed),
             kubelet: look.kubelet,
             ..host::Options::new(&look.cri.host_root, &cgroup_root)
         };

@@ -12,7 +12,7 @@ const OWN: &str = "/proc";
 /// Processes whose namespaces show whether those of the host's processes can be read: PID 1, which
 /// some kernels let no other process read, and kthreadd, which no security module confines either.
 const PROBED: [u32; 2] = [1, KTHREADD];
-/// The parent of all kernel threads, in the first PID namespace and in no other.
+/// The parent of all kernel threads: 2 in the first PID namespace, and in no other.
 const KTHREADD: u32 = 2;
 
 /// How much of the host this process may see.
@@ -20,8 +20,7 @@ const KTHREADD: u32 = 2;
 pub struct ProcVisibility {
     /// The host's file system below `--host-root` can be entered.
     pub root: bool,
-    /// The host's processes can be seen: the /proc that is read is of the host's PID namespace, so
-    /// that numbers mean the same as to the kernel.
+    /// The host's processes can be seen: the /proc that is read is of the host's PID namespace.
     pub host: bool,
     /// The namespaces of the host's processes can be read: neither CAP_SYS_PTRACE is missing, nor
     /// does a security module (AppArmor, SELinux) deny what it gives.
@@ -65,11 +64,12 @@ impl ProcVisibility {
         if !self.root {
             hidden.push(Hidden {
                 part: "host files",
-                cost: "cannot enter the file system under --host-root; leaks of class \
+                cost: "cannot enter the file system under --host-root; the container runtime is \
+                       reached only if its socket is mounted here, and leaks of class \
                        orphan_netns are not reported",
-                todo: "grant access (/proc/1/root needs CAP_SYS_PTRACE and no AppArmor or SELinux \
-                       confinement, as in deploy/), or mount the host's / into the pod and set \
-                       --host-root to the mount point",
+                todo: "grant access (/proc/1/root needs hostPID, CAP_SYS_PTRACE and no AppArmor or \
+                       SELinux confinement, as in deploy/), or mount the host's / into the pod \
+                       and set --host-root to the mount point",
             });
         }
         if !self.host {
@@ -113,10 +113,21 @@ fn is_closed(path: &Path) -> bool {
     fs::metadata(path).is_err_and(|error| error.kind() != io::ErrorKind::NotFound)
 }
 
-/// Whether a /proc is of the first PID namespace.
+/// Names of processes that a node has and a pod has not: a kubelet's, and what each container is a child of.
+const OF_NODES: [&str; 5] = ["kubelet", "kubelite", "k3s", "containerd-shim", "conmon"];
+
+/// Whether a /proc is of the host's PID namespace: the kernel's first one, or, where the node is a container (kind,
+/// k3d, minikube), the one that holds the node's daemons.
 pub(crate) fn is_of_the_host(proc: &Path) -> bool {
-    fs::read_to_string(proc.join(format!("{KTHREADD}/comm")))
-        .is_ok_and(|comm| comm.trim() == "kthreadd")
+    let comm = |folder: &Path| fs::read_to_string(folder.join("comm")).unwrap_or_default();
+    let is_of_node = |folder: PathBuf| {
+        let comm = comm(&folder);
+        OF_NODES.iter().any(|name| comm.starts_with(name))
+    };
+    comm(&proc.join(KTHREADD.to_string())).trim() == "kthreadd"
+        || fs::read_dir(proc).is_ok_and(|mut all| {
+            all.any(|entry| entry.is_ok_and(|process| is_of_node(process.path())))
+        })
 }
 
 #[cfg(test)]
@@ -124,11 +135,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn another_namespace_has_no_kthreadd() {
+    fn a_node_has_kthreadd_or_daemons_and_a_pod_neither() {
         let folder = tempfile::tempdir().unwrap();
         assert!(!is_of_the_host(folder.path()));
         fs::create_dir_all(folder.path().join("2")).unwrap();
-        for (comm, expected) in [("sleep\n", false), ("kthreadd\n", true)] {
+        for (comm, expected) in [
+            ("sleep\n", false),
+            ("kthreadd\n", true),
+            ("kubelet\n", true),
+            ("k3s-server\n", true),
+            ("containerd-shim\n", true),
+            ("containerd\n", false),
+        ] {
             fs::write(folder.path().join("2/comm"), comm).unwrap();
             assert_eq!(is_of_the_host(folder.path()), expected, "{comm}");
         }

@@ -9,7 +9,7 @@
 use crate::outputs::report;
 use coroner_core::{
     ids::PodRef,
-    input::ContainerKind,
+    input::{ContainerKind, Workload},
     labels,
     leak::{Leak, LeakClass, LeakKey},
     output::Report,
@@ -146,9 +146,10 @@ fn of_traffic(end: &PodTermination) -> Option<EventDraft> {
         end.findings.iter().filter(is_loss).map(|finding| finding.detail.as_str()).collect();
     let about = Regarding::Pod { pod: end.pod.clone(), field: None };
     let message = format!(
-        "{} `coroner explain {}` on this node shows when, and what is advised.",
+        "{} `coroner explain {}` on this node shows when, and what is advised.{}",
         details.join(" "),
-        end.pod.name
+        end.pod.name,
+        whose(end.workload.as_ref()),
     );
     (!details.is_empty()).then(|| EventDraft::new(about, Reason::ConnectionsCut, &message))
 }
@@ -197,9 +198,15 @@ fn of_death(death: &ContainerDeath) -> Option<EventDraft> {
         ),
         _ => return None,
     };
-    let message = format!("{} {what_to_do}", death.proof.message);
+    let whose = whose(death.workload.as_ref());
+    let message = format!("{} {what_to_do}{whose}", death.proof.message);
     let about = of_container(death.pod.as_ref()?, death.kind, &death.name);
     Some(EventDraft::new(about, reason, &message))
+}
+
+/// The workload to change, for anyone who reads the Events of a namespace.
+fn whose(workload: Option<&Workload>) -> String {
+    workload.map_or_else(String::new, |workload| format!(" Workload: {workload}."))
 }
 
 /// Whose the grace was decides what helps.

@@ -74,6 +74,7 @@ macro_rules! termination {
             namespace = line.namespace,
             pod = line.pod,
             uid = line.uid,
+            workload = line.workload,
             revision = line.revision,
             final = line.is_final,
             change = change.map(|change| change.as_str()),
@@ -122,6 +123,7 @@ pub(crate) fn death(death: &ContainerDeath) {
         target: "coroner::death",
         container = death.name,
         id = death.id.as_str(),
+        workload = death.workload.as_ref().map(ToString::to_string),
         verdict = %death.verdict,
         cause = %death.cause,
         cause_certainty = %death.cause_certainty,
@@ -201,7 +203,7 @@ mod tests {
         },
         report::samples,
     };
-    use coroner_core::input::ContainerKind;
+    use coroner_core::input::{ContainerKind, Workload};
     use serde_json::Value;
     use std::collections::{BTreeMap, BTreeSet};
 
@@ -236,7 +238,10 @@ mod tests {
     #[test]
     fn docs_api_md_has_every_field() {
         let log = || {
-            let report = samples::two_containers();
+            let mut report = samples::two_containers();
+            let workload = Workload { kind: "Deployment".into(), name: "web".into() };
+            report.workload = Some(workload.clone());
+            report.containers[1].workload = Some(workload);
             termination(&report);
             update(&report, Change::Verdict);
             death(&report.containers[1]);

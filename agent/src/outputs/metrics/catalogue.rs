@@ -147,6 +147,13 @@ catalogue! {
              gone. Excludes terminations whose start was not observed.",
             "histogram_quantile(0.99, sum by (le) \
              (rate(coroner_pod_termination_duration_seconds_bucket[1h])))";
+        namespace_duration: HistogramVec(DURATIONS) =
+            "coroner_namespace_pod_termination_duration_seconds", "seconds",
+            ["namespace": OPTED_NAMESPACE], Stable,
+            "As coroner_pod_termination_duration_seconds, by namespace; only with \
+             --namespace-histograms.",
+            "histogram_quantile(0.99, sum by (namespace, le) \
+             (rate(coroner_namespace_pod_termination_duration_seconds_bucket[1d])))";
         phase_seconds: CounterVec =
             "coroner_pod_termination_phase_seconds_total", "seconds", ["phase": PHASES], Stable,
             "Seconds that terminating pods spent in each phase.",
@@ -213,6 +220,15 @@ catalogue! {
             "Container deaths, by namespace (the first 100 observed, then other) and verdict.",
             "sum by (namespace) \
              (increase(coroner_container_deaths_total{verdict=\"stop_signal_ignored\"}[1d])) > 0";
+        workload_deaths: IntCounterVec =
+            "coroner_workload_container_deaths_total", "",
+            ["namespace": OF_WORKLOAD, "workload_kind": OF_WORKLOAD, "workload": OF_WORKLOAD,
+             "verdict": VERDICTS], Stable,
+            "Container deaths, by workload (Deployment, StatefulSet, DaemonSet, Job, or another \
+             controller) and verdict; only with --workload-metrics.",
+            "topk(10, sum by (namespace, workload_kind, workload) \
+             (increase(coroner_workload_container_deaths_total{verdict=~\"stop_signal_ignored|\
+             grace_exceeded\"}[1d])))";
         stop_duration: HistogramVec(DURATIONS) =
             "coroner_container_stop_duration_seconds", "seconds", [], Stable,
             "Time from the start of stopping a container (preStop hook or stop signal) to the \

@@ -68,6 +68,14 @@ pub(super) const NAMESPACE: Values = Values::Open(
 );
 const _: () = assert!(NAMESPACES == 100 && matches!(OTHER.as_bytes(), b"other"));
 
+pub(super) const OPTED_NAMESPACE: Values = Values::Open(
+    "the first namespaces with a termination, as many as `--namespace-histograms` says, then `other`",
+);
+
+pub(super) const OF_WORKLOAD: Values = Values::Open(
+    "of the first workloads with a death, as many as `--workload-metrics` says; then `other`",
+);
+
 pub(super) const POD_FINDINGS: Values = Values::Closed(|| {
     let of_pod = FindingKind::ALL.iter().filter(|kind| kind.is_of_the_pod());
     of_pod.map(|kind| kind.as_str()).collect()

@@ -68,11 +68,25 @@ pub struct Metrics {
     registry: Registry,
     families: Families,
     namespaces: Mutex<BTreeSet<String>>,
+    limits: Limits,
+    /// Namespaces with a histogram of their own, if asked for.
+    measured: Mutex<BTreeSet<String>>,
+    /// Workloads with series of their own, if asked for: namespace and workload.
+    workloads: Mutex<BTreeSet<(String, Workload)>>,
     /// As what each leak that stands was counted last.
     classes: Mutex<HashMap<LeakKey, LeakClass>>,
     sources: OnceLock<SourceCounters>,
     recording: OnceLock<Arc<recording::Counters>>,
     events: OnceLock<Arc<events::Counters>>,
+}
+
+/// How many series there are of what has none unless asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Limits {
+    /// Workloads with series of their own; 0: no metrics of workloads.
+    pub workloads: usize,
+    /// Namespaces with a histogram of their own; 0: none.
+    pub namespaces: usize,
 }
 
 /// What the adapters count, shared with them.
@@ -130,6 +144,9 @@ impl Metrics {
             registry,
             families,
             namespaces: Mutex::default(),
+            limits: Limits::default(),
+            measured: Mutex::default(),
+            workloads: Mutex::default(),
             classes: Mutex::default(),
             sources: OnceLock::new(),
             recording: OnceLock::new(),
@@ -137,6 +154,11 @@ impl Metrics {
         };
         metrics.initialise();
         Ok(metrics)
+    }
+
+    /// With what there is only if asked for.
+    pub fn with_limits(self, limits: Limits) -> Self {
+        Self { limits, ..self }
     }
 
     /// Adds this process' own memory, CPU and file descriptors.
@@ -373,6 +395,7 @@ impl Metrics {
             None => OTHER.to_owned(),
         };
         of.container_deaths.with_label_values(&[namespace.as_str(), death.verdict.as_str()]).inc();
+        self.workload(death);
         count(&of.container_findings, &death.findings);
         for kind in death.findings.iter().filter_map(|f| f.contradiction) {
             of.contradictions.with_label_values(&[kind.as_str()]).inc();
@@ -390,6 +413,19 @@ impl Metrics {
         if let Some(ratio) = death.grace_ratio {
             of.grace_ratio.with_label_values::<&str>(&[]).observe(ratio);
         }
+    }
+
+    /// By workload, for the first of them. What has no controller is not counted: its pods have names of their own.
+    fn workload(&self, death: &ContainerDeath) {
+        let (Some(pod), Some(workload)) = (&death.pod, &death.workload) else { return };
+        let key = (pod.namespace.clone(), workload.clone());
+        let Some(own) = within(&self.workloads, key, self.limits.workloads) else { return };
+        let (namespace, kind, name) = match own {
+            true => (&*pod.namespace, &*workload.kind, &*workload.name),
+            false => (OTHER, OTHER, OTHER),
+        };
+        let labels = [namespace, kind, name, death.verdict.as_str()];
+        self.families.workload_deaths.with_label_values(&labels).inc();
     }
 
     fn pod(&self, account: &PodTermination) {
@@ -418,6 +454,11 @@ impl Metrics {
         } else {
             let took = account.total().as_secs_f64();
             of.termination_duration.with_label_values::<&str>(&[]).observe(took);
+            let namespace = &account.pod.namespace;
+            if let Some(own) = within(&self.measured, namespace.clone(), self.limits.namespaces) {
+                let label = if own { namespace } else { OTHER };
+                of.namespace_duration.with_label_values(&[label]).observe(took);
+            }
         }
     }
 
@@ -575,6 +616,13 @@ impl Metrics {
         let watched = counters.containers.load(Relaxed) as f64;
         of.watched_cgroups.with_label_values::<&str>(&[]).set(watched);
     }
+}
+
+/// Whether it is among the first `most`; `None`: none is to be counted.
+fn within<T: Ord>(known: &Mutex<BTreeSet<T>>, one: T, most: usize) -> Option<bool> {
+    let mut known = known.lock();
+    let own = known.contains(&one) || known.len() < most && known.insert(one);
+    (most > 0).then_some(own)
 }
 
 /// From the sandbox's stop to its removal, where both are known.

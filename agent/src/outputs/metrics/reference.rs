@@ -44,6 +44,8 @@ hold on any node, for any uptime of the agent:
 |---|---|
 | `namespace` of `coroner_container_deaths_total` | the first 100, then `other`; each with the 7 verdicts on stops, and those of the other 5 verdicts that occurred |
 | identity labels of `coroner_leaked_sandbox_created_timestamp_seconds` and `…_observed_…` | `--leak-series` (50) each, and only while the leak exists |
+| labels of `coroner_workload_container_deaths_total` | `--workload-metrics` (0) workloads, then `other`; each with the verdicts that occurred |
+| `namespace` of `coroner_namespace_pod_termination_duration_seconds` | `--namespace-histograms` (0), then `other` |
 | all others | closed sets, listed above |
 ";
 

@@ -21,7 +21,7 @@ fn health() -> Health {
 
 /// Metrics that have seen one of everything.
 fn seen() -> Metrics {
-    let metrics = Metrics::new().unwrap();
+    let metrics = Metrics::new().unwrap().with_limits(Limits { workloads: 1, namespaces: 1 });
     let counters = Arc::new(kernel::Counters::default());
     counters.records[7].store(7, Relaxed); // exits
     counters.ring_bytes.store(1 << 20, Relaxed);
@@ -41,7 +41,9 @@ fn seen() -> Metrics {
     let events = Arc::new(events::Counters::default());
     events.sent.store(8, Relaxed);
     metrics.watch_events(events);
-    let account = samples::two_containers();
+    let mut account = samples::two_containers();
+    let workload = Workload { kind: "Deployment".into(), name: "web".into() };
+    account.containers[0].workload = Some(workload);
     for death in &account.containers {
         metrics.record(&Report::CountDeath(Box::new(death.clone())));
     }
@@ -258,6 +260,48 @@ fn namespaces_are_bounded() {
 }
 
 #[test]
+fn what_is_asked_for_by_workload_and_namespace_is_bounded() {
+    let deaths = |limits: Limits| {
+        let metrics = Metrics::new().unwrap().with_limits(limits);
+        let mut account = samples::graceful();
+        let mut death = account.containers.remove(0);
+        for n in 0..5 {
+            account.pod.namespace = format!("ns-{n}");
+            death.pod = Some(account.pod.clone());
+            death.workload = Some(Workload { kind: "Deployment".into(), name: format!("web-{n}") });
+            metrics.record(&Report::CountDeath(Box::new(death.clone())));
+            metrics.record(&Report::CountDeath(Box::new(death.clone())));
+            metrics.record(&Report::CountTermination(Box::new(account.clone())));
+        }
+        death.workload = None;
+        metrics.record(&Report::CountDeath(Box::new(death)));
+        let text = scrape(&metrics);
+        let of = |start: &str| {
+            let lines = text.lines().filter(|line| line.starts_with(start));
+            lines.map(str::to_owned).collect::<Vec<_>>()
+        };
+        let histograms = "coroner_namespace_pod_termination_duration_seconds_count{";
+        (of("coroner_workload_container_deaths_total{"), of(histograms))
+    };
+    assert_eq!(deaths(Limits::default()), (vec![], vec![]), "only if asked for");
+    let (workloads, namespaces) = deaths(Limits { workloads: 2, namespaces: 3 });
+    let of = |namespace: &str, kind: &str, name: &str, count: usize| {
+        format!(
+            "coroner_workload_container_deaths_total{{namespace=\"{namespace}\",verdict=\"graceful\",\
+             workload=\"{name}\",workload_kind=\"{kind}\"}} {count}"
+        )
+    };
+    let expected = [
+        of("ns-0", "Deployment", "web-0", 2),
+        of("ns-1", "Deployment", "web-1", 2),
+        of("other", "other", "other", 6),
+    ];
+    assert_eq!(workloads, expected);
+    assert_eq!(namespaces.len(), 4, "{namespaces:?}");
+    assert!(namespaces.iter().any(|line| line.ends_with("{namespace=\"other\"} 2")));
+}
+
+#[test]
 fn the_process_is_measured_too() {
     let metrics = Metrics::new().unwrap().with_process().unwrap();
     assert!(scrape(&metrics).contains("process_resident_memory_bytes "));
@@ -333,8 +377,10 @@ fn closed_sets_of_labels_are_closed() {
     let text = scrape(&seen());
     for (series, label, value) in labelled(&text).into_iter().filter(|(_, label, _)| *label != "le")
     {
-        let name = series.trim_end_matches("_bucket");
-        let entry = CATALOGUE.iter().find(|entry| entry.name == name).expect(name);
+        let parts = ["_bucket", "_sum", "_count"].map(|part| series.strip_suffix(part));
+        let is = |entry: &&Entry| entry.name == series || parts.contains(&Some(entry.name));
+        let entry = CATALOGUE.iter().find(is).expect(series);
+        let name = entry.name;
         match entry.values(label).unwrap_or_else(|| panic!("{name} has no label {label}")) {
             Values::Closed(values) => assert!(values().contains(&value), "{name}: {label}={value}"),
             Values::Open(bound) => assert!(!bound.is_empty(), "{name}: {label}"),

@@ -14,6 +14,8 @@ pub struct LogLine {
     pub namespace: String,
     /// UID as the runtime knows it.
     pub uid: String,
+    /// What the pod is a replica of: `Deployment/web`.
+    pub workload: Option<String>,
     /// Number of the report: 1 for the first.
     pub revision: u32,
     /// No other revision follows.
@@ -57,6 +59,7 @@ pub fn log_line(account: &PodTermination) -> LogLine {
         pod: printable(&account.pod.name),
         namespace: printable(&account.pod.namespace),
         uid: printable(account.pod.uid.as_str()),
+        workload: account.workload.as_ref().map(|workload| printable(&workload.to_string())),
         revision: account.revision,
         is_final: account.is_final,
         cause: account.cause.as_str(),

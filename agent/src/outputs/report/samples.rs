@@ -84,6 +84,7 @@ pub(crate) fn graceful() -> PodTermination {
         id: ContainerId::new("5d9c7c7d0e6f41d7a3b1"),
         name: "web".into(),
         pod: Some(pod("web-0")),
+        workload: None,
         kind: ContainerKind::Main,
         verdict: Verdict::Graceful,
         proof: Proof {

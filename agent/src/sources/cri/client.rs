@@ -9,7 +9,10 @@ use super::{
     messages::{ContainerItem, ContainerStatusAnswer, List, SandboxItem, SandboxStatusAnswer},
     pending::PendingRequests,
 };
-use crate::{linux::procfs::read_stat, sources::cut::Cuts};
+use crate::{
+    linux::{procfs::read_stat, socket_file::SocketFile},
+    sources::cut::Cuts,
+};
 use coroner_core::{
     ids::{ContainerId, SandboxId},
     input::DaemonProcess,
@@ -23,6 +26,7 @@ use hyper_util::rt::TokioIo;
 use prost::bytes::Bytes;
 use std::{
     collections::HashMap,
+    fmt::Display,
     io,
     path::Path,
     sync::{
@@ -79,15 +83,17 @@ pub(super) struct Connection {
 impl Connection {
     /// Connects. The error says what to look at.
     pub(super) async fn open(
-        socket: &Path,
+        socket: &SocketFile,
         proc: &Path,
         limit: Duration,
         counters: Arc<Counters>,
     ) -> Result<Self, String> {
-        let failed = |why: &str| format!("connect to {}: {why}", socket.display());
-        let stream = match timeout(CONNECT_TIMEOUT.min(limit), UnixStream::connect(socket)).await {
+        let path = socket.id.path.display();
+        let failed = |why: &str| format!("connect to {path}: {why}");
+        let connecting = UnixStream::connect(socket.address());
+        let stream = match timeout(CONNECT_TIMEOUT.min(limit), connecting).await {
             Ok(Ok(stream)) => stream,
-            Ok(Err(error)) => return Err(failed(&refusal(&error))),
+            Ok(Err(error)) => return Err(refused(&path, &error)),
             Err(_) => return Err(failed("the runtime does not accept connections")),
         };
         let peer =
@@ -375,8 +381,9 @@ fn no_status(call: Call) -> Failure {
     Failure::Refused(CriError::without_code(text))
 }
 
-fn refusal(error: &io::Error) -> String {
-    match error.kind() {
+/// Why a socket could not be opened or connected to.
+pub(super) fn refused(path: &impl Display, error: &io::Error) -> String {
+    let why = match error.kind() {
         io::ErrorKind::NotFound => {
             "no such socket; check that the runtime runs and that this is its socket".to_owned()
         }
@@ -384,10 +391,13 @@ fn refusal(error: &io::Error) -> String {
             "connection refused; check that the runtime runs".to_owned()
         }
         io::ErrorKind::PermissionDenied => {
-            "permission denied; run as root, which owns the socket".to_owned()
+            "permission denied; run as root, which owns the socket, and where the host's root is \
+             /proc/1/root with SYS_PTRACE and without AppArmor and SELinux confinement"
+                .to_owned()
         }
         _ => error.to_string(),
-    }
+    };
+    format!("connect to {path}: {why}")
 }
 
 /// The process with this pid and its start time. For a socket that systemd opened the peer is

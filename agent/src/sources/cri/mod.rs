@@ -7,6 +7,8 @@
 mod calls;
 mod client;
 pub mod convert;
+mod discovery;
+mod endpoint;
 mod events;
 mod failure;
 #[doc(hidden)]
@@ -16,6 +18,7 @@ mod messages;
 mod pending;
 mod poll;
 
+pub use endpoint::{Dialed, EndpointError, KNOWN_SOCKETS, parse_endpoint};
 pub use latency::Latency;
 
 use crate::sources::cut::Cuts;
@@ -30,8 +33,9 @@ use tokio::sync::mpsc;
 /// What the CRI adapter is asked to do.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// `unix:///run/containerd/containerd.sock`, or the plain path.
-    pub endpoint: String,
+    /// The socket's path on the host, or as this process sees it; `None`: found among [`KNOWN_SOCKETS`], and
+    /// kept from the first connection on.
+    pub endpoint: Option<PathBuf>,
     /// Full lists when nothing is dying (three times as rarely above 1,000 sandboxes).
     pub idle: Duration,
     /// Filtered lists while something is.
@@ -49,11 +53,13 @@ pub struct Options {
     pub timeout: Duration,
     /// Where the adapter counts what it does.
     pub counters: Arc<Counters>,
+    /// Where the adapter says which socket it is connected to.
+    pub dialed: Arc<Dialed>,
 }
 
 impl Options {
     /// The defaults: full lists every 10 s, filtered ones every 250 ms, 60 s for a call.
-    pub fn new(endpoint: impl Into<String>) -> Self {
+    pub fn new(endpoint: impl Into<Option<PathBuf>>) -> Self {
         Self {
             endpoint: endpoint.into(),
             idle: Duration::from_secs(10),
@@ -63,6 +69,7 @@ impl Options {
             events: false,
             timeout: Duration::from_secs(60),
             counters: Arc::default(),
+            dialed: Arc::default(),
         }
     }
 }
@@ -83,85 +90,18 @@ pub struct Counters {
     pub truncated: Cuts,
 }
 
-/// An endpoint that is not a unix socket's.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum EndpointError {
-    /// Nothing there.
-    #[error("the CRI endpoint is empty; use the runtime's socket, for example {EXAMPLE}")]
-    Empty,
-    /// Another scheme.
-    #[error(
-        "the CRI endpoint {0:?} is not a unix socket; use the runtime's socket, for example \
-         {EXAMPLE}"
-    )]
-    Scheme(String),
-    /// Not from the root.
-    #[error(
-        "the CRI endpoint {0:?} is not an absolute path; use unix:// and an absolute path, for \
-         example {EXAMPLE}"
-    )]
-    Relative(String),
-}
-
-const EXAMPLE: &str = "unix:///run/containerd/containerd.sock";
-
-/// The socket's path in `unix:///path` (also `unix:/path`) or `/path`.
-pub fn parse_endpoint(endpoint: &str) -> Result<PathBuf, EndpointError> {
-    let path = match endpoint.split_once(':') {
-        Some(("unix", rest)) => rest.strip_prefix("//").unwrap_or(rest),
-        Some((scheme, rest)) if rest.starts_with("//") && !scheme.contains('/') => {
-            return Err(EndpointError::Scheme(endpoint.to_owned()));
-        }
-        _ => endpoint,
-    };
-    match path {
-        "" => Err(EndpointError::Empty),
-        path if path.starts_with('/') => Ok(PathBuf::from(path)),
-        _ => Err(EndpointError::Relative(endpoint.to_owned())),
-    }
-}
-
-/// Polls for ever, through every outage; ends when `to` is closed. Fails only if the endpoint is
-/// not one.
+/// Polls for ever, through every outage; ends when `to` is closed.
 pub async fn run(
     options: Options,
     to: mpsc::Sender<Received>,
     requests: mpsc::Receiver<CriRequest>,
 ) -> anyhow::Result<()> {
-    let socket = parse_endpoint(&options.endpoint)?;
     let pending = Arc::new(pending::PendingRequests::default());
     let closed = to.clone();
     tokio::select! {
         () = closed.closed() => {}
         () = pending::listen(requests, &pending) => {}
-        () = poll::Poller::new(socket, options, to, Arc::clone(&pending)).run() => {}
+        () = poll::Poller::new(options, to, Arc::clone(&pending)).run() => {}
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn endpoints() {
-        let ok = |path: &str| Ok(PathBuf::from(path));
-        let scheme = |text: &str| Err(EndpointError::Scheme(text.to_owned()));
-        let relative = |text: &str| Err(EndpointError::Relative(text.to_owned()));
-        for (text, expected) in [
-            ("unix:///run/containerd/containerd.sock", ok("/run/containerd/containerd.sock")),
-            ("unix:/run/crio/crio.sock", ok("/run/crio/crio.sock")),
-            ("/run/crio/crio.sock", ok("/run/crio/crio.sock")),
-            ("/run/with:colon.sock", ok("/run/with:colon.sock")),
-            ("", Err(EndpointError::Empty)),
-            ("unix://", Err(EndpointError::Empty)),
-            ("unix://run/crio.sock", relative("unix://run/crio.sock")),
-            ("run/crio.sock", relative("run/crio.sock")),
-            ("tcp://127.0.0.1:1234", scheme("tcp://127.0.0.1:1234")),
-            ("http://localhost", scheme("http://localhost")),
-            ("npipe:////./pipe/containerd", scheme("npipe:////./pipe/containerd")),
-        ] {
-            assert_eq!(parse_endpoint(text), expected, "{text:?}");
-        }
-    }
 }

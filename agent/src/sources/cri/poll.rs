@@ -14,7 +14,7 @@ use super::{
     Options,
     client::Connection,
     convert::InvalidItem,
-    events,
+    discovery, events,
     failure::{CriError, Failure},
     pending::PendingRequests,
 };
@@ -31,7 +31,6 @@ use seen::Seen;
 use std::{
     collections::VecDeque,
     convert::Infallible,
-    path::PathBuf,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -74,7 +73,6 @@ impl From<Failure> for Stop {
 type Lane = Result<Infallible, Stop>;
 
 pub(super) struct Poller {
-    socket: PathBuf,
     options: Options,
     to: mpsc::Sender<Received>,
     pending: Arc<PendingRequests>,
@@ -107,7 +105,6 @@ struct State {
 
 impl Poller {
     pub(super) fn new(
-        socket: PathBuf,
         options: Options,
         to: mpsc::Sender<Received>,
         pending: Arc<PendingRequests>,
@@ -127,7 +124,7 @@ impl Poller {
             backoff: backoff(),
         };
         let pool = BlockingPool::new(LOOK_LIMIT, 2);
-        Self { socket, options, to, pending, pool, state: Mutex::new(state) }
+        Self { options, to, pending, pool, state: Mutex::new(state) }
     }
 
     /// Polls until the channel closes.
@@ -196,18 +193,21 @@ impl Poller {
     async fn connect(&self) -> Result<Connection, Stop> {
         let Options { host_root, timeout, counters, .. } = &self.options;
         let proc = host_proc(host_root);
-        let opened = Connection::open(&self.socket, &proc, *timeout, Arc::clone(counters)).await;
-        let mut connection = opened.map_err(|error| {
+        let failed = |error| {
             counters.errors.fetch_add(1, Ordering::Relaxed);
             Failure::Broken(CriError::without_code(error))
-        })?;
+        };
+        let socket = discovery::socket(&self.options, &self.pool).await.map_err(failed)?;
+        let opened = Connection::open(&socket, &proc, *timeout, Arc::clone(counters)).await;
+        let mut connection = opened.map_err(failed)?;
         let runtime = connection.runtime().await?;
+        self.options.dialed.set(socket.id.clone());
         if self.options.events && events::broadcast(&runtime) {
             connection.subscribe(Arc::clone(&self.pending));
         }
         let api = runtime.speaks.name();
         let runtime = format!("{} {}", runtime.name, runtime.version);
-        info!(runtime, api, peer = ?connection.peer, "connected to the container runtime");
+        info!(runtime, api, socket = %socket.id.path.display(), peer = ?connection.peer, "connected to the container runtime");
         self.state.lock().outage_logged = false;
         self.send(CriEvent::Connected { runtime, process: connection.peer }).await?;
         Ok(connection)

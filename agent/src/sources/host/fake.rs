@@ -1,6 +1,7 @@
 //! A host of our own, for the tests: a folder in whose /proc processes are files.
 
 use super::HostView;
+use crate::linux::socket_file::SocketId;
 use coroner_core::input::DaemonProcess;
 use std::{fs, os::unix::fs::symlink};
 
@@ -28,6 +29,11 @@ impl Fake {
             kubelet: None,
         };
         Self { host, folder }
+    }
+
+    /// The CRI is spoken on this socket, whose file is not there.
+    pub(super) fn socket(&mut self, path: &str) {
+        self.host.socket = Some(SocketId { path: path.into(), file: (0, 0) });
     }
 
     pub(super) fn file(&self, path: &str, text: impl AsRef<[u8]>) {

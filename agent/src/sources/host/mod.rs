@@ -20,7 +20,7 @@ mod table;
 use coroner_core::input::{DaemonProcess, DaemonState, HostSurvey};
 pub use run::{Counters, Options, Request, run};
 
-use crate::linux::{blocking::CallError, clock};
+use crate::linux::{blocking::CallError, clock, socket_file::SocketId};
 use std::{
     fs, io,
     path::{Path, PathBuf},
@@ -42,8 +42,8 @@ pub struct HostView {
     pub cgroup_root: PathBuf,
     /// Names of the kubelet's process, or of what it is part of; see [`HostView::KUBELETS`].
     pub kubelets: Vec<String>,
-    /// The socket that the CRI is spoken on, as this process sees it.
-    pub socket: Option<PathBuf>,
+    /// The socket that the CRI is spoken on, where it is known.
+    pub socket: Option<SocketId>,
     /// The runtime's process, where it is known.
     pub runtime: Option<DaemonProcess>,
     /// The kubelet's process, where it is known.

@@ -22,20 +22,13 @@ use super::{
 };
 use crate::linux::cgroupfs;
 use coroner_core::{
-    cgroup_path,
     ids::{CgroupId, PodUid},
     input::PodCgroup,
 };
-use std::{
-    collections::BTreeSet,
-    fs,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeSet, fs, path::Path};
 
 /// Processes of one pod that are told by number; the others are only counted.
 const MAX_PIDS: usize = 16;
-/// Pods are right below `kubepods`, or below a QoS class.
-const LEVELS: usize = 2;
 /// So many parents are gone through on the way to a shim.
 const MAX_ANCESTORS: usize = 64;
 
@@ -46,7 +39,7 @@ pub(super) fn cgroups(host: &HostView, table: &Table) -> Result<Bounded<PodCgrou
     let shims = ours(host, table)?.into_iter().map(|own| own.shim.process.pid).collect();
     let trees = cgroupfs::kubepods_below(root)
         .into_iter()
-        .map(|top| Tree::read(root, top, |pid| whose(table, &shims, pid)));
+        .map(|top| Tree::read(root, &top, |pid| whose(table, &shims, pid)));
     let (ours, others): (Vec<_>, Vec<_>) = trees.partition(|tree| tree.has_ours);
     let mut found = Bounded::default();
     if ours.is_empty() {
@@ -101,32 +94,21 @@ struct Tree {
 }
 
 impl Tree {
-    fn read(root: &Path, top: PathBuf, whose: impl Fn(u32) -> Ownership) -> Self {
-        let path =
-            |folder: &Path| format!("/{}", folder.strip_prefix(root).unwrap_or(folder).display());
+    fn read(root: &Path, top: &Path, whose: impl Fn(u32) -> Ownership) -> Self {
         let mut tree = Self {
-            path: path(&top),
+            path: cgroupfs::path_below(root, top),
             pods: Bounded::default(),
             has_ours: false,
             has_anothers: false,
         };
-        let mut open = vec![(top, 0)];
-        while let Some((folder, level)) = open.pop() {
-            for child in cgroupfs::directories(&folder) {
-                let path = path(&child);
-                match cgroup_path::parse(&path).pod {
-                    Some(pod) => {
-                        let pod = pod_cgroup(&child, path, pod, |pid| match whose(pid) {
-                            Ownership::Ours => tree.has_ours = true,
-                            Ownership::Anothers => tree.has_anothers = true,
-                            Ownership::Nobodys => {}
-                        });
-                        tree.pods.extend(pod);
-                    }
-                    None if level + 1 < LEVELS => open.push((child, level + 1)),
-                    None => {}
-                }
-            }
+        for (folder, pod) in cgroupfs::pods_below(root, top) {
+            let path = cgroupfs::path_below(root, &folder);
+            let pod = pod_cgroup(&folder, path, pod, |pid| match whose(pid) {
+                Ownership::Ours => tree.has_ours = true,
+                Ownership::Anothers => tree.has_anothers = true,
+                Ownership::Nobodys => {}
+            });
+            tree.pods.extend(pod);
         }
         tree
     }
@@ -185,7 +167,7 @@ mod tests {
     fn host() -> Fake {
         let mut fake = Fake::new();
         fake.kthreadd();
-        fake.host.socket = Some("/run/ours.sock".into());
+        fake.socket("/run/ours.sock");
         fake.host.runtime = Some(fake.process(100, "containerd", 1, 1));
         fake.namespace(100, "mnt", 1);
         fake

@@ -4,7 +4,10 @@ use super::{
     HostView, PartialSurvey, SurveyError, SurveyPart, boot_id, daemons::Daemons, kubelet, mounts,
     netns, pods, shims, table::Table,
 };
-use crate::linux::{blocking::BlockingPool, clock, procfs::host_proc};
+use crate::{
+    linux::{blocking::BlockingPool, clock, procfs::host_proc},
+    sources::cri::Dialed,
+};
 use coroner_core::input::{DaemonProcess, DaemonState, HostEvent, Input, Received};
 use futures::{FutureExt, future::BoxFuture};
 use std::{
@@ -39,8 +42,8 @@ pub struct Options {
     pub cgroup_root: PathBuf,
     /// Names of the kubelet's process, or of what it is part of; see [`HostView::KUBELETS`].
     pub kubelet: Vec<String>,
-    /// The socket that the CRI is spoken on, as this process sees it.
-    pub socket: Option<PathBuf>,
+    /// The socket that the CRI is spoken on.
+    pub socket: Arc<Dialed>,
     /// From the end of one survey to the next.
     pub every: Duration,
     /// Where the adapter counts what it does.
@@ -54,7 +57,7 @@ impl Options {
             host_root: host_root.into(),
             cgroup_root: cgroup_root.into(),
             kubelet: HostView::KUBELETS.map(str::to_owned).to_vec(),
-            socket: None,
+            socket: Arc::default(),
             every: Duration::from_secs(60),
             counters: Arc::default(),
         }
@@ -162,7 +165,7 @@ impl Adapter {
             proc: host_proc(&self.options.host_root),
             cgroup_root: self.options.cgroup_root.clone(),
             kubelets: self.options.kubelet.clone(),
-            socket: self.options.socket.clone(),
+            socket: self.options.socket.get(),
             runtime: self.daemons.runtime(),
             kubelet: self.daemons.kubelet(),
         }
@@ -266,7 +269,7 @@ async fn done(under_way: &mut Option<BoxFuture<'static, Seen>>) -> Seen {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sources::host::fake::Fake;
+    use crate::{linux::socket_file::SocketId, sources::host::fake::Fake};
     use coroner_core::input::{Daemon, HostSurvey};
 
     /// Ends a test that would wait for ever; nothing is measured by it.
@@ -282,11 +285,10 @@ mod tests {
 
     impl Bench {
         fn start(fake: &Fake, every: Duration) -> Self {
-            let options = Options {
-                every,
-                socket: Some("/run/ours.sock".into()),
-                ..Options::new(&fake.host.root, &fake.host.cgroup_root)
-            };
+            let socket = Arc::new(Dialed::default());
+            socket.set(SocketId { path: "/run/ours.sock".into(), file: (0, 0) });
+            let options =
+                Options { every, socket, ..Options::new(&fake.host.root, &fake.host.cgroup_root) };
             let counters = Arc::clone(&options.counters);
             let (to, events) = mpsc::channel(16);
             let (ask, requests) = mpsc::channel(16);

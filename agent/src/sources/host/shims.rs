@@ -9,7 +9,8 @@
 //! - its mount namespace is the runtime's, where both can be read (a kind node's containerd has the
 //!   same paths as the machine's);
 //! - the socket that it reports to (`-address`) is the one that the CRI is spoken on, where both
-//!   are known: by path, or, where the agent sees the socket elsewhere, by inode;
+//!   are known: by path, or, where the agent sees the socket elsewhere, by the inode that the path
+//!   has in the shim's own root;
 //! - and one of the latter two is known to hold.
 //!
 //! Of containerd's the CRI plugin made only those whose bundle says so: `ctr -n k8s.io run` and
@@ -22,8 +23,9 @@
 //! are left out.
 
 use super::{Bounded, HostView, SurveyError, table::Table};
+use crate::linux::socket_file::SocketFile;
 use coroner_core::input::{DaemonProcess, Shim};
-use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, fstat, open, openat2, stat};
+use rustix::fs::{FileType, Mode, OFlags, fstat, open};
 use std::{
     collections::BTreeMap,
     ffi::OsStr,
@@ -85,7 +87,10 @@ pub(super) fn ours(host: &HostView, table: &Table) -> Result<Vec<OwnedShim>, Sur
         let Some(served) = kind.served(&command) else { continue };
         let in_namespace = runtimes.zip(mount_namespace(pid)).map(|(ours, its)| ours == its);
         let at_socket = served.address.and_then(|address| {
-            *sockets.entry(address.to_vec()).or_insert_with(|| is_the_runtimes(host, address))
+            // A path means the same to all shims of a mount namespace.
+            *sockets
+                .entry((mount_namespace(pid), address.to_vec()))
+                .or_insert_with(|| is_the_runtimes(host, &proc.join("root"), address))
         });
         match (in_namespace, at_socket) {
             (Some(false), _) | (_, Some(false)) => {}
@@ -215,24 +220,18 @@ fn read_at_most(path: &Path, bytes: u64) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// Whether the socket of this path on the host is the one that the CRI is spoken on. `None`: the
-/// latter is not known.
-fn is_the_runtimes(host: &HostView, address: &[u8]) -> Option<bool> {
-    let socket = host.socket.as_deref()?;
+/// Whether the socket that a shim knows by this path is the one that the CRI is spoken on. `None`: that cannot be told.
+fn is_the_runtimes(host: &HostView, shims_root: &Path, address: &[u8]) -> Option<bool> {
+    let socket = host.socket.as_ref()?;
     let address = Path::new(OsStr::from_bytes(address.strip_prefix(b"unix://").unwrap_or(address)));
-    if address == socket {
+    if address == socket.path {
         return Some(true);
     }
-    let flags = OFlags::PATH | OFlags::CLOEXEC;
     // A closed root shows neither that it is the same socket nor that it is another.
-    let root = open(&host.root, flags | OFlags::DIRECTORY, Mode::empty()).ok()?;
-    let same = || {
-        // The host's own symlinks (/var/run) lead to places in the host's root.
-        let theirs = openat2(root, address, flags, Mode::empty(), ResolveFlags::IN_ROOT).ok()?;
-        let (theirs, ours) = (fstat(theirs).ok()?, stat(socket).ok()?);
-        Some((theirs.st_dev, theirs.st_ino) == (ours.st_dev, ours.st_ino))
-    };
-    Some(same().unwrap_or(false))
+    let is_open = |root: &&Path| std::fs::metadata(root.join(".")).is_ok();
+    let root = [shims_root, &host.root].into_iter().find(is_open)?;
+    let theirs = SocketFile::open_below(root, address);
+    Some(theirs.is_ok_and(|theirs| theirs.id.file == socket.file))
 }
 
 #[cfg(test)]
@@ -327,7 +326,7 @@ mod tests {
             fake.file(&format!("proc/{pid}/cwd/config.json"), CRI);
         }
         fake.host.runtime = Some(DaemonProcess { pid: 10, started: 10 });
-        fake.host.socket = Some("/run/ours.sock".into());
+        fake.socket("/run/ours.sock");
         fake
     }
 
@@ -399,13 +398,15 @@ mod tests {
     #[test]
     fn a_socket_seen_elsewhere_is_the_same() {
         let mut fake = Fake::new();
-        let below = fake.host.root.join("run");
+        // As of a shim in a mount namespace of its own, whose /run is not the host's.
+        let root = fake.host.root.join("proc/7/root");
+        let below = root.join("run");
         std::fs::create_dir_all(&below).unwrap();
         let _listener = UnixListener::bind(below.join("c.sock")).unwrap();
         let _other = UnixListener::bind(below.join("o.sock")).unwrap();
-        std::os::unix::fs::symlink("/run", fake.host.root.join("var-run")).unwrap();
-        assert_eq!(is_the_runtimes(&fake.host, b"/run/c.sock"), None);
-        fake.host.socket = Some(below.join("c.sock"));
+        std::os::unix::fs::symlink("/run", root.join("var-run")).unwrap();
+        assert_eq!(is_the_runtimes(&fake.host, &root, b"/run/c.sock"), None);
+        fake.host.socket = Some(SocketFile::open(&below.join("c.sock")).unwrap().id);
         for (address, expected) in [
             ("/run/c.sock", true),
             ("/var-run/c.sock", true),
@@ -414,12 +415,19 @@ mod tests {
             ("/run/missing.sock", false),
         ] {
             assert_eq!(
-                is_the_runtimes(&fake.host, address.as_bytes()),
+                is_the_runtimes(&fake.host, &root, address.as_bytes()),
                 Some(expected),
                 "{address}"
             );
         }
+        // Of a shim that has gone, or whose root is closed, the host's own is the next best.
+        let gone = Path::new("/nonexistent");
+        assert_eq!(is_the_runtimes(&fake.host, gone, b"/run/c.sock"), Some(false));
         fake.close_root();
-        assert_eq!(is_the_runtimes(&fake.host, b"/var-run/c.sock"), None, "it may be the same");
+        assert_eq!(
+            is_the_runtimes(&fake.host, gone, b"/var-run/c.sock"),
+            None,
+            "it may be the same"
+        );
     }
 }

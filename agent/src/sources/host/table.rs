@@ -92,7 +92,11 @@ impl Table {
 
     /// Processes that have not ended and are no kernel threads.
     pub(super) fn living(&self) -> impl Iterator<Item = (u32, &Process)> {
-        let is_kernel = |pid, process: &Process| pid == KTHREADD || process.parent == KTHREADD;
+        // In a PID namespace of containers 2 is somebody else.
+        let is_first = self.get(KTHREADD).is_some_and(|process| process.comm == "kthreadd");
+        let is_kernel = move |pid, process: &Process| {
+            is_first && (pid == KTHREADD || process.parent == KTHREADD)
+        };
         self.iter().filter(move |(pid, process)| process.lives && !is_kernel(*pid, process))
     }
 

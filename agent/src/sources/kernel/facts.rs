@@ -153,6 +153,16 @@ pub fn probe(options: &Options) -> Facts {
     }
 }
 
+/// Inode of the kernel's first PID namespace: `PROC_PID_INIT_INO` (`include/linux/proc_ns.h`).
+const FIRST_PID_NAMESPACE: u32 = 0xeffffffc;
+
+/// Inode of this process' PID namespace; 0: it is the kernel's first one, or cannot be read.
+pub(super) fn own_pid_namespace() -> u32 {
+    let inode = rustix::fs::stat("/proc/self/ns/pid").map_or(0, |stat| stat.st_ino);
+    // `ns_common.inum` is 32 bits wide.
+    u32::try_from(inode).ok().filter(|inode| *inode != FIRST_PID_NAMESPACE).unwrap_or(0)
+}
+
 pub(super) fn release() -> String {
     rustix::system::uname().release().to_string_lossy().into_owned()
 }

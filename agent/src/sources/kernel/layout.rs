@@ -24,7 +24,13 @@ const BUDGET: u32 = 256;
 pub struct LayoutError(pub Vec<String>);
 
 /// Resolves all offsets, or names all that are missing.
-pub fn resolve(btf: &Btf<'_>, hierarchy: &Hierarchy) -> Result<Layout, LayoutError> {
+///
+/// `own_pid_namespace`: the inode of the agent's PID namespace; 0: it is the kernel's first one.
+pub fn resolve(
+    btf: &Btf<'_>,
+    hierarchy: &Hierarchy,
+    own_pid_namespace: u32,
+) -> Result<Layout, LayoutError> {
     let mut missing = Vec::new();
     let mut known = |what: String, value: Option<u32>| {
         value.unwrap_or_else(|| {
@@ -62,6 +68,10 @@ pub fn resolve(btf: &Btf<'_>, hierarchy: &Hierarchy) -> Result<Layout, LayoutErr
         pid_level: at("pid", "level"),
         pid_numbers: at("pid", "numbers"),
         upid_nr: at("upid", "nr"),
+        upid_ns: at("upid", "ns"),
+        pid_namespace_inum: at("pid_namespace", "ns.inum"),
+        task_thread_pid: at("task_struct", "thread_pid"),
+        own_pid_namespace,
         css_set_dfl_cgrp: at("css_set", "dfl_cgrp"),
         css_set_subsys: 0,
         css_cgroup: at("cgroup_subsys_state", "cgroup"),
@@ -184,7 +194,7 @@ mod tests {
     }
 
     fn layout(bytes: &[u8], hierarchy: &Hierarchy) -> Layout {
-        resolve(&Btf::parse(bytes).unwrap(), hierarchy).unwrap()
+        resolve(&Btf::parse(bytes).unwrap(), hierarchy, 0).unwrap()
     }
 
     #[test]
@@ -218,6 +228,17 @@ mod tests {
         check("signal_struct.flags", |l| l.signal_flags, [116, 116, 116, 116, 116, 116, 116]);
         check("sighand_struct.action", |l| l.sighand_action, [32, 32, 32, 32, 32, 32, 32]);
         check("pid.numbers", |l| l.pid_numbers, [96, 96, 112, 144, 128, 96, 128]);
+        check("upid.ns", |l| l.upid_ns, [8; 7]);
+        check(
+            "pid_namespace.ns.inum",
+            |l| l.pid_namespace_inum,
+            [136, 128, 128, 136, 344, 136, 344],
+        );
+        check(
+            "task_struct.thread_pid",
+            |l| l.task_thread_pid,
+            [2336, 2520, 2536, 1368, 2912, 1408, 1920],
+        );
         check("css_set.dfl_cgrp", |l| l.css_set_dfl_cgrp, [120, 128, 128, 112, 128, 120, 128]);
         check("cgroup_subsys_state.parent", |l| l.css_parent, [192, 192, 192, 184, 184, 192, 184]);
         check("cgroup.kn", |l| l.cgroup_kn, [248, 248, 256, 256, 296, 248, 296]);
@@ -305,11 +326,11 @@ mod tests {
     #[test]
     fn all_that_is_missing_is_named() {
         let btf = Btf::parse(V6_18).unwrap();
-        let error = resolve(&btf, &v1("bogus")).unwrap_err();
+        let error = resolve(&btf, &v1("bogus"), 0).unwrap_err();
         assert_eq!(error.0[0], "cgroup_subsys_id::bogus_cgrp_id");
         let nothing =
             [0x9f, 0xeb, 1, 0, 24, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-        let error = resolve(&Btf::parse(&nothing).unwrap(), &v2()).unwrap_err();
+        let error = resolve(&Btf::parse(&nothing).unwrap(), &v2(), 0).unwrap_err();
         assert!(error.0.contains(&"task_struct.cgroups".to_owned()));
         assert!(error.0.contains(&"size of upid".to_owned()));
     }

@@ -263,7 +263,7 @@ pub fn start(options: &Options) -> Result<Kernel, StartError> {
     let hierarchy = facts.hierarchy?;
     let (layout, offsets) = {
         let btf = btf::Btf::parse(&btf_facts.bytes).map_err(StartError::Btf)?;
-        let layout = layout::resolve(&btf, &hierarchy)?;
+        let layout = layout::resolve(&btf, &hierarchy, facts::own_pid_namespace())?;
         let (traffic, offsets) = match layout::resolve_traffic(&btf, &hierarchy) {
             Ok(traffic) => (traffic, Ok(())),
             Err(error) => (TrafficLayout::default(), Err(error.to_string())),

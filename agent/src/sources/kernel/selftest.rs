@@ -144,7 +144,10 @@ impl Expected {
 
 /// Whether what was seen proves a hook.
 fn verify(hook: &str, expected: &Expected, seen: &[KernelFact]) -> Result<(), String> {
-    let is = |task: &Task, pid: u32| task.ns_pid == Some(pid) && task.started.is_some();
+    // The actors are in the agent's own PID namespace, whichever of the kernel's that is.
+    let is = |task: &Task, pid: u32| {
+        task.ns_pid == Some(pid) && task.tgid.0 == pid && task.started.is_some()
+    };
     let exited = |pid: u32, code: u8| {
         move |fact: &KernelFact| {
             matches!(fact, KernelFact::Exit { task, status, .. }

@@ -504,7 +504,7 @@ mod tests {
             format!("Watches last {least} to {WATCH_SECONDS} s"),
             format!("one every {}", s(NODE_EVERY)),
             format!("at most one Event on pods every {}", s(RateLimits::default().pods.every)),
-            format!("two full lists every {}", s(cri::Options::new("").idle)),
+            format!("two full lists every {}", s(cri::Options::new(None).idle)),
         ] {
             assert!(page.contains(&words), "docs/scale.md does not say {words:?}");
         }

@@ -13,7 +13,6 @@ use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::Container};
 use node::{Deployed, Node};
 use rustix::thread::CapabilitySet;
 use std::{
-    collections::BTreeSet,
     env, fs,
     path::{Path, PathBuf},
 };
@@ -78,11 +77,9 @@ async fn the_pod_measures_with_no_more_than_the_manifest_gives_it() -> Result<()
     let (directory, mut set) = (directory()?, daemon_set("base")?);
     let node = node(directory.path(), &mut set, |_| Ok(())).await?;
     let tried = async {
-        let older = node.run(&set).await?;
         let deployed = node.run(&set).await?;
         deployed.ready().await?;
         is_confined(&deployed, capabilities(&mut set)?)?;
-        lets_go(&deployed, older).await?;
         measures(&deployed).await?;
         let answer = deployed.readiness().await?;
         ensure!(answer.ok && !answer.text.contains("FAILING"), "after that: {}", answer.text);
@@ -110,7 +107,9 @@ fn is_confined(deployed: &Deployed<'_>, capabilities: &[String]) -> Result<()> {
     }
     ensure!(status(pid, "NSpid")? == pid.to_string(), "it is in the host's PID namespace");
     let mounts = fs::read_to_string(format!("/proc/{pid}/mountinfo"))?;
-    for (at, follows) in [("/", false), ("/run/containerd", true), ("/sys/fs/cgroup", true)] {
+    // Nothing of the runtime's: a file system mounted here could not be removed there.
+    ensure!(!mounts.contains("/run/containerd"), "{mounts}");
+    for (at, follows) in [("/", false), ("/sys/fs/cgroup", true)] {
         // proc_pid_mountinfo(5): the mount point is the fifth field, its options the sixth; then
         // what it is a slave of.
         let mut of = mounts.lines().filter(|line| line.split(' ').nth(4) == Some(at));
@@ -132,29 +131,6 @@ async fn measures(deployed: &Deployed<'_>) -> Result<()> {
         ensure!(outcome.ok && outcome.timeline.is_some(), "{}: {said}", outcome.scenario);
     }
     Ok(())
-}
-
-/// The file systems of containers are mounted below the runtime's directory. What was there when the
-/// pod started is here too; it must go when the host's goes, or the disk of every container of that
-/// time would be in use for as long as this pod lives. (Where nothing is propagated, the kernel does
-/// that when the directory is removed: `detach_mounts`, fs/namespace.c.)
-async fn lets_go(deployed: &Deployed<'_>, older: Deployed<'_>) -> Result<()> {
-    let pid = deployed.pid()?;
-    let before = root_file_systems(pid)?;
-    ensure!(before.len() >= 4, "the older pod's file systems are not seen: {before:?}");
-    older.end().await?;
-    let after = root_file_systems(pid)?;
-    // Its own and its sandbox'.
-    ensure!(after.len() == 2, "still mounted in the agent's pod: {after:?}");
-    Ok(())
-}
-
-/// Where a process sees containers' root file systems; its own is seen twice.
-fn root_file_systems(pid: i32) -> Result<BTreeSet<String>> {
-    let mounts = fs::read_to_string(format!("/proc/{pid}/mountinfo"))?;
-    let points = mounts.lines().filter_map(|line| line.split(' ').nth(4));
-    let below = points.filter(|at| at.starts_with("/run/containerd/") && at.ends_with("/rootfs"));
-    Ok(below.map(str::to_owned).collect())
 }
 
 /// Each is needed: without it /readyz names it.

@@ -19,6 +19,14 @@ fn field(note: &EventDraft) -> Option<&str> {
 }
 
 #[test]
+fn the_workload_to_change_is_named() {
+    let workload = Some(Workload { kind: "Deployment".into(), name: "web".into() });
+    let note = died(ContainerDeath { workload, ..ignored() }).unwrap();
+    assert!(note.message.ends_with(" Workload: Deployment/web."), "{}", note.message);
+    assert!(!died(ignored()).unwrap().message.contains("Workload"));
+}
+
+#[test]
 fn every_verdict_has_its_reason_or_none() {
     for verdict in Verdict::ALL {
         let wanted = match verdict {

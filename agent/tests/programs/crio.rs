@@ -1,0 +1,57 @@
+//! The cgroups that CRI-O makes with systemd's driver and crun: the processes of a container are in a cgroup below its
+//! scope, its sandbox has a cgroup without any, and the scope of its monitor bears its id and is no container.
+
+use crate::{
+    actors::{Actor, Role},
+    ends,
+    stage::{Cgroup, ID, Session, on_each_hierarchy},
+};
+use coroner_core::{
+    ids::Tgid,
+    input::{ExitStatus, KernelFact},
+};
+use libc::{SIGKILL, SIGTERM};
+
+const SLICE: &str = "kubepods-besteffort-pod8dbc5577_d0e2_4706_8787_57d52c03ddf2.slice";
+
+#[test]
+fn a_container_is_below_its_scope_and_its_monitor_is_none() {
+    on_each_hierarchy(|hierarchy| {
+        let root = Cgroup::top(hierarchy, "kubepods-besteffort.slice");
+        let pod = root.child(SLICE);
+        // One comes after the agent, one is there before it.
+        for agent_is_first in [true, false] {
+            let start = || Session::start(hierarchy);
+            let running = agent_is_first.then(start);
+            let sandbox = pod.child(&format!("crio-{}", "f".repeat(64)));
+            let monitor = pod.child(&format!("crio-conmon-{ID}.scope"));
+            let scope = pod.child(&format!("crio-{ID}.scope"));
+            let container = scope.child("container");
+            let conmon = Actor::start(&monitor.path, Role::default());
+            let role = Role { init: true, handle: &[SIGTERM], ..Role::default() };
+            let actor = Actor::start(&container.path, role);
+            let mut session = running.unwrap_or_else(start);
+            let (pid, conmon_pid) = (actor.pid, conmon.pid);
+            actor.kill(SIGTERM);
+            actor.wait();
+            conmon.kill(SIGKILL);
+            conmon.wait();
+            session.until_empty(container.id);
+            session.settle();
+
+            let about = session.about(container.id);
+            let signal = about.iter().find_map(|fact| match fact {
+                KernelFact::SignalGenerated(sent) => Some((sent.target.tgid, sent.signal)),
+                _ => None,
+            });
+            assert_eq!(signal, Some((Tgid(pid), 15)), "{about:#?}");
+            let [(_, status)] = &ends(&session, pid)[..] else { panic!("{about:#?}") };
+            assert_eq!(*status, ExitStatus::Code(37));
+            assert!(session.about(monitor.id).is_empty(), "its monitor");
+            assert!(ends(&session, conmon_pid).is_empty(), "its monitor's end");
+            let told = session.about(sandbox.id);
+            assert!(matches!(told[..], [KernelFact::CgroupCreated { .. }]), "{told:#?}");
+            drop((container, scope, monitor, sandbox));
+        }
+    });
+}
