@@ -30,7 +30,7 @@ use crate::{
         metrics::{Metrics, SourceCounters},
         recording::{self, Recorder},
     },
-    sources::{cri, host, kernel, kube, processes, tasks::Adapters, traffic},
+    sources::{cri, host, kernel, kube, kubelet, processes, tasks::Adapters, traffic},
     store::{
         health::Health,
         leaks::LeakStore,
@@ -371,6 +371,7 @@ fn start_adapters(
         api: sources.kube.as_ref().map(|options| options.counters.clone()),
         proc: proc.counters.clone(),
         host: host.counters.clone(),
+        kubelet: sources.kubelet.as_ref().map(|options| options.counters.clone()),
     });
     shared.health.lock().kernel_started(kernel.report());
     let mut adapters = Adapters::default();
@@ -379,6 +380,10 @@ fn start_adapters(
     adapters.spawn("cri", cri::run(sources.cri, to.clone(), from_cri_requests));
     adapters.spawn("traffic", traffic::run(traffic, to.clone(), from_traffic_requests));
     adapters.spawn("host", host::run(host, to.clone(), from_host_requests));
+    match sources.kubelet {
+        Some(options) => adapters.spawn("kubelet", kubelet::run(options, to.clone())),
+        None => shared.health.lock().without_kubelet_log(),
+    }
     let api = sources.kube.map(|mut options| {
         options.own_boot_id = boot_id;
         let (api_requests, from_api_requests) = mpsc::channel(REQUESTS);

@@ -5,14 +5,16 @@ pub mod args;
 
 use crate::{
     config::args::{
-        DetectionArgs, LeakArgs, LeaksArgs, NodeArgs, RunArgs, SourceArgs, TrafficCounting,
+        DetectionArgs, KubeletLog, LeakArgs, LeaksArgs, NodeArgs, RunArgs, SourceArgs,
+        TrafficCounting,
     },
     outputs::{events, http::tls, metrics, recording},
-    sources::{cri, host, kernel, kube, traffic::Attachment},
+    sources::{cri, host, kernel, kube, kubelet, traffic::Attachment},
 };
 use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
@@ -88,6 +90,8 @@ pub struct Sources {
     pub kube: Option<kube::Options>,
     /// When the programs that count connections are attached.
     pub traffic: Attachment,
+    /// The kubelet's log; `None`: not read.
+    pub kubelet: Option<kubelet::Options>,
 }
 
 /// Configuration of a standalone `coroner leaks`.
@@ -203,6 +207,11 @@ pub enum ConfigError {
     /// Not a process' name.
     #[error("--kubelet-process {0:?}: use the name from /proc/PID/comm, at most {MAX_COMM} bytes")]
     Kubelet(String),
+    /// Standard input of a daemon.
+    #[error(
+        "--kubelet-log -: only `coroner explain` reads the kubelet's log from standard input; use journal, a path or off"
+    )]
+    KubeletStdin,
     /// Out of bounds.
     #[error("--{flag} {given}: must be at most {MAX_OPTED}")]
     Opted {
@@ -370,6 +379,7 @@ impl Sources {
             cri: runtime(&args.node)?,
             kube: api(args, host)?,
             traffic: Attachment::default(),
+            kubelet: kubelet_log(args)?,
         })
     }
 }
@@ -382,6 +392,22 @@ fn runtime(args: &NodeArgs) -> Result<cri::Options, ConfigError> {
     }
     let endpoint = args.cri.as_deref().map(cri::parse_endpoint).transpose()?;
     Ok(cri::Options { host_root: args.host_root.clone(), ..cri::Options::new(endpoint) })
+}
+
+/// The kubelet's log.
+fn kubelet_log(args: &SourceArgs) -> Result<Option<kubelet::Options>, ConfigError> {
+    let source = match &args.kubelet_log {
+        KubeletLog::Off => return Ok(None),
+        KubeletLog::Auto => kubelet::LogSource::Auto,
+        KubeletLog::Journal => kubelet::LogSource::Journal,
+        KubeletLog::File(path) if path == Path::new("-") => return Err(ConfigError::KubeletStdin),
+        KubeletLog::File(path) => {
+            absolute("kubelet-log", path)?;
+            kubelet::LogSource::File(path.clone())
+        }
+    };
+    let host_root = args.node.host_root.clone();
+    Ok(Some(kubelet::Options { source, host_root, counters: Arc::default() }))
 }
 
 fn absolute(flag: &'static str, path: &Path) -> Result<(), ConfigError> {
@@ -536,6 +562,12 @@ mod tests {
                 "--no-api --tls-key /k",
                 &host(),
                 ConfigError::HalfTls { given: "tls-key", missing: "tls-cert" },
+            ),
+            ("--no-api --kubelet-log -", &host(), ConfigError::KubeletStdin),
+            (
+                "--no-api --kubelet-log a.log",
+                &host(),
+                ConfigError::Relative { flag: "kubelet-log", path: "a.log".into() },
             ),
             ("--no-api --leak-series 10001", &host(), ConfigError::Series(10_001)),
             (

@@ -6,6 +6,7 @@
 
 pub mod client;
 mod convert;
+pub mod kubelet;
 pub mod leaks;
 mod moment;
 mod open;
@@ -22,3 +23,7 @@ pub use query::{Event, Heartbeat, List, ListQuery};
 
 /// The socket on which `coroner run` serves the API on the node, and which the command line queries.
 pub const DEFAULT_SOCKET: &str = "/run/coroner/coroner.sock";
+
+fn is_zero(seconds: &f64) -> bool {
+    *seconds == 0.0
+}

@@ -1,6 +1,10 @@
 //! Pod terminations and container deaths.
 
-use crate::{Moment, Open, traffic::Traffic};
+use crate::{
+    Moment, Open, is_zero,
+    kubelet::{KubeletLane, PhasePart},
+    traffic::Traffic,
+};
 use coroner_core::{
     ids::{ContainerId, PodRef, Tgid},
     input::{
@@ -75,6 +79,9 @@ pub struct Termination {
     /// The pod's TCP connections; absent: the agent did not count them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traffic: Option<Traffic>,
+    /// The kubelet's own account; absent: its log is not read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kubelet: Option<KubeletLane>,
     /// Findings about the pod itself; the containers have their own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(value_type = Vec<Finding>)]
@@ -188,6 +195,10 @@ pub struct Phase {
     /// The phase may have ended up to this much earlier. Absent: 0.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub uncertainty_seconds: f64,
+    /// What the kubelet's log shows of it; together they are the phase. Absent: nothing.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<PhasePart>)]
+    pub parts: Vec<Open<PhasePart>>,
 }
 
 /// The proof of a verdict: one sentence for people, and the evidence as data.
@@ -299,8 +310,4 @@ pub struct Target {
     pub blocked: bool,
     /// Numbers of the signals that are pending.
     pub pending: Vec<u8>,
-}
-
-fn is_zero(seconds: &f64) -> bool {
-    *seconds == 0.0
 }

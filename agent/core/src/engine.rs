@@ -117,8 +117,7 @@ impl Engine {
                 self.stores.node.apply_host(received.at, &event);
                 self.leaks.apply_host(event);
             }
-            // No verdict depends on the kubelet's own account.
-            Input::Kubelet(_) => {}
+            Input::Kubelet(event) => self.said(event),
             Input::Recalled { leaks } => self.leaks.restore(leaks),
             Input::Lost(loss) => self.lost(received.at, &loss),
             Input::Clock(anchor) => {
@@ -131,6 +130,25 @@ impl Engine {
             self.leaks.advance(received.at, &self.stores);
         }
         out
+    }
+
+    /// Applies the kubelet's own account, and marks the pods that it is about.
+    fn said(&mut self, event: KubeletEvent) {
+        match &event {
+            KubeletEvent::Entry(entry) if entry.is_wanted() => {
+                let of_container =
+                    entry.container_id.as_ref().and_then(|id| self.stores.cri.pod_of(id));
+                let sandbox = entry.sandbox.as_ref().and_then(|id| self.stores.cri.sandbox(id));
+                let pod = entry.pod.as_ref().or(of_container);
+                let pod = pod.or(sandbox.map(|sandbox| &sandbox.info.pod));
+                if let Some(pod) = pod.filter(|pod| self.stores.cri.has_sandbox(pod)) {
+                    self.dirty.pod(pod);
+                }
+            }
+            KubeletEvent::Events { pod, .. } => self.dirty.pod(pod),
+            _ => {}
+        }
+        self.stores.kubelet.apply(event);
     }
 
     /// Marks the containers of these pods, which the apiserver has reported: the spec may set a custom stop

@@ -1,10 +1,21 @@
-//! How late the kubelet and the runtime may act, and entries of the kubelet's log.
+//! The kubelet: how late it may act, and its own account, which is what its log and its Events say. No verdict depends
+//! on it.
+
+mod lane;
+mod stages;
+
+pub use stages::{Named, is_trouble};
 
 use crate::{
-    input::{KubeletEntry, KubeletStatement},
+    ids::*,
+    input::{
+        KubeletChange, KubeletEntry, KubeletEvent, KubeletLogGap, KubeletStatement as Says,
+        KubeletStep,
+    },
+    table::{Table, push_latest},
     time::{BootTime, WallTime},
 };
-use std::time::Duration;
+use std::{collections::VecDeque, time::Duration};
 
 /// What the kubelet and the runtime add to a grace period: the kubelet's floor of 2 s
 /// (`minimumGracePeriodInSeconds`, kuberuntime_container.go), the rounds of its pod workers, and the
@@ -20,9 +31,20 @@ pub const HOOK_GAP: Duration = Duration::from_secs(2);
 /// may bring the request to the agent later than to the kubelet by as much.
 pub const KUBELET_REACTION: Duration = Duration::from_secs(1);
 
+/// Bound on all entries; the oldest are dropped.
+const MAX_ENTRIES: usize = 8_192;
+/// Bound on the entries of one pod, container or sandbox.
+const MAX_OF_ONE: usize = 96;
+/// Bound on gaps.
+const MAX_GAPS: usize = 64;
+/// Bound on pods whose Events were looked up.
+const MAX_LOOKUPS: usize = 1_024;
+/// The key of what is about the node.
+const OF_THE_NODE: &str = "";
+
 impl KubeletEntry {
     /// An entry without details.
-    pub fn new(time: BootTime, uncertainty_ns: u64, wall: WallTime, of: KubeletStatement) -> Self {
+    pub fn new(time: BootTime, uncertainty_ns: u64, wall: WallTime, of: Says) -> Self {
         Self {
             time,
             uncertainty_ns,
@@ -45,5 +67,307 @@ impl KubeletEntry {
             failures: Vec::new(),
             error: None,
         }
+    }
+
+    /// The latest moment at which it may have been written.
+    pub fn latest(&self) -> BootTime {
+        self.time + self.uncertainty()
+    }
+
+    /// The earliest one.
+    pub fn earliest(&self) -> BootTime {
+        self.time - self.uncertainty()
+    }
+
+    /// How far its time may be off.
+    pub fn uncertainty(&self) -> Duration {
+        Duration::from_nanos(self.uncertainty_ns)
+    }
+
+    /// It may say something about an end. The rest, which is most of a log at `-v=4`, is about pods that start or
+    /// keep running.
+    pub fn is_wanted(&self) -> bool {
+        match self.statement {
+            Says::SyncLoopAdd
+            | Says::SyncLoopUpdate
+            | Says::SyncLoopSync
+            | Says::WorkerFirstSync
+            | Says::WorkerNotified
+            | Says::SyncBegin
+            | Says::SyncEnd
+            | Says::StatusPatch
+            | Says::StatusUpdated
+            | Says::SandboxNew
+            | Says::SandboxMissing
+            | Says::SandboxCreating
+            | Says::SandboxCreated
+            | Says::StartDelayed
+            | Says::ContainerForgotten
+            | Says::ContainerNotFound
+            | Says::ResizeDeferred
+            | Says::PlegStateChanged
+            | Says::HousekeepingBegin
+            | Says::HousekeepingEnd
+            | Says::GcSucceeded
+            | Says::EventStarted
+            | Says::EventUnhealthy
+            | Says::ProbeEnded => false,
+            Says::WorkerBegin | Says::WorkerEnd => self.step != Some(KubeletStep::Sync),
+            Says::PlegEvent => self.change != Some(KubeletChange::Started),
+            _ => true,
+        }
+    }
+
+    /// What it is about: the pod, else the container or sandbox, else the pod's name, else the node.
+    fn key(&self) -> String {
+        // A mirror pod has another UID each time.
+        let of_a_mirror = matches!(
+            self.statement,
+            Says::MirrorCreating
+                | Says::MirrorCreateFailed
+                | Says::MirrorDeleteTried
+                | Says::MirrorDeleting
+                | Says::MirrorDeleted
+                | Says::MirrorOutdated
+                | Says::MirrorDeleteFailed
+        );
+        let id = self.pod.as_ref().filter(|_| !of_a_mirror || self.name.is_none());
+        let id = id.map(PodUid::as_str);
+        let id = id.or(self.container_id.as_ref().map(ContainerId::as_str));
+        let id = id.or(self.sandbox.as_ref().map(SandboxId::as_str)).map(str::to_owned);
+        let name = || Some(name_key(self.namespace.as_deref()?, self.name.as_deref()?));
+        id.or_else(name).unwrap_or_else(|| OF_THE_NODE.to_owned())
+    }
+
+    /// The same was said again, and only how often matters: it takes no room.
+    fn repeats(&self, earlier: &Self) -> bool {
+        let counts = matches!(
+            self.statement,
+            Says::ProbeFailed
+                | Says::ProbeErrored
+                | Says::SyncLoopProbe
+                | Says::OrphanNotified
+                | Says::OrphanFound
+                | Says::WorkerUnknown
+                | Says::WorkerUpdateIgnored
+                | Says::DeleteDelayed
+                | Says::DeleteDelayedContainers
+                | Says::DeleteDelayedStatus
+                | Says::BackOff
+                | Says::EventBackOff
+                | Says::UnmountStarted
+                | Says::SyncSkipped
+                | Says::PlegFailed
+                | Says::RuntimeListFailed
+                | Says::RuntimeNotReady
+                | Says::NetworkNotReady
+                | Says::HousekeepingFailed
+                | Says::EvictionDue
+                | Says::EvictionRanked
+        ) || is_trouble(self.statement);
+        counts
+            && self.statement == earlier.statement
+            && self.container == earlier.container
+            && self.probe == earlier.probe
+            && self.failures == earlier.failures
+    }
+}
+
+/// The key of a pod by its name: an id has no slash.
+fn name_key(namespace: &str, name: &str) -> String {
+    format!("{namespace}/{name}")
+}
+
+/// Said once, or several times in a row.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Statement {
+    /// The first time.
+    pub entry: KubeletEntry,
+    /// How often.
+    pub count: u32,
+    /// The last time.
+    pub last: BootTime,
+}
+
+/// A gap in the log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Gap {
+    from: BootTime,
+    to: BootTime,
+    cause: KubeletLogGap,
+}
+
+/// The last lookup of a pod's Events.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct EventsLookup {
+    /// When the apiserver was asked.
+    pub asked: BootTime,
+    /// They were listed; else they were not: forbidden, over the budget, or no answer.
+    pub listed: bool,
+}
+
+/// The kubelet's own account.
+#[derive(Clone, Debug, Default)]
+pub struct KubeletState {
+    /// By what they are about, in order of arrival.
+    statements: Table<String, VecDeque<Statement>>,
+    /// The keys of all entries, oldest first.
+    order: VecDeque<String>,
+    /// The log is read from this moment on.
+    since: Option<BootTime>,
+    /// The kubelet runs with at least this `-v`.
+    level: Option<u8>,
+    /// The last moment of which there is a line.
+    latest: BootTime,
+    gaps: VecDeque<Gap>,
+    /// The agent lists Events.
+    pub lists_events: bool,
+    lookups: Table<PodUid, EventsLookup>,
+    lookup_order: VecDeque<PodUid>,
+    /// Whether the kubelet's API has a pod, and when it was asked.
+    known: Table<PodUid, (BootTime, bool)>,
+}
+
+impl KubeletState {
+    /// Applies news of the log or of Events.
+    pub fn apply(&mut self, event: KubeletEvent) {
+        match event {
+            KubeletEvent::Reading { since, .. } => {
+                // A log that can be read again ends the gap that had no end.
+                match self.gaps.back_mut().filter(|last| last.to == BootTime(u64::MAX)) {
+                    Some(open) => open.to = since,
+                    None => self.gap(self.latest, since, KubeletLogGap::Damaged),
+                }
+                self.since = Some(self.since.map_or(since, |before| before.min(since)));
+            }
+            KubeletEvent::Verbosity { at_least } => self.level = self.level.max(Some(at_least)),
+            KubeletEvent::Gap { from, to, cause, .. } => self.gap(from, to, cause),
+            KubeletEvent::Unreadable { .. } => {
+                self.gap(self.latest, BootTime(u64::MAX), KubeletLogGap::Damaged);
+            }
+            KubeletEvent::Lookup { lists } => self.lists_events = lists,
+            KubeletEvent::Events { pod, asked, entries } => {
+                let answer = EventsLookup { asked, listed: entries.is_some() };
+                if self.lookups.insert(pod.clone(), answer).is_none()
+                    && let Some(oldest) = push_latest(&mut self.lookup_order, pod, MAX_LOOKUPS)
+                {
+                    self.lookups.remove(&oldest);
+                }
+                entries.into_iter().flatten().for_each(|entry| self.keep(entry));
+            }
+            KubeletEvent::Known { asked, pods } => {
+                for (pod, has) in pods {
+                    if self.known.len() < MAX_LOOKUPS || self.known.contains_key(&pod) {
+                        self.known.insert(pod, (asked, has));
+                    }
+                }
+            }
+            KubeletEvent::Entry(entry) => {
+                self.latest = self.latest.max(entry.time);
+                if entry.is_wanted() {
+                    self.keep(*entry);
+                }
+            }
+        }
+    }
+
+    fn gap(&mut self, from: BootTime, to: BootTime, cause: KubeletLogGap) {
+        if to > from {
+            push_latest(&mut self.gaps, Gap { from, to, cause }, MAX_GAPS);
+        }
+    }
+
+    fn keep(&mut self, entry: KubeletEntry) {
+        let key = entry.key();
+        let of_one = self.statements.entry(key.clone()).or_default();
+        // Only what is said of the container since then breaks a row.
+        let before = of_one.iter_mut().rev().find(|known| known.entry.container == entry.container);
+        if let Some(before) = before.filter(|before| entry.repeats(&before.entry)) {
+            before.count = before.count.saturating_add(1);
+            before.last = before.last.max(entry.time);
+            return;
+        }
+        let last = entry.time;
+        let dropped = push_latest(of_one, Statement { entry, count: 1, last }, MAX_OF_ONE);
+        if dropped.is_none() {
+            self.order.push_back(key);
+        }
+        while self.order.len() > MAX_ENTRIES {
+            let Some(oldest) = self.order.pop_front() else { break };
+            if let Some(of_one) = self.statements.get_mut(&oldest) {
+                of_one.pop_front();
+                if of_one.is_empty() {
+                    self.statements.remove(&oldest);
+                }
+            }
+        }
+    }
+
+    /// Something is known of the kubelet's log.
+    pub fn is_read(&self) -> bool {
+        self.since.is_some()
+    }
+
+    /// The kubelet runs with at least this `-v`.
+    pub fn level(&self) -> Option<u8> {
+        self.level
+    }
+
+    /// Whether the pod's Events were listed at this moment or later; `None`: not yet.
+    pub fn lookup(&self, pod: &PodUid, since: BootTime) -> Option<bool> {
+        self.lookups.get(pod).filter(|last| last.asked >= since).map(|last| last.listed)
+    }
+
+    /// Whether the kubelet's API has the pod, and when it was asked.
+    pub fn knows(&self, pod: &PodUid) -> Option<(BootTime, bool)> {
+        self.known.get(pod).copied()
+    }
+
+    /// Forgets the answers about pods of which nothing is left.
+    pub fn retain_known(&mut self, keep: impl Fn(&PodUid) -> bool) {
+        self.known.retain(|pod, _| keep(pod));
+    }
+
+    /// How many statements are kept.
+    pub fn len(&self) -> usize {
+        self.order.len()
+    }
+
+    /// None is kept.
+    pub fn is_empty(&self) -> bool {
+        self.order.is_empty()
+    }
+
+    /// What was said under an id.
+    pub fn of<'a>(&'a self, id: &str) -> impl DoubleEndedIterator<Item = &'a Statement> + use<'a> {
+        self.statements.get(id).into_iter().flatten()
+    }
+
+    /// What was said of a pod by its name only.
+    pub fn of_name<'a>(
+        &'a self,
+        namespace: &str,
+        name: &str,
+    ) -> impl DoubleEndedIterator<Item = &'a Statement> + use<'a> {
+        self.of(&name_key(namespace, name))
+    }
+
+    /// What was said of the node.
+    pub fn of_the_node(&self) -> impl DoubleEndedIterator<Item = &Statement> {
+        self.of(OF_THE_NODE)
+    }
+
+    /// A line of this level that was written in this time is known: its absence shows that it was not.
+    pub fn is_complete(&self, from: BootTime, to: BootTime, level: u8) -> bool {
+        self.since.is_some_and(|since| since <= from)
+            && self.level >= Some(level)
+            && self.latest > to
+            && self.gaps_in(from, to).next().is_none()
+    }
+
+    /// Why lines of this time may be missing.
+    pub fn gaps_in(&self, from: BootTime, to: BootTime) -> impl Iterator<Item = KubeletLogGap> {
+        let overlaps = move |gap: &&Gap| gap.from <= to && gap.to >= from;
+        self.gaps.iter().filter(overlaps).map(|gap| gap.cause)
     }
 }

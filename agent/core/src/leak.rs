@@ -2,7 +2,7 @@
 
 use super::{
     ids::PodRef,
-    input::{ContainerState, Daemon},
+    input::{ContainerState, Daemon, KubeletStatement},
     labels,
     time::WallTime,
 };
@@ -339,6 +339,27 @@ pub enum LeakEvidenceKind {
         /// `PLUGIN/NAME` of each.
         volumes: Vec<String>,
     },
+    /// A failure in the kubelet's own words.
+    KubeletSaid {
+        /// What was said.
+        statement: KubeletStatement,
+        /// How often in a row.
+        count: u32,
+        /// The container.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        container: Option<String>,
+        /// The actions that failed, each with its reason.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        failed: Vec<String>,
+        /// The error, cut.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        error: Option<String>,
+    },
+    /// The kubelet's API was asked for the pod.
+    KubeletKnows {
+        /// It has the pod.
+        knows: bool,
+    },
 }
 
 /// The likely cause, and what its sentence needs.
@@ -352,6 +373,8 @@ pub struct LikelyCause {
     pub kubelet_version: Option<String>,
     /// The runtime around the pod's end; `None`: the pod's end was not observed.
     pub runtime: Option<RuntimeAtEnd>,
+    /// The kubelet's own words prove it; otherwise it is inferred.
+    pub proven: bool,
 }
 
 /// The runtime around a pod's end.

@@ -3,6 +3,7 @@
 
 mod death;
 mod findings;
+mod kubelet;
 mod termination;
 mod traffic;
 
@@ -10,7 +11,7 @@ use super::{
     api::{ApiState, DeletionRequest, LONGEST_SILENCE, PodObject},
     cgroup_tree::CgroupTree,
     cri::{Container, CriState, Sandbox},
-    kubelet::KUBELET_SLACK,
+    kubelet::{KUBELET_SLACK, KubeletState},
     node::NodeState,
     process::{ContainerProcesses, Origin, SI_KERNEL, SIGKILL, SIGTERM, SentSignal},
     table::Table,
@@ -36,6 +37,8 @@ pub struct Stores {
     pub node: NodeState,
     /// The connections of terminating pods.
     pub traffic: TrafficState,
+    /// The kubelet's own account.
+    pub kubelet: KubeletState,
     /// Boot clock ↔ wall clock.
     pub anchor: Anchor,
 }

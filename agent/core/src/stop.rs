@@ -63,9 +63,18 @@ pub struct Stop<'a> {
     pub moved: bool,
     /// How long after the container the sandbox ended.
     pub sandbox_followed: Option<Duration>,
+    /// The reason in the kubelet's own words.
+    pub said: Option<AttributedCause>,
+    /// The kubelet's log is complete, and has no stop of this container.
+    pub denied: bool,
 }
 
 impl Stop<'_> {
+    /// The same, as if the kubelet's own account were missing.
+    pub fn without_words(self) -> Self {
+        Self { said: None, denied: false, ..self }
+    }
+
     fn spec(&self) -> Option<&ApiContainer> {
         self.object?.pod.containers.get(self.container)
     }
@@ -100,7 +109,19 @@ impl Stop<'_> {
             Some(AttributedCause::new(Cause::SandboxChanged, self.sandbox_died?, message))
         };
         let redefined = || self.redefinition().filter(|reason| reason.source != Source::Inferred);
-        self.by_another().or(by_status).or_else(by_sandbox).or_else(redefined)
+        let by_another = self.by_another();
+        let (seen, inferred) = match by_another {
+            Some(other) if other.source == Source::Inferred => (None, Some(other)),
+            other => (other, None),
+        };
+        let reason = seen.or_else(|| self.said.clone()).or(inferred).or(by_status);
+        reason.or_else(by_sandbox).or_else(|| self.by_denial()).or_else(redefined)
+    }
+
+    /// The kubelet logs each stop at `-v=2`.
+    fn by_denial(&self) -> Option<AttributedCause> {
+        let message = "The kubelet's log is complete and has no stop of this container: something else stopped it.";
+        self.denied.then(|| AttributedCause::new(Cause::ExternalStop, Source::Kubelet, message))
     }
 
     /// The status showed its end by then, and before the container ended.

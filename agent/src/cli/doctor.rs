@@ -7,9 +7,12 @@ use crate::{
     config::{ConfigError, HostDefaults, Sources},
     linux::{landlock, procfs::ProcVisibility},
     outputs::report::Style,
-    sources::{cri, host, kernel, kube},
+    sources::{cri, host, kernel, kube, kubelet},
 };
-use coroner_core::input::{ApiEvent, CriEvent, Input, Received};
+use coroner_core::{
+    input::{ApiEvent, CriEvent, Input, Received},
+    types::StageKind,
+};
 use serde::Serialize;
 use std::{
     fs,
@@ -118,6 +121,7 @@ fn diagnose(
     checks.extend(confinement(fs::read_to_string(OWN_LABEL).ok().as_deref()));
     checks.push(own_files(landlock::probe()));
     checks.extend(host_checks(ProcVisibility::probe(&sources.cri.host_root)));
+    checks.push(kubelet_log(sources.kubelet.as_ref().map(kubelet::probe)));
     let boot_id = host::boot_id(&sources.cri.host_root);
     // By it the runtime of this node's pods is told from others.
     let hierarchy = kernel::hierarchy(cgroup_root).ok();
@@ -373,6 +377,33 @@ fn traffic(report: &kernel::StartReport) -> Check {
         None if losses.is_empty() => Check::ok(NAME, counted),
         // That is how kernels before 6.10 are.
         None => Check::ok(NAME, format!("{counted}; {losses}")),
+    }
+}
+
+/// Where the kubelet's log is, and what its verbosity hides. Pure.
+fn kubelet_log(found: Option<Result<kubelet::Found, String>>) -> Check {
+    const NAME: &str = "kubelet log";
+    let todo =
+        "set --kubelet-log to where the kubelet of this node logs; without it, causes are inferred";
+    match found {
+        None => Check::skipped(NAME, "not used (--kubelet-log off)"),
+        Some(Err(error)) => Check::degraded(NAME, error, todo),
+        Some(Ok(kubelet::Found { place, lines: 0, .. })) => {
+            Check::degraded(NAME, format!("no line of a kubelet in {place}"), todo)
+        }
+        Some(Ok(kubelet::Found { place, level, .. })) => {
+            let level = level.unwrap_or_default();
+            let hidden = StageKind::ALL.iter().filter(|kind| kind.level() > level);
+            let hidden: Vec<_> = hidden.map(|kind| kind.as_str()).collect();
+            let found = format!("{place}, at -v={level} or more");
+            if hidden.is_empty() {
+                return Check::ok(NAME, format!("{found}: every stage is logged"));
+            }
+            let least = "set -v=2 in the kubelet's arguments (or logging.verbosity in its configuration) to prove \
+                         causes; -v=4 shows all stages";
+            let found = format!("{found}; not logged: {}", hidden.join(", "));
+            if level >= 2 { Check::ok(NAME, found) } else { Check::degraded(NAME, found, least) }
+        }
     }
 }
 

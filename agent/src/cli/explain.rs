@@ -6,16 +6,26 @@ use super::{
     replay::open,
     select::{PodSelector, SelectError},
 };
-use crate::config::args::{ExplainArgs, TextOutput};
-use crate::outputs::{
-    recording::{self, Reader, replay::Replay},
-    report::{self, Style},
+use crate::{
+    config::args::{ExplainArgs, KubeletLog, TextOutput},
+    outputs::{
+        recording::{self, Reader, replay::Replay},
+        report::{self, Style},
+    },
+    sources::kubelet::{self, LineResult},
 };
 use anyhow::{Context, anyhow, bail};
 use coroner_api::{ListQuery, openapi, terminations::Termination};
-use coroner_core::report::PodTermination;
+use coroner_core::{
+    input::{Input, KubeletEvent, KubeletLogOrigin, Received},
+    kubelet::KubeletState,
+    phases::split,
+    report::PodTermination,
+    time::{Anchor, BootTime},
+};
 use std::{
     io::{self, Write},
+    path::Path,
     sync::Arc,
     time::Duration,
 };
@@ -29,13 +39,23 @@ pub(super) fn main(args: &ExplainArgs) -> anyhow::Result<()> {
         namespace: args.namespace.as_deref(),
         life: args.life,
     };
-    let Chosen { account, same } = if args.sample {
+    let log = match &args.kubelet_log {
+        KubeletLog::File(path) => Some(path.as_path()),
+        KubeletLog::Auto | KubeletLog::Journal | KubeletLog::Off => None,
+    };
+    let Chosen { mut account, same } = if args.sample {
         from_sample(wanted)?
     } else if let Some(file) = &args.from {
-        from_recording(open(file)?, &wanted)?
+        let reader = open(file)?;
+        let said = log.map(|log| read_log(log, reader.header().clock)).transpose()?;
+        from_recording(reader, said.unwrap_or_default(), &wanted)?
     } else {
         from_agent(args, &wanted)?
     };
+    if let Some(log) = log.filter(|_| args.from.is_none()) {
+        let clock = Anchor { boot_ns: account.began.0, wall_ns: account.began_wall_ns };
+        add_lane(&mut account, read_log(log, clock)?);
+    }
     let same: Vec<_> = same.iter().map(AsRef::as_ref).collect();
     let mut stdout = io::stdout().lock();
     let text = match args.output {
@@ -45,6 +65,51 @@ pub(super) fn main(args: &ExplainArgs) -> anyhow::Result<()> {
     stdout.write_all(text.as_bytes())?;
     stdout.flush()?;
     Ok(())
+}
+
+/// A person's log of the kubelet, as inputs in order of receipt.
+fn read_log(path: &Path, clock: Anchor) -> anyhow::Result<Vec<Received>> {
+    let counters = kubelet::LineCounters::default();
+    let events = kubelet::read_all(path, clock, None, &counters)
+        .with_context(|| format!("cannot read the kubelet's log {}", path.display()))?;
+    let of = |result| counters.of(result);
+    print_note(&format!(
+        "{} lines of the kubelet's log read; {} not understood, {} of another boot",
+        of(LineResult::Read),
+        of(LineResult::NotUnderstood),
+        of(LineResult::OtherBoot)
+    ));
+    let mut last = BootTime(0);
+    let mut inputs = vec![Received {
+        at: last,
+        input: Input::Kubelet(KubeletEvent::Reading {
+            origin: KubeletLogOrigin::File,
+            since: last,
+        }),
+    }];
+    for event in events {
+        if let KubeletEvent::Entry(entry) = &event {
+            last = last.max(entry.time);
+        }
+        inputs.push(Received { at: last, input: recording::redact(Input::Kubelet(event)) });
+    }
+    Ok(inputs)
+}
+
+/// Adds the kubelet's lane to a report of an agent that did not read the log. What the log proves of the cause, an
+/// agent or a replay decides.
+fn add_lane(account: &mut PodTermination, said: Vec<Received>) {
+    let mut kubelet = KubeletState::default();
+    for received in said {
+        if let Input::Kubelet(event) = received.input {
+            kubelet.apply(event);
+        }
+    }
+    account.kubelet = Some(kubelet.lane_of(account));
+    let stages = account.kubelet.as_ref().map(|lane| lane.stages.as_slice()).unwrap_or_default();
+    let critical = account.containers.iter().find(|one| account.critical.as_ref() == Some(&one.id));
+    account.phases.iter_mut().for_each(|phase| phase.parts.clear());
+    split(&mut account.phases, stages, critical.map(|death| death.name.as_str()));
 }
 
 /// The termination that is meant, and the others of the same workload.
@@ -101,12 +166,16 @@ fn from_sample(mut wanted: PodSelector) -> anyhow::Result<Chosen> {
             .collect();
         print_note(&format!("also in the sample: {}", others.join(", ")));
     }
-    from_recording(recording::sample()?, &wanted)
+    from_recording(recording::sample()?, Vec::new(), &wanted)
 }
 
-fn from_recording(mut reader: Reader, wanted: &PodSelector) -> anyhow::Result<Chosen> {
+fn from_recording(
+    mut reader: Reader,
+    said: Vec<Received>,
+    wanted: &PodSelector,
+) -> anyhow::Result<Chosen> {
     let mut replay = Replay::new(reader.header());
-    replay.run(&mut reader);
+    replay.run_with(&mut reader, said);
     print_note(&reader.status().to_string());
     match choose(&replay, wanted) {
         Ok(found) => return Ok(found),

@@ -114,10 +114,41 @@ pub struct SourceArgs {
     /// unknown.
     #[arg(long, env = "CORONER_NO_API", value_parser = BoolishValueParser::new())]
     pub no_api: bool,
+    /// The kubelet's own log, which proves why it stops a container: the systemd journal, a file of the host, or
+    /// `auto` (the journal, else a known file). `off` does without.
+    #[arg(long, env = "CORONER_KUBELET_LOG", value_name = "WHERE", default_value = "auto")]
+    pub kubelet_log: KubeletLog,
     /// Size of each of the two ring buffers in bytes, KiB or MiB: a power of two, at least one page.
     #[arg(long, env = "CORONER_RING_BYTES", value_name = "SIZE", default_value = "1MiB")]
     #[arg(value_parser = parse_size)]
     pub ring_bytes: u32,
+}
+
+/// Where the kubelet's log is.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum KubeletLog {
+    /// Where it is found.
+    #[default]
+    Auto,
+    /// In the systemd journal.
+    Journal,
+    /// In this file; `-` is standard input.
+    File(PathBuf),
+    /// Not read.
+    Off,
+}
+
+impl std::str::FromStr for KubeletLog {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(match text {
+            "auto" => Self::Auto,
+            "journal" => Self::Journal,
+            "off" => Self::Off,
+            path => Self::File(path.into()),
+        })
+    }
 }
 
 /// TCP address of the API; `None`: not served on TCP.
@@ -418,6 +449,11 @@ pub struct ExplainArgs {
     /// Only pods of this namespace.
     #[arg(short, long, env = "CORONER_NAMESPACE", value_name = "NAMESPACE")]
     pub namespace: Option<String>,
+    /// The kubelet's log, for its stages and what it proves: a file, or `-` for standard input, which may be the output
+    /// of `journalctl -o json`. With --from it is joined with the recording.
+    #[arg(long, env = "CORONER_KUBELET_LOG", value_name = "FILE", default_value = "auto")]
+    #[arg(hide_default_value = true)]
+    pub kubelet_log: KubeletLog,
     /// Which instance of the pod, for a static pod that was created again [default: the last one].
     #[arg(long, env = "CORONER_LIFE", value_name = "N")]
     pub life: Option<u32>,

@@ -5,7 +5,7 @@ use crate::{
     sources::kernel::{StartReport, plan::HOOKS},
 };
 use coroner_core::{
-    input::{ApiEvent, CriEvent, Input, LossKind, Received},
+    input::{ApiEvent, CriEvent, Input, KubeletEvent, KubeletLogOrigin, LossKind, Received},
     leak::DetectionState,
     time::BootTime,
 };
@@ -31,6 +31,7 @@ pub struct Health {
     /// The longest recent call to the runtime, if at least [`SLOW`].
     cri_takes: Option<Duration>,
     api: Option<Source>,
+    kubelet_log: KubeletLog,
     losses: BTreeMap<LossKind, LossState>,
     detection_state: DetectionState,
     ticked: BootTime,
@@ -50,6 +51,21 @@ enum Source {
     Waiting,
     Up(String),
     Down { since: BootTime, error: String },
+}
+
+/// The kubelet's log.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+enum KubeletLog {
+    #[default]
+    Unused,
+    Waiting,
+    Read {
+        origin: KubeletLogOrigin,
+        level: Option<u8>,
+    },
+    Unreadable {
+        error: String,
+    },
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -73,7 +89,7 @@ pub enum State {
 /// One part of the agent.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Part {
-    /// `privileges`, `kernel`, `host`, `cri`, `api`, `traffic`, `leaks`, `losses`.
+    /// `privileges`, `kernel`, `host`, `cri`, `api`, `traffic`, `kubelet_log`, `leaks`, `losses`.
     pub part: &'static str,
     /// The state.
     pub state: State,
@@ -104,6 +120,7 @@ impl Health {
             cri: Source::Waiting,
             cri_takes: None,
             api: with_api.then_some(Source::Waiting),
+            kubelet_log: KubeletLog::Waiting,
             losses: BTreeMap::new(),
             detection_state: DetectionState::default(),
             ticked: now,
@@ -113,6 +130,11 @@ impl Health {
     /// Health of a standalone scan, which uses no kernel programs and needs no capabilities.
     pub fn without_kernel(now: BootTime) -> Self {
         Self { kernel: KernelSide::Unused, ..Self::new(true, now) }
+    }
+
+    /// The kubelet's log is not read.
+    pub fn without_kubelet_log(&mut self) {
+        self.kubelet_log = KubeletLog::Unused;
     }
 
     /// Capabilities that are missing.
@@ -162,8 +184,8 @@ impl Health {
             | Input::Proc(_)
             | Input::Traffic(_)
             | Input::Host(_)
-            | Input::Kubelet(_)
             | Input::Recalled { .. } => {}
+            Input::Kubelet(event) => self.note_kubelet(event),
             Input::Clock(_) => {}
             Input::Cri(CriEvent::Connected { runtime, .. }) => {
                 self.cri = Source::Up(runtime.clone())
@@ -190,6 +212,23 @@ impl Health {
                 known.last = at;
             }
             Input::Tick => self.ticked = at,
+        }
+    }
+
+    fn note_kubelet(&mut self, event: &KubeletEvent) {
+        match event {
+            KubeletEvent::Reading { origin, .. } => {
+                self.kubelet_log = KubeletLog::Read { origin: *origin, level: None };
+            }
+            KubeletEvent::Verbosity { at_least } => {
+                if let KubeletLog::Read { level, .. } = &mut self.kubelet_log {
+                    *level = Some(*at_least);
+                }
+            }
+            KubeletEvent::Unreadable { error } => {
+                self.kubelet_log = KubeletLog::Unreadable { error: error.clone() };
+            }
+            _ => {}
         }
     }
 
@@ -236,6 +275,9 @@ impl Health {
         }
         if let KernelSide::Started(report) = &self.kernel {
             parts.push(traffic_part(report));
+        }
+        if matches!(self.kernel, KernelSide::Started(_)) {
+            parts.push(self.kubelet_log_part());
         }
         parts.push(self.leak_part());
         parts.push(self.loss_part(now));
@@ -352,6 +394,28 @@ impl Health {
             todo: "run `coroner doctor` on this node to see what the kernel or the agent's \
                    privileges lack"
                 .into(),
+        }
+    }
+
+    /// Degraded at most: what the kubelet's own words would prove is inferred.
+    fn kubelet_log_part(&self) -> Part {
+        const PART: &str = "kubelet_log";
+        match &self.kubelet_log {
+            KubeletLog::Unused => Part::ok(PART, "not used (--kubelet-log off)"),
+            KubeletLog::Waiting => Part::ok(PART, "not looked for yet"),
+            KubeletLog::Read { origin, level } => {
+                let level = match level {
+                    None => "; its verbosity is not known yet".to_owned(),
+                    Some(level) => format!(", at -v={level} or more"),
+                };
+                Part::ok(PART, &format!("read from the {origin}{level}"))
+            }
+            KubeletLog::Unreadable { error } => Part {
+                part: PART,
+                state: State::Degraded,
+                detail: format!("not read: {error}; causes are inferred where it would prove them"),
+                todo: "set --kubelet-log to where the kubelet of this node logs, or to off".into(),
+            },
         }
     }
 

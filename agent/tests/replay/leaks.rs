@@ -1,6 +1,9 @@
 //! What was left behind, on real nodes: the leaks of the truth come out and no others.
 
-use super::{RECORDINGS, dir, import};
+use super::{
+    RECORDINGS, dir,
+    import::{self, Words},
+};
 use coroner_core::{
     engine::{Engine, Settings},
     ids::{PodRef, PodUid},
@@ -98,7 +101,11 @@ impl Runtime {
 }
 
 fn run(name: &str) -> Found {
-    let recording = import::load(&dir(name));
+    run_with(name, Words::default())
+}
+
+fn run_with(name: &str, words: Words) -> Found {
+    let recording = import::load_with(&dir(name), words);
     let first = recording.inputs[0].at;
     let end = recording.inputs.last().unwrap().at.max(last_mark(name));
     let of_node = [
@@ -168,10 +175,19 @@ fn name_of(leak: &Leak) -> String {
 
 #[test]
 fn every_recording_has_the_leaks_of_its_truth() {
+    has_the_leaks_of_its_truth(Words::default());
+}
+
+#[test]
+fn the_kubelets_words_prove_the_causes_of_leaks() {
+    has_the_leaks_of_its_truth(Words { log: true, events: false });
+}
+
+fn has_the_leaks_of_its_truth(words: Words) {
     let mut leaks = 0;
     for name in RECORDINGS {
         let truth = import::load(&dir(name)).truth;
-        let found = run(name);
+        let found = run_with(name, words);
         let shown = format!("{name}: {:#?}", found.ever);
         let mut expected = 0;
         for (pod, truth) in truth["pods"].as_object().unwrap() {
@@ -179,6 +195,7 @@ fn every_recording_has_the_leaks_of_its_truth() {
                 expected += 1;
                 let leak = found.last.get(pod).unwrap_or_else(|| panic!("{pod} of {shown}"));
                 assert_eq!(wanted["class"], leak.class.as_str(), "{shown}");
+                assert_eq!(leak.cause.proven, words.log, "{shown}");
                 let cause = wanted["likely_cause"].as_str().unwrap();
                 let said = coroner::outputs::report::leak_cause(leak).replace(" v1.", " 1.");
                 let start = said.get(..cause.len()).unwrap_or(&said);

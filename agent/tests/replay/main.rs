@@ -3,6 +3,7 @@
 mod adversities;
 mod import;
 mod interleavings;
+mod kubelet;
 mod leaks;
 #[path = "../../core/tests/random/mod.rs"]
 mod random;
@@ -128,7 +129,11 @@ fn dir(name: &str) -> PathBuf {
 }
 
 fn replays_to_its_truth(name: &str) -> Said {
-    tells_its_truth(name, import::load(&dir(name)))
+    replays_with(name, import::Words::default())
+}
+
+fn replays_with(name: &str, words: import::Words) -> Said {
+    tells_its_truth(name, import::load_with(&dir(name), words))
 }
 
 fn tells_its_truth(name: &str, recording: import::Recording) -> Said {

@@ -40,6 +40,27 @@ pub enum KubeletEvent {
         /// What happened.
         error: String,
     },
+    /// Whether the agent looks up the Events of pods, at the engine's request.
+    Lookup {
+        /// It does.
+        lists: bool,
+    },
+    /// The Events that the kubelet has posted about a pod.
+    Events {
+        /// The pod's UID in the runtime.
+        pod: PodUid,
+        /// When the apiserver was asked.
+        asked: BootTime,
+        /// What they say; `None`: they were not listed.
+        entries: Option<Vec<KubeletEntry>>,
+    },
+    /// The answer of the kubelet's API.
+    Known {
+        /// When the kubelet was asked.
+        asked: BootTime,
+        /// The UIDs that were asked for, each with whether the kubelet has the pod.
+        pods: Vec<(PodUid, bool)>,
+    },
 }
 
 labels! {
@@ -61,6 +82,8 @@ labels! {
         Rotated = "rotated",
         /// Part of the log cannot be read.
         Damaged = "damaged",
+        /// It was not read at all.
+        NotRead = "not_read",
     }
 
     /// Where the kubelet has a pod from.

@@ -4,7 +4,7 @@ use super::facts::LeakFacts;
 use crate::{
     cri::{Container, Sandbox},
     ids::*,
-    input::*,
+    input::{KubeletStatement as Says, *},
     leak::{BlockedOn, LeakCause, LeakClass, LikelyCause, RuntimeAtEnd},
 };
 
@@ -23,7 +23,7 @@ pub(super) fn likely(facts: &LeakFacts<'_>, class: LeakClass, key: &LeakKey) -> 
     let node = &facts.stores.node;
     let pod = facts.pod_uid(key);
     let runtime = pod.and_then(|uid| facts.runtime_at_end(uid));
-    let (kind, name) = match key {
+    let found = match key {
         LeakKey::Shim { .. } | LeakKey::Netns { .. } => (LeakCause::UntrackedByRuntime, None),
         _ if node.kubelet_is_down() => (LeakCause::KubeletDown, None),
         LeakKey::Sandbox { id } => match facts.stores.cri.sandbox(id) {
@@ -36,11 +36,80 @@ pub(super) fn likely(facts: &LeakFacts<'_>, class: LeakClass, key: &LeakKey) -> 
         },
         LeakKey::Pod { uid } => of_stuck_pod(facts, uid, runtime),
     };
+    let said = pod.map(|uid| Said::new(facts, uid)).unwrap_or_default();
+    let ((kind, name), proven) = said.proves(class, found);
     LikelyCause {
         kind,
         name: name.map(str::to_owned),
+        proven,
         kubelet_version: node.kubelet_version().map(|(_, text)| text.to_owned()),
         runtime,
+    }
+}
+
+/// What the kubelet says of a pod that is left.
+#[derive(Clone, Copy, Debug, Default)]
+struct Said<'a> {
+    /// Housekeeping cannot remove the pod worker.
+    stuck: bool,
+    /// The container that could not be stopped, or an empty name for the sandbox.
+    not_killed: Option<&'a str>,
+    /// The network could not be removed.
+    network: bool,
+    /// A volume could not be unmounted.
+    volume: bool,
+}
+
+impl<'a> Said<'a> {
+    fn new(facts: &LeakFacts<'a>, uid: &PodUid) -> Self {
+        let mut said = Self::default();
+        for known in facts.said_of(uid) {
+            let entry = &known.entry;
+            match entry.statement {
+                Says::WorkerStuck => said.stuck = true,
+                Says::WorkerRemoved | Says::WorkerDone => said.stuck = false,
+                Says::CniFailed => said.network = true,
+                Says::UnmountFailed | Says::VolumeOperationFailed | Says::VolumesLeft => {
+                    said.volume = true;
+                }
+                Says::UnmountEnd | Says::VolumesUnmounted => said.volume = false,
+                Says::KillEnd | Says::ContainersStopped => said.not_killed = None,
+                Says::SyncFailed => {
+                    let mut all = entry.failures.iter();
+                    let failed = all.find(|one| one.action.starts_with("Kill"));
+                    let name = failed.map(|one| match one.action.as_str() {
+                        "KillContainer" => one.target.as_str(),
+                        _ => "",
+                    });
+                    said.not_killed = name.or(said.not_killed);
+                }
+                _ => {}
+            }
+        }
+        said
+    }
+
+    /// The cause with the kubelet's words, and whether they prove it.
+    fn proves(self, class: LeakClass, found: Found<'a>) -> (Found<'a>, bool) {
+        let (kind, name) = found;
+        let killed = self.not_killed.filter(|name| !name.is_empty());
+        match kind {
+            LeakCause::PodWorkerStuck => (found, self.stuck),
+            LeakCause::PodWorkerGaveUp => (found, self.not_killed.is_some()),
+            LeakCause::RuntimeFailing if self.not_killed.is_some() => {
+                ((kind, name.or(killed)), true)
+            }
+            LeakCause::CniDeleteFailing => (found, self.network),
+            LeakCause::VolumeBusy => (found, self.volume),
+            LeakCause::Unknown if self.network => ((LeakCause::CniDeleteFailing, None), true),
+            LeakCause::Unknown if self.not_killed.is_some() => {
+                ((LeakCause::RuntimeFailing, killed.or(name)), true)
+            }
+            LeakCause::Unknown if self.stuck && class.lacks_pod() => {
+                ((LeakCause::PodWorkerStuck, None), true)
+            }
+            _ => (found, false),
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use crate::{
     exit_blockers,
     ids::*,
     input::*,
+    kubelet::is_trouble,
     leak::{LeakEvidence, LeakEvidenceKind as Kind},
     time::*,
 };
@@ -42,11 +43,16 @@ pub(super) fn collect(
         }
         _ => evidence.orphan(key),
     }
+    if let Some(uid) = facts.pod_uid(key) {
+        evidence.said(uid);
+    }
     let mut entries = evidence.entries;
     entries.sort_by_key(|one| (one.at.is_none(), one.at));
     entries
 }
 
+/// Bound on the kubelet's own words.
+const MAX_SAID: usize = 8;
 /// Bound on the runs of a daemon, the newest ones.
 const MAX_RUNS: usize = 4;
 
@@ -134,6 +140,29 @@ impl<'a> Evidence<'a> {
             SandboxNetwork::Own { closed: None, .. } | SandboxNetwork::Unknown => return,
         };
         self.add(Some(status.asked), kind);
+    }
+
+    /// Adds the failures that the kubelet speaks of, the last ones first.
+    fn said(&mut self, uid: &PodUid) {
+        if let Some((asked, knows)) = self.facts.stores.kubelet.knows(uid) {
+            self.add(Some(asked), Kind::KubeletKnows { knows });
+        }
+        let said = self.facts.said_of(uid);
+        let failures = said.iter().rev().filter(|said| is_trouble(said.entry.statement));
+        for said in failures.take(MAX_SAID) {
+            let entry = &said.entry;
+            let failed = entry.failures.iter();
+            let kind = Kind::KubeletSaid {
+                statement: entry.statement,
+                count: said.count,
+                container: entry.container.clone(),
+                failed: failed
+                    .map(|one| format!("{} {}: {}", one.action, one.target, one.reason))
+                    .collect(),
+                error: entry.error.clone(),
+            };
+            self.add(Some(entry.time), kind);
+        }
     }
 
     /// Adds what still holds the object of a pod that is being deleted.

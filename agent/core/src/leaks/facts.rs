@@ -7,7 +7,7 @@ use crate::{
     ids::*,
     input::*,
     isolation::{by_handler, by_runtime_type},
-    kubelet::KUBELET_SLACK,
+    kubelet::{KUBELET_SLACK, Statement},
     leak::RuntimeAtEnd,
     pod_view::Stores,
     time::*,
@@ -123,6 +123,19 @@ impl<'a> LeakFacts<'a> {
     pub(super) fn volumes(&self, uid: &PodUid) -> impl Iterator<Item = &'a str> {
         let all = self.survey.and_then(|survey| survey.volumes.as_deref()).unwrap_or_default();
         all.iter().filter(move |volume| volume.pod == *uid).map(|volume| volume.volume.as_str())
+    }
+
+    /// What the kubelet said of a pod, its sandboxes and containers, in order of time.
+    pub(super) fn said_of(&self, uid: &PodUid) -> Vec<&'a Statement> {
+        let kubelet = &self.stores.kubelet;
+        let mut said: Vec<_> = kubelet.of(uid.as_str()).collect();
+        for sandbox in self.listed_of(uid) {
+            said.extend(kubelet.of(sandbox.info.id.as_str()));
+            let containers = self.containers_of(&sandbox.info.id);
+            said.extend(containers.flat_map(|container| kubelet.of(container.info.id.as_str())));
+        }
+        said.sort_by_key(|said| said.entry.time);
+        said
     }
 
     /// The UID of a candidate's pod.

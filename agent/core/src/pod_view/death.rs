@@ -126,12 +126,17 @@ impl<'a> PodView<'a> {
         let name = container.map(|c| c.info.name.clone()).unwrap_or_default();
         let mut inputs = self.verdict_inputs(container, processes, request);
         let mut assessment = self.assess(container, inputs);
-        let (cause, grace_seconds) =
-            self.why(id, &assessment, inputs.grace_seconds, request, pod_cause);
+        // No verdict depends on the kubelet's own words.
+        let stop = self.stop_of(id, &assessment);
+        let why = |stop| self.why(id, stop, &assessment, inputs.grace_seconds, request, pod_cause);
+        let has_words = stop.as_ref().is_some_and(|stop| stop.said.is_some() || stop.denied);
+        let without = has_words.then(|| why(stop.clone().map(Stop::without_words)));
+        let (cause, grace_seconds) = why(stop);
+        let (decided, allowed) = without.unwrap_or_else(|| (cause.clone(), grace_seconds));
         let pre_stop = inputs.pre_stop;
-        let hook = pre_stop.filter(|_| runs_pre_stop(cause.cause));
-        if (grace_seconds, hook) != (inputs.grace_seconds, pre_stop) {
-            (inputs.grace_seconds, inputs.pre_stop) = (grace_seconds, hook);
+        let hook = pre_stop.filter(|_| runs_pre_stop(decided.cause));
+        if (allowed, hook) != (inputs.grace_seconds, pre_stop) {
+            (inputs.grace_seconds, inputs.pre_stop) = (allowed, hook);
             assessment = self.assess(container, inputs);
         }
         let stop_signal = inputs.stop_signal;
@@ -168,6 +173,9 @@ impl<'a> PodView<'a> {
             // With records missing, another process may have been taken for the main one.
             None if assessment.gaps.is_empty() => {
                 findings.extend(self.contradictions(id, assessment.exit));
+                if let Some(empty) = processes.ended() {
+                    findings.extend(self.kubelet_contradictions(id, empty, assessment.exit));
+                }
             }
             None => {}
         }
@@ -212,12 +220,12 @@ impl<'a> PodView<'a> {
     fn why(
         &self,
         id: &ContainerId,
+        stop: Option<Stop<'_>>,
         assessment: &Assessment,
         grace: Option<i64>,
         request: Option<&DeletionRequest>,
         pod_cause: Option<&AttributedCause>,
     ) -> (AttributedCause, Option<i64>) {
-        let stop = self.stop_of(id, assessment);
         let Some(stop) = stop else {
             // A container that was not stopped ended with its pod only if it ended when the deletion was
             // certain.
@@ -242,7 +250,7 @@ impl<'a> PodView<'a> {
                 || stop.began < by && stop.is_redefined_before(by)
         });
         let before_request = pod_cause.is_some_and(|reason| reason.cause.is_requested())
-            && (asked_later || shown_later);
+            && (asked_later || shown_later || stop.said.is_some());
         let unknown = |message| AttributedCause::unknown(message);
         if before_request {
             let reason = stop.explained().or_else(|| stop.remaining()).unwrap_or_else(|| {
@@ -251,7 +259,11 @@ impl<'a> PodView<'a> {
                      rest of the pod was stopped; the reason is not known, because no later attempt and no status shows that the pod kept running in between.",
                 )
             });
-            return (reason, self.graces(self.container(id), None).next());
+            let grace = self.graces(self.container(id), None).next();
+            return match &stop.said {
+                Some(_) => (reason.clone(), self.own_grace(&stop, reason.cause, grace)),
+                None => (reason, grace),
+            };
         }
         // Another container's own stop explains this one's only if the same reason applies to it.
         match pod_cause {
@@ -269,16 +281,21 @@ impl<'a> PodView<'a> {
             return (reason, grace);
         }
         let reason = stop.reason();
+        let own_grace = self.own_grace(&stop, reason.cause, grace);
+        (reason, own_grace)
+    }
+
+    /// The grace of a stop that is not the pod's.
+    fn own_grace(&self, stop: &Stop<'_>, cause: Cause, grace: Option<i64>) -> Option<i64> {
         let spec = self.spec(stop.container);
         let of_probe = |probe: Option<&ApiProbe>| probe?.grace_seconds;
-        let own_grace = match reason.cause {
+        match cause {
             Cause::Liveness => of_probe(spec.and_then(|spec| spec.liveness.as_ref())).or(grace),
             Cause::Startup => of_probe(spec.and_then(|spec| spec.startup.as_ref())).or(grace),
             Cause::RestartAllContainers => Some(RESTART_ALL_GRACE_SECONDS),
             Cause::ExternalStop => None,
             _ => grace,
-        };
-        (reason, own_grace)
+        }
     }
 
     /// What else of the pod ran was stopped later than by a kubelet that stops the pod: it stops the main
@@ -344,7 +361,10 @@ impl<'a> PodView<'a> {
             || self.stores.node.kubelet.changes(began, until).next().is_some();
         let hashes =
             next.and_then(|next| next.info.hash.as_ref()).zip(container.info.hash.as_ref());
+        let words = self.stop_words(container, began, ended);
         Some(Stop {
+            said: words.said,
+            denied: words.denied,
             began,
             ended,
             container: name,

@@ -8,7 +8,7 @@ use crate::{
     },
     cri::Container,
     kubelet::KUBELET_SLACK,
-    phases::phases,
+    phases::{phases, split},
     verdict::Assessment,
 };
 use crate::{ids::*, input::*, report::*, time::*, types::*};
@@ -132,6 +132,12 @@ impl<'a> PodView<'a> {
                 };
                 AttributedCause::new(Cause::Completed, Source::Kernel, message)
             }
+            (true, _)
+                if object.is_none_or(|o| o.pod.reason.is_empty())
+                    && let Some(said) = self.kubelet_cause() =>
+            {
+                said
+            }
             (true, _) if is_static => {
                 let message = if self.is_replaced() {
                     "A static pod was stopped: its manifest was changed. A static pod with its name and another UID followed."
@@ -223,7 +229,10 @@ impl<'a> PodView<'a> {
         .collect();
 
         let path = critical.map(|c| c.milestones.as_slice()).unwrap_or_default();
-        let phases = phases((began, ended), critical, &pod, stopping, cause.cause);
+        let mut phases = phases((began, ended), critical, &pod, stopping, cause.cause);
+        let kubelet = self.kubelet_lane(began, ended);
+        let stages = kubelet.as_ref().map(|lane| lane.stages.as_slice()).unwrap_or_default();
+        split(&mut phases, stages, critical.map(|death| death.name.as_str()));
         // The pod ended no earlier than the last of these events could have happened.
         let until = |m: &Milestone| m.at - m.uncertainty;
         let of_end = |m: &&Milestone| !m.kind.is_of_the_tail() && m.at <= ended;
@@ -268,6 +277,7 @@ impl<'a> PodView<'a> {
             uncertainty,
             containers,
             traffic,
+            kubelet,
             findings,
             truncated,
             incomplete: incomplete.into_iter().collect(),

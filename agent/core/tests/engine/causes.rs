@@ -188,6 +188,8 @@ fn causes_of_a_containers_own_stop() {
             sandbox_died: None,
             redefined: None,
             sandbox_followed: None,
+            said: None,
+            denied: false,
         }
         .reason();
         assert_eq!((told.cause, told.source), (expected, source), "{}", told.message);

@@ -66,6 +66,9 @@ static DURATIONS: Buckets = Buckets(&[
 static REMOVALS: Buckets =
     Buckets(&[1.0, 5.0, 10.0, 20.0, 32.0, 60.0, 90.0, 120.0, 300.0, 600.0, 3600.0]);
 
+/// A stage of the kubelet: milliseconds, or the second of its event generator, or a grace.
+static STAGES: Buckets = Buckets(&[0.01, 0.1, 0.5, 1.0, 2.0, 5.0, 30.0, 120.0]);
+
 /// 1 is the whole grace: what is above exceeded it.
 static RATIOS: Buckets = Buckets(&[0.1, 0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.5, 2.0]);
 
@@ -167,6 +170,12 @@ catalogue! {
             "Time from the stop of a sandbox to its removal by the kubelet's garbage collection.",
             "histogram_quantile(0.9, sum by (le) \
              (rate(coroner_sandbox_removal_duration_seconds_bucket[1h])))";
+        kubelet_stages: HistogramVec(STAGES) =
+            "coroner_kubelet_stage_duration_seconds", "seconds", ["stage": STAGE_KINDS], Stable,
+            "Time from the stage of the kubelet that another waited for until the end of that \
+             other, by stage, as far as the kubelet's verbosity shows them.",
+            "histogram_quantile(0.9, sum by (le, stage) \
+             (rate(coroner_kubelet_stage_duration_seconds_bucket[1h])))";
         pod_findings: IntCounterVec =
             "coroner_pod_findings_total", "", ["finding": POD_FINDINGS], Stable,
             "Findings on terminated pods, without the findings on their containers.",
@@ -334,6 +343,10 @@ catalogue! {
             "coroner_hook_attached", "", ["hook": HOOKS], Stable,
             "1 for each kernel hook that is attached and passed the self-test, 0 for the others.",
             "coroner_hook_attached == 0";
+        kubelet_lines: IntCounterVec =
+            "coroner_kubelet_log_lines_total", "", ["result": LINES], Stable,
+            "Lines of the kubelet's log, by what became of them.",
+            "sum by (node, result) (rate(coroner_kubelet_log_lines_total[15m]))";
         evidence_lost: IntCounterVec =
             "coroner_evidence_lost_total", "", ["kind": LOSSES], Stable,
             "Lost evidence, by kind of loss.",

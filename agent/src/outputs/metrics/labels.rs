@@ -3,12 +3,12 @@
 use super::{Adapter, DropReason, NAMESPACES, OTHER};
 use crate::{
     outputs::events,
-    sources::{cut::Cut, kernel},
+    sources::{cut::Cut, kernel, kubelet::LineResult},
 };
 use coroner_core::{
     input::{LossKind, TaskState, TrafficBlindness},
     leak::{BlockedOn, DetectionState, LeakCause, LeakClass},
-    types::{Cause, Change, Contradiction, FindingKind, PhaseKind, Verdict},
+    types::{Cause, Change, Contradiction, FindingKind, PhaseKind, StageKind, Verdict},
 };
 
 /// What values a label can have.
@@ -54,6 +54,8 @@ closed! {
     VERDICTS = Verdict;
     CONTRADICTIONS = Contradiction;
     PHASES = PhaseKind;
+    STAGE_KINDS = StageKind;
+    LINES = LineResult;
     CLASSES = LeakClass;
     LEAK_CAUSES = LeakCause;
     REASONS = BlockedOn;

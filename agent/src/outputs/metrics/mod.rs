@@ -28,7 +28,9 @@ use crate::{
     sources::{
         cri,
         cut::{Cut, Cuts},
-        host, kernel, kube, processes,
+        host, kernel, kube,
+        kubelet::{self, LineResult},
+        processes,
     },
     store::{health::Health, leaks::since},
 };
@@ -102,6 +104,8 @@ pub struct SourceCounters {
     pub proc: Arc<processes::Counters>,
     /// The host's file systems.
     pub host: Arc<host::Counters>,
+    /// The kubelet's log; `None`: done without.
+    pub kubelet: Option<Arc<kubelet::LineCounters>>,
 }
 
 labels! {
@@ -446,6 +450,14 @@ impl Metrics {
             add(phase.kind, phase.took().saturating_sub(lost));
             add(PhaseKind::Unattributed, lost);
         }
+        for stage in account.kubelet.iter().flat_map(|lane| &lane.stages) {
+            // An end that is not logged is no duration; garbage collection comes after the count.
+            let Some(to) = stage.to.filter(|to| *to >= account.began) else { continue };
+            let waited = stage.waited.map_or(Duration::ZERO, |wait| wait.time);
+            let took = to.since(stage.from) + waited;
+            let of = &of.kubelet_stages;
+            of.with_label_values(&[stage.kind.as_str()]).observe(took.as_secs_f64());
+        }
         if !account.incomplete.is_empty() {
             of.incomplete.with_label_values::<&str>(&[]).inc();
         }
@@ -562,6 +574,12 @@ impl Metrics {
             let errors = |source| of.source_errors.with_label_values(&[source]);
             set_counter_to(&errors("proc"), sources.proc.errors.load(Relaxed));
             set_counter_to(&errors("host"), sources.host.errors.load(Relaxed));
+            if let Some(lines) = &sources.kubelet {
+                for result in LineResult::ALL {
+                    let counter = of.kubelet_lines.with_label_values(&[result.as_str()]);
+                    set_counter_to(&counter, lines.of(*result));
+                }
+            }
             if let Some(api) = &sources.api {
                 let snapshots = of.api_snapshots.with_label_values::<&str>(&[]);
                 set_counter_to(&snapshots, api.snapshots.load(Relaxed));

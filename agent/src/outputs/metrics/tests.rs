@@ -33,7 +33,8 @@ fn seen() -> Metrics {
     api.errors.store(2, Relaxed);
     api.truncated.add(Cut::Finalizers, 6);
     let (proc, host) = (Arc::default(), Arc::default());
-    metrics.watch(SourceCounters { kernel: counters, cri, api: Some(api), proc, host });
+    let kubelet = Some(Arc::default());
+    metrics.watch(SourceCounters { kernel: counters, cri, api: Some(api), proc, host, kubelet });
     let recorded = Arc::new(recording::Counters::default());
     recorded.written.store(5, Relaxed);
     recorded.recording.store(true, Relaxed);
@@ -399,7 +400,8 @@ fn a_full_node_has_at_most_740_series() {
     }
     let (cri, proc, host) = (Arc::default(), Arc::default(), Arc::default());
     let api = Some(Arc::default());
-    metrics.watch(SourceCounters { kernel: counters, cri, api, proc, host });
+    let kubelet = Some(Arc::default());
+    metrics.watch(SourceCounters { kernel: counters, cri, api, proc, host, kubelet });
     let mut health = Health::new(true, BootTime(0));
     let hooks = kernel::plan::HOOKS.iter().map(|hook| (hook.name, Ok(()))).collect();
     health.kernel_started(StartReport { hooks, ..StartReport::default() });

@@ -4,6 +4,7 @@
 mod bars;
 mod evidence;
 mod explain;
+mod kubelet;
 mod leak;
 mod line;
 #[cfg(test)]

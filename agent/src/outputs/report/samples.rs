@@ -60,7 +60,13 @@ fn phases(all: &[(PhaseKind, u64)]) -> Vec<Phase> {
     let mut from = 0;
     all.iter()
         .map(|&(kind, to)| {
-            let phase = Phase { kind, from: ms(from), to: ms(to), uncertainty: Duration::ZERO };
+            let phase = Phase {
+                kind,
+                from: ms(from),
+                to: ms(to),
+                uncertainty: Duration::ZERO,
+                parts: Vec::new(),
+            };
             from = to;
             phase
         })
@@ -149,6 +155,7 @@ pub(crate) fn graceful() -> PodTermination {
         critical: Some(death.id.clone()),
         containers: vec![death],
         traffic: None,
+        kubelet: None,
         findings: vec![],
         truncated: false,
         incomplete: vec![],
@@ -356,6 +363,7 @@ pub(crate) fn leaked() -> Leak {
             name: None,
             kubelet_version: Some("v1.23.1".into()),
             runtime: Some(leak::RuntimeAtEnd::Down),
+            proven: false,
         },
         blocked_on: None,
         evidence: vec![
@@ -389,6 +397,7 @@ pub(crate) fn stuck() -> Leak {
             name: Some("example.com/hold".into()),
             kubelet_version: None,
             runtime: None,
+            proven: false,
         },
         blocked_on: Some(BlockedOn::Finalizer),
         evidence: Vec::new(),

@@ -21,6 +21,6 @@ mod stream;
 pub mod table;
 mod time;
 
-pub use parser::LineResult;
+pub use parser::{LineResult, event};
 pub use reading::LineCounters;
-pub use run::{LogSource, Options, read_all, run};
+pub use run::{Found, LogSource, Options, probe, read_all, run};

@@ -11,7 +11,7 @@ use coroner_core::{
     ids::PodUid,
     input::{KubeletEntry, KubeletStatement},
     labels,
-    time::WallTime,
+    time::{Anchor, WallTime},
 };
 use serde_json::{Map, Value as Json};
 use std::borrow::Cow;
@@ -117,6 +117,21 @@ fn said(
         Some(entries) => Parsed { result: LineResult::Read, entries, level },
         None => Parsed { level, ..Parsed::nothing(LineResult::NotUnderstood) },
     }
+}
+
+/// What an Event says that the kubelet has posted. `at`: its time, which has whole seconds; the anchor is this node's.
+pub fn event(
+    (reason, object, message): (&str, &str, &str),
+    at: WallTime,
+    anchor: &Anchor,
+) -> Option<KubeletEntry> {
+    const HALF: i64 = 500_000_000;
+    let wall = WallTime(at.0.saturating_add(HALF));
+    let at = Moment { wall, boot: anchor.boot(wall), uncertainty_ns: HALF.unsigned_abs() };
+    let mut draft = draft(table::event(reason)?, at);
+    draft.set("fieldPath", &Field::Text(object.into()));
+    draft.set("message", &Field::Text(message.into()));
+    Some(draft.entry)
 }
 
 fn draft(statement: KubeletStatement, at: Moment) -> Draft {

@@ -35,15 +35,16 @@ pub(super) struct Reading {
     level: Option<u8>,
     /// The last moment up to which nothing is missing.
     last: BootTime,
-    /// Lines over the budget since then.
+    /// Lines that were not read since then: over the budget, and others.
     over: u64,
+    unread: u64,
     events: Vec<KubeletEvent>,
 }
 
 impl Reading {
     /// From `since` on.
     pub(super) fn new(budget: Budget, since: BootTime) -> Self {
-        Self { budget, level: None, last: since, over: 0, events: Vec::new() }
+        Self { budget, level: None, last: since, over: 0, unread: 0, events: Vec::new() }
     }
 
     /// Takes a line at the moment `now`.
@@ -56,6 +57,7 @@ impl Reading {
     ) {
         let Found::Line(line) = found else {
             counters.add(LineResult::TooLong, 1);
+            self.unread += 1;
             return;
         };
         if !self.budget.allows(line.len(), now) {
@@ -64,11 +66,11 @@ impl Reading {
             return;
         }
         if self.over > 0 {
-            let lines = std::mem::take(&mut self.over);
-            self.gap(now, lines, KubeletLogGap::Budget);
+            self.report_missing(now);
         }
         let parsed = parse(line, receipt);
         counters.add(parsed.result, 1);
+        self.unread += u64::from(parsed.result == LineResult::NotUnderstood);
         if matches!(parsed.result, LineResult::Read | LineResult::Skipped)
             && parsed.level > 0
             && self.level.is_none_or(|level| parsed.level > level)
@@ -93,14 +95,23 @@ impl Reading {
         self.last = self.last.max(now);
     }
 
-    /// The events so far. What is over the budget is reported now if `now` is given.
-    pub(super) fn events(&mut self, now: Option<BootTime>) -> Vec<KubeletEvent> {
-        if let Some(now) = now
-            && self.over > 0
-        {
-            let lines = std::mem::take(&mut self.over);
-            self.gap(now, lines, KubeletLogGap::Budget);
+    /// What was not read, at most up to now.
+    fn report_missing(&mut self, now: BootTime) {
+        let since = self.last;
+        for (lines, cause) in [
+            (std::mem::take(&mut self.over), KubeletLogGap::Budget),
+            (std::mem::take(&mut self.unread), KubeletLogGap::Damaged),
+        ] {
+            if lines > 0 {
+                self.last = since;
+                self.gap(now, lines, cause);
+            }
         }
+    }
+
+    /// The events so far. What was not read is reported now if `now` is given.
+    pub(super) fn events(&mut self, now: Option<BootTime>) -> Vec<KubeletEvent> {
+        now.into_iter().for_each(|now| self.report_missing(now));
         std::mem::take(&mut self.events)
     }
 }

@@ -4,6 +4,7 @@ use super::{
     budget::Budget,
     file::{self, LogFile},
     journal::{Journal, Suspended},
+    parser::LineResult,
     reading::{LineCounters, Reading},
     stream::{self, Machine, Stream},
 };
@@ -28,12 +29,20 @@ const LOOK_BACK: Duration = Duration::from_secs(300);
 /// A poll of a dead file system is given up after this.
 const LONGEST_POLL: Duration = Duration::from_secs(30);
 
+/// Files that a kubelet writes by itself, below the host's root: of distributions without a journal, and RKE2's.
+const KNOWN_FILES: [&str; 2] =
+    ["var/log/kubelet.log", "var/lib/rancher/rke2/agent/logs/kubelet.log"];
+/// The log is looked for again after this.
+const LOOK_AGAIN: Duration = Duration::from_secs(60);
+
 /// Where the kubelet's log is looked for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LogSource {
+    /// The systemd journal, or else a file that is known.
+    Auto,
     /// The systemd journal below the host's root.
     Journal,
-    /// A plain file.
+    /// A plain file below the host's root.
     File(PathBuf),
 }
 
@@ -46,6 +55,17 @@ pub struct Options {
     pub host_root: PathBuf,
     /// Lines, by what became of them.
     pub counters: Arc<LineCounters>,
+}
+
+/// What is found of a log, for a person.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Found {
+    /// Where it is.
+    pub place: String,
+    /// The highest level of a line.
+    pub level: Option<u8>,
+    /// Lines that say something.
+    pub lines: u64,
 }
 
 /// A log that is polled.
@@ -68,15 +88,44 @@ fn this_boot() -> Option<[u8; 16]> {
     stream::boot_id(&text)
 }
 
+impl LogSource {
+    /// The place itself.
+    fn found(&self, host_root: &Path) -> Self {
+        let below = |path: &Path| host_root.join(path.strip_prefix("/").unwrap_or(path));
+        match self {
+            Self::Auto => {
+                let known = KNOWN_FILES.iter().map(|name| host_root.join(name));
+                let file = || known.into_iter().find(|path| path.is_file());
+                let has_journal = ["var/log/journal", "run/log/journal"]
+                    .iter()
+                    .any(|dir| host_root.join(dir).is_dir());
+                match file().filter(|_| !has_journal) {
+                    Some(path) => Self::File(path),
+                    None => Self::Journal,
+                }
+            }
+            Self::Journal => Self::Journal,
+            Self::File(path) => Self::File(below(path)),
+        }
+    }
+}
+
 impl Log {
     fn new(options: &Options, now: &Anchor) -> Self {
-        match &options.source {
-            LogSource::File(path) => Self::File(LogFile::new(path)),
-            LogSource::Journal => {
+        match options.source.found(&options.host_root) {
+            LogSource::File(path) => Self::File(LogFile::new(&path)),
+            LogSource::Journal | LogSource::Auto => {
                 let since = now.wall(BootTime(now.boot_ns) - LOOK_BACK).0.max(0).unsigned_abs();
                 let journal = Journal::new(&options.host_root, this_boot());
                 Self::Journal(Box::new(journal), since / 1_000)
             }
+        }
+    }
+
+    fn origin(&self) -> KubeletLogOrigin {
+        match self {
+            Self::Journal(..) => KubeletLogOrigin::Journal,
+            Self::File(_) => KubeletLogOrigin::File,
         }
     }
 
@@ -97,18 +146,37 @@ impl Log {
     }
 }
 
-/// Reads a live log until the channel is closed.
+/// Looks at a log once, for a person. The error says why it is not read.
+pub fn probe(options: &Options) -> Result<Found, String> {
+    let now = clock::anchor();
+    let mut log = Log::new(options, &now);
+    let mut reading = Reading::new(Budget::unlimited(), BootTime(0));
+    let events = log.poll(&mut reading, &options.counters)?;
+    let level = events.iter().filter_map(|event| match event {
+        KubeletEvent::Verbosity { at_least } => Some(*at_least),
+        _ => None,
+    });
+    let place = match options.source.found(&options.host_root) {
+        LogSource::File(path) => path.display().to_string(),
+        LogSource::Journal | LogSource::Auto => "the systemd journal".to_owned(),
+    };
+    Ok(Found { place, level: level.max(), lines: options.counters.of(LineResult::Read) })
+}
+
+/// Reads a live log until the channel is closed. What cannot be read is missing, and never an error.
 pub async fn run(options: Options, to: mpsc::Sender<Received>) -> anyhow::Result<()> {
     let pool = BlockingPool::new(LONGEST_POLL, 1);
     let now = clock::anchor();
-    let since = BootTime(now.boot_ns) - LOOK_BACK;
+    let mut since = BootTime(now.boot_ns) - LOOK_BACK;
     let mut state = Some((Log::new(&options, &now), Reading::new(Budget::live(), since)));
     let mut readable: Option<bool> = None;
-    loop {
-        // A poll that hangs keeps its state; until it returns there is nothing to poll with.
-        let Some((mut log, mut reading)) = state.take() else {
-            anyhow::bail!("reading the kubelet's log hangs for more than {LONGEST_POLL:?}");
-        };
+    while !to.is_closed() {
+        // A poll that hangs keeps its state: the log is read anew from where it is then.
+        let (mut log, mut reading) = state.take().unwrap_or_else(|| {
+            let now = clock::anchor();
+            (Log::new(&options, &now), Reading::new(Budget::live(), BootTime(now.boot_ns)))
+        });
+        let origin = log.origin();
         let counters = Arc::clone(&options.counters);
         let polled = pool
             .call(move || {
@@ -116,50 +184,58 @@ pub async fn run(options: Options, to: mpsc::Sender<Received>) -> anyhow::Result
                 (log, reading, result)
             })
             .await;
-        let mut events = Vec::new();
-        match polled {
+        let result = match polled {
             Ok((log, reading, result)) => {
                 state = Some((log, reading));
-                match result {
-                    Ok(more) => {
-                        if readable != Some(true) {
-                            info!(source = ?options.source, "reading the kubelet's log");
-                            let origin = match options.source {
-                                LogSource::Journal => KubeletLogOrigin::Journal,
-                                LogSource::File(_) => KubeletLogOrigin::File,
-                            };
-                            let since = if readable.is_none() { since } else { clock::boot_now() };
-                            events.push(KubeletEvent::Reading { origin, since });
-                        }
-                        readable = Some(true);
-                        events.extend(more);
-                    }
-                    Err(error) => {
-                        if readable != Some(false) {
-                            warn!("{error}; the kubelet's own account is missing");
-                            events.push(KubeletEvent::Unreadable { error });
-                        }
-                        readable = Some(false);
-                    }
-                }
+                result
             }
-            Err(error) => warn!("reading the kubelet's log: {error}"),
+            Err(error) => Err(format!("reading the kubelet's log: {error}")),
+        };
+        let mut events = Vec::new();
+        match result {
+            Ok(more) => {
+                if readable != Some(true) {
+                    info!(origin = origin.as_str(), "reading the kubelet's log");
+                    events.push(KubeletEvent::Reading { origin, since });
+                }
+                readable = Some(true);
+                events.extend(more);
+            }
+            Err(error) => {
+                if readable != Some(false) {
+                    if options.source == LogSource::Auto && readable.is_none() {
+                        info!("{error}; the kubelet's own account is missing");
+                    } else {
+                        warn!("{error}; the kubelet's own account is missing");
+                    }
+                    events.push(KubeletEvent::Unreadable { error });
+                }
+                readable = Some(false);
+            }
         }
         for event in events {
+            // Most lines of a log at -v=4 are about pods that keep running.
+            if matches!(&event, KubeletEvent::Entry(entry) if !entry.is_wanted()) {
+                continue;
+            }
             let received = Received { at: clock::boot_now(), input: Input::Kubelet(event) };
             if to.send(received).await.is_err() {
                 return Ok(());
             }
         }
-        sleep(file::POLL).await;
-        if to.is_closed() {
-            return Ok(());
+        if readable == Some(false) {
+            state = None;
+            sleep(LOOK_AGAIN).await;
+            since = clock::boot_now();
+        } else {
+            sleep(file::POLL).await;
         }
     }
+    Ok(())
 }
 
 /// Reads a whole log that a person has: a plain file, the output of journalctl, or standard input (`-`). `anchor` is
-/// of the machine that wrote it, and `boot` its boot, if they are known.
+/// of the machine that wrote it, at a moment that the log is about, and `boot` its boot, if it is known.
 pub fn read_all(
     path: &Path,
     anchor: Anchor,
@@ -175,11 +251,7 @@ pub fn read_all(
         anyhow::ensure!(fs::metadata(path)?.is_file(), file::FileError::NotPlain(path.to_owned()));
         fs::File::open(path)?.take(MOST).read_to_end(&mut text)?;
     }
-    // A plain log has no zone; its last line is about as old as the file.
-    let changed = fs::metadata(path).and_then(|found| found.modified()).ok();
-    let changed = changed.and_then(|at| at.duration_since(std::time::UNIX_EPOCH).ok());
-    let changed = changed.and_then(|since| i64::try_from(since.as_nanos()).ok());
-    let near = WallTime(changed.unwrap_or(anchor.wall_ns));
+    let near = WallTime(anchor.wall_ns);
     Ok(events_of(&text, (anchor, near), boot.and_then(stream::boot_id), counters))
 }
 

@@ -5,7 +5,7 @@ use super::{
     lines::{Found, Lines},
     parser::time_of,
     reading::{LineCounters, Reading},
-    time::{Receipt, zone},
+    time::{Receipt, zone_around},
 };
 use coroner_core::time::{Anchor, BootTime, WallTime};
 use serde::Deserialize;
@@ -185,10 +185,12 @@ impl Stream {
     }
 }
 
-/// The zone by the last line of a plain log that has a time.
-pub(super) fn zone_of_log(text: &[u8], near: WallTime) -> Option<i64> {
-    let time = text.rsplit(|byte| *byte == b'\n').take(64).find_map(time_of)?;
-    zone(time, near)
+/// The zone of a plain log that is about this moment.
+pub(super) fn zone_of_log(text: &[u8], moment: WallTime) -> Option<i64> {
+    let lines = || text.split(|byte| *byte == b'\n');
+    let first = lines().take(64).find_map(time_of)?;
+    let last = text.rsplit(|byte| *byte == b'\n').take(64).find_map(time_of)?;
+    zone_around(first, last, moment)
 }
 
 /// Reads a stream to its end.

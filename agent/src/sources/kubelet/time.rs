@@ -100,6 +100,18 @@ pub(super) fn zone(line: LineTime, near: WallTime) -> Option<i64> {
     line.zone(near)
 }
 
+/// The zone in which these lines, the first and the last one of a log, are nearest to a moment: UTC if that is as good
+/// as any other.
+pub(super) fn zone_around(first: LineTime, last: LineTime, moment: WallTime) -> Option<i64> {
+    let (first, last) = (first.as_utc(moment)?, last.as_utc(moment)?);
+    let distance = |zone: i64| {
+        let (first, last) = (first.saturating_sub(zone), last.saturating_sub(zone));
+        first.saturating_sub(moment.0).max(moment.0.saturating_sub(last)).max(0)
+    };
+    let zones = (*ZONES.start()..=*ZONES.end()).step_by(usize::try_from(ZONE_STEP).ok()?);
+    zones.min_by_key(|zone| (distance(*zone), zone.abs()))
+}
+
 /// When the line was written; `None`: before this boot, or at no time at all.
 pub(super) fn moment(line: LineTime, receipt: &Receipt) -> Option<Moment> {
     let moment = match *receipt {
