@@ -387,10 +387,25 @@ fn start_adapters(
     let api = sources.kube.map(|mut options| {
         options.own_boot_id = boot_id;
         let (api_requests, from_api_requests) = mpsc::channel(REQUESTS);
-        adapters.spawn_on(network.handle(), "api", kube::run(options, to, from_api_requests));
+        let run = kube::run(options, to.clone(), from_api_requests);
+        adapters.spawn_on(network.handle(), "api", run);
         api_requests
     });
+    let lookups = sources.events_lookup.map(|options| {
+        let (requests, from_requests) = mpsc::channel(REQUESTS);
+        let run = kube::list_events(options, to.clone(), from_requests);
+        adapters.spawn_on(network.handle(), "events-lookup", run);
+        requests
+    });
+    let kubelet = sources.kubelet_api.map(|options| {
+        let (requests, from_requests) = mpsc::channel(REQUESTS);
+        let run = kube::ask_kubelet(options, to.clone(), from_requests);
+        adapters.spawn_on(network.handle(), "kubelet-api", run);
+        requests
+    });
     let senders = Senders {
+        lookups,
+        kubelet,
         cri: cri_requests,
         kernel: commands,
         proc: looks,

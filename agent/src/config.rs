@@ -5,7 +5,7 @@ pub mod args;
 
 use crate::{
     config::args::{
-        DetectionArgs, KubeletLog, LeakArgs, LeaksArgs, NodeArgs, RunArgs, SourceArgs,
+        DetectionArgs, KubeletApi, KubeletLog, LeakArgs, LeaksArgs, NodeArgs, RunArgs, SourceArgs,
         TrafficCounting,
     },
     outputs::{events, http::tls, metrics, recording},
@@ -34,6 +34,8 @@ const MAX_COMM: usize = 15;
 const MAX_SETTLE: Duration = Duration::from_secs(600);
 /// A shorter interval would only load the runtime, because times come from the kernel.
 const MIN_POLL: Duration = Duration::from_millis(10);
+/// A cluster has thousands of agents.
+const MIN_LOOKUP: Duration = Duration::from_secs(1);
 /// The kernel refuses bigger rings than this on some versions, and no node needs them.
 const MAX_RING: u32 = 1 << 30;
 
@@ -92,6 +94,10 @@ pub struct Sources {
     pub traffic: Attachment,
     /// The kubelet's log; `None`: not read.
     pub kubelet: Option<kubelet::Options>,
+    /// The kubelet's API; `None`: not used.
+    pub kubelet_api: Option<kube::KubeletApiOptions>,
+    /// The kubelet's Events; `None`: not looked up.
+    pub events_lookup: Option<kube::EventsOptions>,
 }
 
 /// Configuration of a standalone `coroner leaks`.
@@ -114,6 +120,8 @@ pub struct StandaloneConfig {
 pub struct HostDefaults {
     /// `NODE_NAME`, the customary variable of a DaemonSet's downward API.
     pub node_name: Option<String>,
+    /// The first of `NODE_IPS`.
+    pub node_ip: Option<String>,
     /// Size of a page, bytes.
     pub page_size: u32,
     /// This is a debug build.
@@ -125,6 +133,10 @@ impl HostDefaults {
     pub fn probe() -> Self {
         Self {
             node_name: std::env::var("NODE_NAME").ok().filter(|name| !name.is_empty()),
+            node_ip: std::env::var("NODE_IPS")
+                .ok()
+                .and_then(|all| all.split(',').next().map(|first| first.trim().to_owned()))
+                .filter(|first| !first.is_empty()),
             page_size: u32::try_from(rustix::param::page_size()).unwrap_or(4096),
             debug_build: cfg!(debug_assertions),
         }
@@ -207,6 +219,18 @@ pub enum ConfigError {
     /// Not a process' name.
     #[error("--kubelet-process {0:?}: use the name from /proc/PID/comm, at most {MAX_COMM} bytes")]
     Kubelet(String),
+    /// Contradiction.
+    #[error(
+        "--kubelet-api and --no-api are mutually exclusive (the kubelet is asked with the credentials for the \
+         apiserver); remove one"
+    )]
+    KubeletWithoutApi,
+    /// Contradiction.
+    #[error("--kubelet-api-ca and --kubelet-api-insecure are mutually exclusive; remove one")]
+    KubeletCaAndNot,
+    /// Too often.
+    #[error("--events-lookup {0:?}: must be at least {MIN_LOOKUP:?}, or off")]
+    Lookup(Duration),
     /// Standard input of a daemon.
     #[error(
         "--kubelet-log -: only `coroner explain` reads the kubelet's log from standard input; use journal, a path or off"
@@ -274,6 +298,14 @@ impl Config {
         if let Some(path) = socket.clone().filter(|path| path.is_relative()) {
             return Err(ConfigError::Relative { flag: "socket", path });
         }
+        sources.events_lookup = match (args.events_lookup.0, &sources.kube) {
+            (Some(every), _) if every < MIN_LOOKUP => return Err(ConfigError::Lookup(every)),
+            (Some(every), Some(api)) => {
+                Some(kube::EventsOptions { kubeconfig: api.kubeconfig.clone(), every })
+            }
+            _ => None,
+        };
+        sources.kubelet_api = kubelet_api(args, sources.kube.as_ref(), host)?;
         sources.kernel.debug_bpf = args.debug_bpf;
         sources.traffic = args.traffic.into();
         sources.kernel.counts_traffic = sources.traffic != Attachment::Off;
@@ -377,6 +409,8 @@ impl Sources {
                 ..kernel::Options::default()
             },
             cri: runtime(&args.node)?,
+            events_lookup: None,
+            kubelet_api: None,
             kube: api(args, host)?,
             traffic: Attachment::default(),
             kubelet: kubelet_log(args)?,
@@ -392,6 +426,31 @@ fn runtime(args: &NodeArgs) -> Result<cri::Options, ConfigError> {
     }
     let endpoint = args.cri.as_deref().map(cri::parse_endpoint).transpose()?;
     Ok(cri::Options { host_root: args.host_root.clone(), ..cri::Options::new(endpoint) })
+}
+
+/// The kubelet's API.
+fn kubelet_api(
+    args: &RunArgs,
+    api: Option<&kube::Options>,
+    host: &HostDefaults,
+) -> Result<Option<kube::KubeletApiOptions>, ConfigError> {
+    let allows_proxy = match args.kubelet_api {
+        KubeletApi::Off => return Ok(None),
+        KubeletApi::Pods => false,
+        KubeletApi::NodesProxy => true,
+    };
+    let api = api.ok_or(ConfigError::KubeletWithoutApi)?;
+    if args.kubelet_api_insecure && args.kubelet_api_ca.is_some() {
+        return Err(ConfigError::KubeletCaAndNot);
+    }
+    Ok(Some(kube::KubeletApiOptions {
+        kubeconfig: api.kubeconfig.clone(),
+        node: api.node.clone(),
+        address: host.node_ip.clone().unwrap_or_else(|| "127.0.0.1".to_owned()),
+        ca: args.kubelet_api_ca.clone(),
+        insecure: args.kubelet_api_insecure,
+        allows_proxy,
+    }))
 }
 
 /// The kubelet's log.
@@ -457,7 +516,7 @@ mod tests {
 
     /// A host on which everything works.
     fn host() -> HostDefaults {
-        HostDefaults { node_name: None, page_size: 4096, debug_build: true }
+        HostDefaults { node_name: None, node_ip: None, page_size: 4096, debug_build: true }
     }
 
     fn validate(flags: &str, host: &HostDefaults) -> Result<Config, ConfigError> {
@@ -562,6 +621,17 @@ mod tests {
                 "--no-api --tls-key /k",
                 &host(),
                 ConfigError::HalfTls { given: "tls-key", missing: "tls-cert" },
+            ),
+            ("--no-api --kubelet-api pods", &host(), ConfigError::KubeletWithoutApi),
+            (
+                "--node n --kubelet-api pods --kubelet-api-insecure --kubelet-api-ca /c",
+                &host(),
+                ConfigError::KubeletCaAndNot,
+            ),
+            (
+                "--no-api --events-lookup 10ms",
+                &host(),
+                ConfigError::Lookup(Duration::from_millis(10)),
             ),
             ("--no-api --kubelet-log -", &host(), ConfigError::KubeletStdin),
             (

@@ -18,7 +18,7 @@ use super::{
     dirty::Dirty,
     leak::Leak,
     leaks::Leaks,
-    output::{CriRequest, Outputs, Report, Request},
+    output::{AskKubelet, CriRequest, Outputs, Report, Request},
     pod_view::Stores,
     process::ContainerProcesses,
     table::Table,
@@ -37,6 +37,8 @@ const MAX_CONTAINERS: usize = 16_384;
 const CGROUP_DUE: Duration = Duration::from_secs(2);
 /// The kernel side counts losses up to this long after they happened.
 const LOSS_LAG: Duration = Duration::from_secs(2);
+/// Leak candidates whose Events are listed after one verification.
+const MAX_LOOKUPS: usize = 8;
 /// Signals that the kernel programs report for every container: HUP, INT, QUIT, KILL, TERM.
 const COMMON_STOP_SIGNALS: [u8; 5] = [1, 2, 3, 9, 15];
 
@@ -149,6 +151,21 @@ impl Engine {
             _ => {}
         }
         self.stores.kubelet.apply(event);
+    }
+
+    /// Asks for the Events of leak candidates, once each, and whether the kubelet still has these pods.
+    fn ask_kubelet_of(&self, mut pods: Vec<PodRef>, out: &mut Outputs) {
+        let kubelet = &self.stores.kubelet;
+        if kubelet.is_askable && !pods.is_empty() {
+            let version = self.stores.node.kubelet_version().map(|(version, _)| version);
+            let pods = pods.iter().map(|pod| pod.uid.clone()).collect();
+            out.requests.push(Request::AskKubelet(AskKubelet { pods, version }));
+        }
+        if kubelet.lists_events {
+            let is_new = |pod: &PodRef| kubelet.lookup(&pod.uid, BootTime(0)).is_none();
+            pods.retain(|pod| !pod.name.is_empty() && is_new(pod));
+            out.requests.extend(pods.into_iter().take(MAX_LOOKUPS).map(Request::ListEvents));
+        }
     }
 
     /// Marks the containers of these pods, which the apiserver has reported: the spec may set a custom stop
@@ -366,7 +383,13 @@ impl Engine {
         for (cgroup, detail) in self.unkillable_watch.due(now, &self.stores.processes, out) {
             out.reports.push(self.unkillable_report(cgroup, detail, true));
         }
+        let before = out.requests.len();
         self.dirty.refused += self.leaks.tick(now, &self.stores, dirty.pods, out);
+        let candidates = out.requests[before..].iter().find_map(|request| match request {
+            Request::VerifyPods(pods) => Some(pods.clone()),
+            _ => None,
+        });
+        self.ask_kubelet_of(candidates.unwrap_or_default(), out);
         self.forget_idle_traffic(now, out);
         if self.ticks.is_multiple_of(10) {
             self.evict(now, out);

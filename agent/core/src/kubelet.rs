@@ -222,6 +222,8 @@ pub struct KubeletState {
     gaps: VecDeque<Gap>,
     /// The agent lists Events.
     pub lists_events: bool,
+    /// The kubelet's API may be asked.
+    pub is_askable: bool,
     lookups: Table<PodUid, EventsLookup>,
     lookup_order: VecDeque<PodUid>,
     /// Whether the kubelet's API has a pod, and when it was asked.
@@ -246,6 +248,7 @@ impl KubeletState {
                 self.gap(self.latest, BootTime(u64::MAX), KubeletLogGap::Damaged);
             }
             KubeletEvent::Lookup { lists } => self.lists_events = lists,
+            KubeletEvent::Askable => self.is_askable = true,
             KubeletEvent::Events { pod, asked, entries } => {
                 let answer = EventsLookup { asked, listed: entries.is_some() };
                 if self.lookups.insert(pod.clone(), answer).is_none()

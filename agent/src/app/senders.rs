@@ -11,7 +11,7 @@ use crate::{
 };
 use coroner_core::{
     ids::PodRef,
-    output::{CriRequest, InspectProcesses, Report, Request, TrafficRequest},
+    output::{AskKubelet, CriRequest, InspectProcesses, Report, Request, TrafficRequest},
 };
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 use tokio::sync::mpsc::Sender;
@@ -25,6 +25,10 @@ pub(super) struct Senders {
     pub(super) traffic: Sender<TrafficRequest>,
     /// `None`: the agent runs without the apiserver.
     pub(super) api: Option<Sender<Vec<PodRef>>>,
+    /// `None`: the Events of pods are not looked up.
+    pub(super) lookups: Option<Sender<PodRef>>,
+    /// `None`: the kubelet's API is not used.
+    pub(super) kubelet: Option<Sender<AskKubelet>>,
     /// `None`: Events are disabled.
     pub(super) events: Option<Events>,
     pub(super) shared: Arc<Shared>,
@@ -45,6 +49,16 @@ impl Senders {
             Request::InspectProcesses(which) => self.hand(&self.proc, which, Adapter::Proc),
             Request::TraceSignal { cgroup, signal } => {
                 self.kernel(kernel::Command::AllowSignal { cgroup, signal });
+            }
+            Request::ListEvents(pod) => {
+                if let Some(lookups) = &self.lookups {
+                    self.hand(lookups, pod, Adapter::Api);
+                }
+            }
+            Request::AskKubelet(asked) => {
+                if let Some(kubelet) = &self.kubelet {
+                    self.hand(kubelet, asked, Adapter::Kubelet);
+                }
             }
             Request::VerifyPods(pods) => {
                 if let Some(api) = &self.api {

@@ -124,6 +124,10 @@ pub struct SourceArgs {
     pub ring_bytes: u32,
 }
 
+/// One list of Events in this time; `None`: none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct EventsLookup(pub Option<Duration>);
+
 /// Where the kubelet's log is.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum KubeletLog {
@@ -255,6 +259,22 @@ pub struct RunArgs {
     /// events.k8s.io.
     #[arg(long, env = "CORONER_EVENTS", value_parser = BoolishValueParser::new())]
     pub events: bool,
+    /// How often, on average, the Events of one pod are listed to prove why the kubelet stopped its container, where the
+    /// kubelet's log does not. Requires list of events (deploy/components/events-lookup). `off` does without.
+    #[arg(long, env = "CORONER_EVENTS_LOOKUP", value_name = "DURATION", default_value = "10s")]
+    #[arg(value_parser = parse_lookup)]
+    pub events_lookup: EventsLookup,
+    /// Ask the kubelet's API whether it still has a pod that looks like a leak: `pods` needs get of nodes/pods (since
+    /// Kubernetes 1.33); `nodes-proxy` also accepts older kubelets, where that needs get of nodes/proxy, which allows
+    /// to run commands in any pod of the node.
+    #[arg(long, env = "CORONER_KUBELET_API", value_name = "HOW", default_value = "off")]
+    pub kubelet_api: KubeletApi,
+    /// PEM file with the CA of the kubelet's certificate [default: the apiserver's CA].
+    #[arg(long, env = "CORONER_KUBELET_API_CA", value_name = "FILE")]
+    pub kubelet_api_ca: Option<PathBuf>,
+    /// Do not verify the kubelet's certificate: who answers in its place gets the agent's token.
+    #[arg(long, env = "CORONER_KUBELET_API_INSECURE", value_parser = BoolishValueParser::new())]
+    pub kubelet_api_insecure: bool,
     /// When to count the connections of pods: while a pod terminates, always (which adds a small cost to each
     /// connection of the node), or never. Without the apiserver, on-demand misses processes that exit within 20 ms of
     /// their stop signal.
@@ -277,6 +297,17 @@ pub struct RunArgs {
     /// Sources of evidence.
     #[command(flatten)]
     pub sources: SourceArgs,
+}
+
+/// How the kubelet's API is used.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum KubeletApi {
+    /// Not at all.
+    Off,
+    /// With get of nodes/pods.
+    Pods,
+    /// Also with get of nodes/proxy.
+    NodesProxy,
 }
 
 /// When connections are counted.
@@ -526,6 +557,14 @@ fn parse_duration(text: &str) -> Result<Duration, String> {
     const HINT: &str = "use a number with a unit, for example 250ms, 5s or 1m";
     let signed: jiff::SignedDuration = text.parse().map_err(|_| HINT.to_owned())?;
     Duration::try_from(signed).map_err(|_| HINT.to_owned())
+}
+
+/// A duration as in [`parse_duration`], or `off`.
+fn parse_lookup(text: &str) -> Result<EventsLookup, String> {
+    match text {
+        "off" => Ok(EventsLookup(None)),
+        text => parse_duration(text).map(|every| EventsLookup(Some(every))),
+    }
 }
 
 /// `4096`, `64KiB`, `1MiB`.

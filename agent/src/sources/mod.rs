@@ -2,6 +2,7 @@
 //! and the host.
 
 pub(crate) mod backoff;
+pub(crate) mod bucket;
 pub mod cri;
 pub mod cut;
 pub mod host;

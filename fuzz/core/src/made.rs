@@ -8,9 +8,10 @@ use coroner_core::{
     ids::{CgroupId, ContainerId, SandboxId, Tgid},
     input::{
         ApiEvent, ApiPod, ConnectionEvent, ContainerState, CriContainer, CriEvent,
-        CriSandboxStatus, HostEvent, HostSurvey, Input, KernelFact, NetNamespace, NetworkCounters,
-        PodCgroup, PodCheck, PodVolume, ProcProcess, ProcReport, SandboxNetwork, Shim, TaskState,
-        TrafficBlindness, TrafficCount, TrafficEvent, TrafficFact, TrafficPeer, TrafficReading,
+        CriSandboxStatus, HostEvent, HostSurvey, Input, KernelFact, KubeletEvent, NetNamespace,
+        NetworkCounters, PodCgroup, PodCheck, PodVolume, ProcProcess, ProcReport, SandboxNetwork,
+        Shim, TaskState, TrafficBlindness, TrafficCount, TrafficEvent, TrafficFact, TrafficPeer,
+        TrafficReading,
     },
     output::{CriRequest, Request, TrafficRequest},
     time::{BootTime, WallTime},
@@ -24,7 +25,10 @@ pub(crate) fn is_answered(request: &Request) -> bool {
         }
         Request::Traffic(request) => !matches!(request, TrafficRequest::Forget(_)),
         Request::TraceSignal { .. } => false,
-        Request::VerifyPods(_) | Request::InspectProcesses(_) => true,
+        Request::VerifyPods(_)
+        | Request::ListEvents(_)
+        | Request::AskKubelet(_)
+        | Request::InspectProcesses(_) => true,
     }
 }
 
@@ -46,6 +50,16 @@ pub(crate) fn answer(story: &Story, request: &Request, now: BootTime, how: u8) -
         }
         Request::Traffic(TrafficRequest::Read(sandbox)) => {
             traffic(sandbox, &story.cgroups, false, now, how)
+        }
+        Request::ListEvents(pod) => Input::Kubelet(KubeletEvent::Events {
+            pod: pod.uid.clone(),
+            asked: now,
+            entries: (how & 1 == 1).then(Vec::new),
+        }),
+        Request::AskKubelet(asked) => {
+            let pods = asked.pods.iter().enumerate();
+            let pods = pods.map(|(index, pod)| (pod.clone(), has(how, index))).collect();
+            Input::Kubelet(KubeletEvent::Known { asked: now, pods })
         }
         Request::VerifyPods(pods) => {
             let check = |(index, pod): (usize, &coroner_core::ids::PodRef)| PodCheck {

@@ -9,7 +9,7 @@ use crate::{
     table::{Table, push_latest},
 };
 use std::{
-    collections::{BTreeSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     time::Duration,
 };
 
@@ -20,6 +20,8 @@ const STANDALONE_DEATH_TIMEOUT: Duration = Duration::from_secs(60);
 /// How late the watch may show why a container was stopped: a broken watch is noticed after up to 120 s
 /// (`kube/watch.rs`), and the new list may take as long.
 const WATCH_TIMEOUT: Duration = Duration::from_secs(240);
+/// A death whose cause an Event may prove is reported without an answer after this.
+const EVENTS_TIMEOUT: Duration = Duration::from_secs(15);
 /// The runtime is polled fast for this long after the deadline or the last process, however long the pod
 /// takes.
 const FAST_POLL_FOR: Duration = Duration::from_secs(300);
@@ -39,6 +41,8 @@ pub(super) struct Pod {
     /// Sandboxes for which fast polling is on.
     pub(super) fast_polled: BTreeSet<SandboxId>,
     pub(super) cgroup_removed: Option<BootTime>,
+    /// When the pod's Events were requested for the end of a container.
+    pub(super) events_requested: BTreeMap<ContainerId, BootTime>,
     pub(super) reported_termination: Option<ReportedTermination>,
 }
 
@@ -49,6 +53,7 @@ impl Pod {
             && self.reported.is_empty()
             && self.fast_polled.is_empty()
             && self.cgroup_removed.is_none()
+            && self.events_requested.is_empty()
             && self.reported_termination.is_none()
     }
 
@@ -227,6 +232,17 @@ impl Engine {
                 if stopped && view.reason_pending(id) && now < ended + WATCH_TIMEOUT {
                     continue;
                 }
+                // The kubelet may have posted why: one list for each such end.
+                if stopped && view.may_be_proven_by_events(&death, ended) {
+                    let requested = *pod.events_requested.entry(id.clone()).or_insert_with(|| {
+                        out.requests.push(Request::ListEvents(view.pod_ref()));
+                        now
+                    });
+                    if now < requested + EVENTS_TIMEOUT {
+                        continue;
+                    }
+                }
+                pod.events_requested.remove(id);
                 pod.reported.insert(id.clone());
                 report_alone(death, out);
             }

@@ -54,6 +54,8 @@ pub enum KubeletEvent {
         /// What they say; `None`: they were not listed.
         entries: Option<Vec<KubeletEntry>>,
     },
+    /// The kubelet's API may be asked, at the engine's request.
+    Askable,
     /// The answer of the kubelet's API.
     Known {
         /// When the kubelet was asked.

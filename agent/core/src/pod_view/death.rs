@@ -131,8 +131,11 @@ impl<'a> PodView<'a> {
         let why = |stop| self.why(id, stop, &assessment, inputs.grace_seconds, request, pod_cause);
         let has_words = stop.as_ref().is_some_and(|stop| stop.said.is_some() || stop.denied);
         let without = has_words.then(|| why(stop.clone().map(Stop::without_words)));
-        let (cause, grace_seconds) = why(stop);
+        let (mut cause, grace_seconds) = why(stop);
         let (decided, allowed) = without.unwrap_or_else(|| (cause.clone(), grace_seconds));
+        if let Some(ended) = self.ended(id) {
+            cause.message.push_str(self.without_events(&cause, ended));
+        }
         let pre_stop = inputs.pre_stop;
         let hook = pre_stop.filter(|_| runs_pre_stop(decided.cause));
         if (allowed, hook) != (inputs.grace_seconds, pre_stop) {

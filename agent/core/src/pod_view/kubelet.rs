@@ -272,6 +272,25 @@ impl<'a> PodView<'a> {
         findings
     }
 
+    /// An Event may prove why a container was stopped while its pod went on, and the pod's Events were not listed since.
+    pub fn may_be_proven_by_events(&self, death: &ContainerDeath, ended: BootTime) -> bool {
+        let kubelet = &self.stores.kubelet;
+        kubelet.lists_events
+            && death.cause_certainty != Certainty::Proven
+            && kubelet.lookup(self.uid, ended).is_none()
+    }
+
+    /// What a cause that is not proven lacks.
+    pub(super) fn without_events(&self, cause: &AttributedCause, ended: BootTime) -> &'static str {
+        let is_proven = cause.certainty() == Certainty::Proven;
+        match self.stores.kubelet.lookup(self.uid, ended) {
+            Some(false) if !is_proven => {
+                " The pod's Events, which might prove it, could not be listed."
+            }
+            _ => "",
+        }
+    }
+
     /// The kubelet's lane of the report from `began` to `ended`.
     pub fn kubelet_lane(&self, began: BootTime, ended: BootTime) -> Option<KubeletLane> {
         let kubelet = &self.stores.kubelet;

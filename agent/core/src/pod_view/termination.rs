@@ -179,7 +179,7 @@ impl<'a> PodView<'a> {
         (last > gone.latest && !self.object()?.is_mirror()).then(|| last.since(gone.latest))
     }
 
-    pub(super) fn pod_ref(&self) -> PodRef {
+    pub(crate) fn pod_ref(&self) -> PodRef {
         if let Some(sandbox) = self.stores.cri.sandboxes_of(self.uid).next() {
             return sandbox.info.pod_ref();
         }

@@ -160,7 +160,9 @@ impl StandaloneScanner {
                     drop(self.cri.try_send(request));
                 }
                 Request::VerifyPods(pods) => drop(self.api.try_send(pods)),
-                Request::TraceSignal { .. }
+                Request::ListEvents(_)
+                | Request::AskKubelet(_)
+                | Request::TraceSignal { .. }
                 | Request::InspectProcesses(_)
                 | Request::Traffic(_) => {}
             }

@@ -4,16 +4,17 @@
 //! apiserver only with its own short queue; drafts that do not fit, or exceed the rate limit, are dropped and counted.
 //! A refusal never stops the agent.
 
-mod budget;
 mod note;
 mod send;
 
-pub use budget::Rate;
+pub use crate::sources::bucket::Rate;
 pub use note::{EventDraft, Reason, Regarding, note};
 
-use crate::sources::kube::{Options as Apiserver, client};
+use crate::sources::{
+    bucket::Bucket,
+    kube::{Options as Apiserver, client},
+};
 use backon::ExponentialBackoff;
-use budget::Bucket;
 use futures::{FutureExt, future::BoxFuture};
 use send::{SendOutcome, Sender};
 use std::{

@@ -123,6 +123,8 @@ labels! {
         Traffic = "traffic",
         /// The apiserver.
         Api = "api",
+        /// The kubelet's API.
+        Kubelet = "kubelet",
     }
 
     /// Why the HTTP server closed a connection.

@@ -1,19 +1,25 @@
 //! The apiserver adapter: a watch of this node's pods, and questions that a watch cannot answer.
 //! The only place that knows kube-rs.
 //!
-//! **Invariant.** It gets, lists and watches pods and gets its node; `outputs::events` makes
-//! Events by its client. It makes no other request.
+//! **Invariant.** It gets, lists and watches pods, gets its node and lists the Events of single
+//! pods; `outputs::events` makes Events by its client. Of the kubelet it
+//! asks `/pods` (`--kubelet-api`). It makes no other request.
 
 pub(crate) mod answer;
 pub(crate) mod client;
 pub mod convert;
 pub(crate) mod errors;
+mod events;
 #[doc(hidden)]
 pub mod fuzzing;
+mod kubelet_api;
 pub(crate) mod lookup;
 mod room;
 mod shape;
 mod watch;
+
+pub use events::{EventsOptions, lists as list_events};
+pub use kubelet_api::{KubeletApiOptions, ask_kubelet};
 
 use crate::sources::cut::Cuts;
 use coroner_core::{ids::PodRef, input::Received};

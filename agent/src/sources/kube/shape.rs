@@ -39,6 +39,22 @@ pub(super) const IDENTITIES: Keep =
 
 const LIST_METADATA: Keep = Object(&[("resourceVersion", WORD), ("continue", Text(4096))]);
 
+/// EventList.
+pub(super) const EVENTS: Keep = Object(&[
+    ("metadata", LIST_METADATA),
+    (
+        "items",
+        Each(&Object(&[
+            ("reason", KEYWORD),
+            ("message", Head(256)),
+            ("firstTimestamp", WORD),
+            ("lastTimestamp", WORD),
+            ("eventTime", WORD),
+            ("involvedObject", Object(&[("fieldPath", PHRASE)])),
+        ])),
+    ),
+]);
+
 /// A line of a watch of pods. The object of an ERROR is a Status, that of a BOOKMARK a pod with
 /// nothing but a version.
 pub(super) const LINE: Keep = Object(&[("type", KEYWORD), ("object", POD)]);

@@ -1,4 +1,4 @@
-//! How many Events may be sent: token buckets. Pure: the moments come in.
+//! Token buckets: how many Events may be sent or listed. Pure: the moments come in.
 
 use std::time::Duration;
 use tokio::time::Instant;
@@ -14,7 +14,7 @@ pub struct Rate {
 
 /// A bucket of tokens.
 #[derive(Debug)]
-pub(super) struct Bucket {
+pub(crate) struct Bucket {
     rate: Rate,
     left: u32,
     /// Since when the next token fills.
@@ -23,12 +23,12 @@ pub(super) struct Bucket {
 
 impl Bucket {
     /// A full one.
-    pub(super) fn full(rate: Rate, now: Instant) -> Self {
+    pub(crate) fn full(rate: Rate, now: Instant) -> Self {
         Self { rate, left: rate.burst, since: now }
     }
 
     /// Takes a token, if there is one.
-    pub(super) fn take(&mut self, now: Instant) -> bool {
+    pub(crate) fn take(&mut self, now: Instant) -> bool {
         self.fill(now);
         match self.left.checked_sub(1) {
             Some(left) => {
