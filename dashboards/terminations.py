@@ -2,12 +2,14 @@
 
 from blocks import (
     COLORED_TEXT, GRACE_USED_UP, KILLED_AFTER_GRACE, LATENCY, NAMESPACE, NEUTRAL, STOPPED, Line, Row, areas,
-    bars, column, columns, dashboard, deaths, heatmap, matrix, merged, outliers, per_event, quantiles, ranking,
+    bars, column, columns, dashboard, deaths, heatmap, lines, matrix, merged, outliers, per_event, quantiles, ranking,
     share_of_stops, stat, table, ten, thresholds
 )
 
 PHASES = "sum by (phase) (rate(coroner_pod_termination_phase_seconds_total{@}[$__rate_interval]))"
 PHASES_IN_RANGE = "sum by (phase) (increase(coroner_pod_termination_phase_seconds_total{@}[$__range]))"
+STAGES = ("sum by (stage) (rate(coroner_kubelet_stage_duration_seconds_sum{@}[$__rate_interval])) / "
+          "sum by (stage) (rate(coroner_kubelet_stage_duration_seconds_count{@}[$__rate_interval]))")
 UNASKED = "oom_killed|crashed|force_killed|failed"
 # A namespace's deaths that no window's beginning shows count too, unlike in an increase.
 DEATHS_SO_FAR = 'max_over_time(coroner_container_deaths_total{@,namespace=~"$namespace"%s}[$__range] @ end())'
@@ -94,6 +96,22 @@ ROWS = [
                 f"sort_desc(topk(10, {PHASES_IN_RANGE} / scalar(sum({PHASES_IN_RANGE}))))",
                 unit="percentunit", decimals=1),
         ], widths=[16, 8]),
+    ]),
+    Row("Stages of the kubelet", [
+        Line(9, [
+            lines("Seconds per stage, by stage",
+                "Mean seconds of each stage of the kubelet while a pod terminated, with the time that it waited for "
+                "the stage before, from the kubelet's log. What its verbosity hides is missing: docs/kubelet.md.",
+                {"{{stage}}": ten(
+                    "stage", STAGES, "sum by (stage) "
+                    "(increase(coroner_kubelet_stage_duration_seconds_sum{@}[$__range] @ end()))")},
+                unit="s", interval="2m"),
+            lines("Lines of the kubelet's log, by result",
+                "Lines of the kubelets' logs by what became of them: read, skipped as not needed, and those that were "
+                "not read because of the budget, their length or their form.",
+                {"{{result}}": "sum by (result) (rate(coroner_kubelet_log_lines_total{@}[$__rate_interval]))"},
+                unit="short"),
+        ]),
     ]),
     Row("Causes", [
         Line(8, [

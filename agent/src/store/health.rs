@@ -749,7 +749,7 @@ mod tests {
         let lost = |kind| Input::Lost(Loss::new(kind, 3));
         health.note(&at(10, lost(LossKind::DetailRingFull)));
         assert_eq!(failing(&health, 11), [""; 0]);
-        assert_eq!(health.readiness(secs_boot(11)).parts[6].state, State::Degraded);
+        assert_eq!(health.readiness(secs_boot(11)).parts[7].state, State::Degraded);
         health.note(&at(10, lost(LossKind::CgroupMapFull)));
         assert_eq!(failing(&health, 11), ["losses"]);
         assert_eq!(failing(&health, 611), [""; 0], "forgotten after ten minutes");

@@ -220,8 +220,8 @@ pub struct KubeletEntry {
     /// The actions that failed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<KubeletFailure>,
-    /// The error of the runtime, of the apiserver or of Linux. Cut, and never of a hook or a probe. A recording has
-    /// its kind only.
+    /// The error of the runtime, of the apiserver or of Linux. Cut, and never of a hook or a probe. Of most
+    /// statements a recording has its kind only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }

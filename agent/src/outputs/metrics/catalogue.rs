@@ -67,7 +67,7 @@ static REMOVALS: Buckets =
     Buckets(&[1.0, 5.0, 10.0, 20.0, 32.0, 60.0, 90.0, 120.0, 300.0, 600.0, 3600.0]);
 
 /// A stage of the kubelet: milliseconds, or the second of its event generator, or a grace.
-static STAGES: Buckets = Buckets(&[0.01, 0.1, 0.5, 1.0, 2.0, 5.0, 30.0, 120.0]);
+static STAGES: Buckets = Buckets(&[0.05, 0.5, 2.0, 10.0, 60.0]);
 
 /// 1 is the whole grace: what is above exceeded it.
 static RATIOS: Buckets = Buckets(&[0.1, 0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.5, 2.0]);

@@ -37,7 +37,7 @@ These are the standard process metrics, with CPU time in nanosecond resolution: 
 ## Cardinality
 
 A node with 250 pods in 30 namespaces and no leaks, where containers of each namespace died in every way (an unrealistic
-maximum), has at most 740 series with the agent's defaults; a test checks this (`agent/src/outputs/metrics/tests.rs`). These bounds
+maximum), has at most 890 series with the agent's defaults; a test checks this (`agent/src/outputs/metrics/tests.rs`). These bounds
 hold on any node, for any uptime of the agent:
 
 | label | bound |

@@ -1,6 +1,6 @@
 //! Removes the free text of errors from an input: it may be private, and no verdict needs it.
 
-use coroner_core::input::{ApiEvent, CriEvent, Input, KubeletEvent};
+use coroner_core::input::{ApiEvent, CriEvent, Input, KubeletEvent, KubeletStatement};
 
 /// Phrases in an error, and the kind of error that replaces the text. The text may contain the apiserver's
 /// address, a socket's path, a credential plugin's output or a token.
@@ -42,10 +42,25 @@ pub fn redact(mut input: Input) -> Input {
     }
     if let Input::Kubelet(KubeletEvent::Entry(entry)) = &mut input
         && let Some(error) = &mut entry.error
+        && !is_scrubbed(entry.statement)
     {
         *error = kind(error).to_owned();
     }
     input
+}
+
+/// Errors that are evidence for a leak: of the network plugin, of volumes and of cgroups. The reader of the log has cut
+/// them, and taken commands, addresses and credentials out.
+fn is_scrubbed(statement: KubeletStatement) -> bool {
+    use KubeletStatement as Says;
+    matches!(
+        statement,
+        Says::CniFailed
+            | Says::UnmountFailed
+            | Says::VolumeOperationFailed
+            | Says::OrphanDirFailed
+            | Says::CgroupFailed
+    )
 }
 
 fn kind(error: &str) -> &'static str {
@@ -57,7 +72,7 @@ fn kind(error: &str) -> &'static str {
 mod tests {
     use super::*;
     use coroner_core::{
-        input::{KubeletEntry, KubeletStatement},
+        input::KubeletEntry,
         time::{BootTime, WallTime},
     };
 
@@ -91,8 +106,11 @@ mod tests {
 
     #[test]
     fn an_entry_of_the_kubelets_log_keeps_the_kind_of_its_error() {
-        let said = KubeletStatement::CniFailed;
-        let mut entry = KubeletEntry::new(BootTime(1), 1, WallTime(1), said);
+        let mut entry = KubeletEntry::new(BootTime(1), 1, WallTime(1), KubeletStatement::CniFailed);
+        entry.error = Some("plugin type=\"x\" failed (delete): in use".to_owned());
+        let evidence = Input::Kubelet(KubeletEvent::Entry(Box::new(entry.clone())));
+        assert_eq!(redact(evidence.clone()), evidence, "the plugin's own message");
+        entry.statement = KubeletStatement::KillFailed;
         entry.error = Some("plugin type=\"x\": connection refused".to_owned());
         let redacted = redact(Input::Kubelet(KubeletEvent::Entry(Box::new(entry.clone()))));
         entry.error = Some("connection refused".to_owned());
