@@ -1,7 +1,7 @@
 //! docs/kubelet.md: its tables are made from the patterns that the agent reads the kubelet's log by.
 
 use coroner::sources::kubelet::table::{Logged, event_reasons, patterns};
-use coroner_core::input::KubeletStatement;
+use coroner_core::{input::KubeletStatement, types::StageKind};
 use std::{env, fmt::Write as _, fs, path::Path};
 
 /// The tables come between these lines.
@@ -61,6 +61,12 @@ fn kubelet_md_names_statements_that_exist() {
     let rows = page.lines().filter(|line| line.starts_with("| ") && line.ends_with("` |"));
     for row in rows {
         let name = row.trim_end_matches("` |").rsplit('`').next().unwrap_or_default();
-        assert!(KubeletStatement::ALL.iter().any(|one| one.as_str() == name), "{row}");
+        let is_stage = StageKind::ALL.iter().any(|one| one.as_str() == name);
+        assert!(is_stage || KubeletStatement::ALL.iter().any(|one| one.as_str() == name), "{row}");
+    }
+    for stage in StageKind::ALL {
+        let cell = format!("`{stage}`");
+        let mut rows = page.lines().filter_map(|line| line.strip_prefix("| ")?.split(" | ").next());
+        assert!(rows.any(|first| first.contains(&cell)), "{stage} has no row");
     }
 }
