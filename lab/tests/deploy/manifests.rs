@@ -192,8 +192,12 @@ fn the_agent_understands_its_arguments_and_is_found_where_it_listens() -> Result
     for (variant, objects) in variants()? {
         let set = manifest::daemon_set(&objects)?;
         let run = arguments(set).with_context(|| variant.clone())?;
-        let host =
-            HostDefaults { node_name: Some("n1".into()), page_size: 4096, debug_build: false };
+        let host = HostDefaults {
+            node_name: Some("n1".into()),
+            node_ip: None,
+            page_size: 4096,
+            debug_build: false,
+        };
         let config = Config::validate(&run, &host).with_context(|| variant.clone())?;
         assert!(config.stay_unready, "{variant}");
 
