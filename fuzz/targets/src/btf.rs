@@ -7,7 +7,7 @@ pub fn btf(bytes: &[u8]) {
     let v1 = Hierarchy::V1 { root: "/x".into(), controller: "blkio".into(), id: 7 };
     for hierarchy in [v2, v1] {
         let unified = hierarchy.is_unified();
-        match layout::resolve(&btf, &hierarchy) {
+        match layout::resolve(&btf, &hierarchy, 0) {
             Ok(layout) => {
                 assert_eq!(layout.unified, u32::from(unified));
                 assert_eq!(Some(layout.task_comm), btf.offset("task_struct", "comm"));
