@@ -118,6 +118,7 @@ fn there_is_what_the_docs_name() -> Result<()> {
         "cgroup-v1",
         "crio",
         "events",
+        "events-lookup",
         "kernel-5.10",
         "kubernetes-1.29",
         "network-policy",
@@ -395,6 +396,9 @@ fn it_may_read_pods_and_its_node_and_write_events_only_where_asked_to() -> Resul
         if variant == "events" {
             wanted.push(("events.k8s.io", "events", "create"));
             wanted.push(("events.k8s.io", "events", "patch"));
+        }
+        if variant == "events-lookup" {
+            wanted.push(("", "events", "list"));
         }
         let wanted = wanted.into_iter().map(|(a, b, c)| (a.into(), b.into(), c.into())).collect();
         assert_eq!(allowed(role.context("no ClusterRole")?), wanted, "{variant}");
