@@ -408,7 +408,7 @@ impl Health {
                     None => "; its verbosity is not known yet".to_owned(),
                     Some(level) => format!(", at -v={level} or more"),
                 };
-                Part::ok(PART, &format!("read from the {origin}{level}"))
+                Part::ok(PART, format!("read from the {origin}{level}"))
             }
             KubeletLog::Unreadable { error } => Part {
                 part: PART,
