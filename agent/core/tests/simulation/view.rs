@@ -209,7 +209,9 @@ impl<'a> View<'a> {
                 self.listed.get(&ContainerId::new(id)).is_some_and(|one| one.pre_stop.is_some());
             // The record of a hook may be lost.
             let unseen = || if has_hook { stopped.saturating_sub(LONGEST_HOOK) } else { stopped };
-            Some((self.hook(id, stopped).unwrap_or_else(unseen), self.ended(id)?))
+            // So may that of its end.
+            let ended = self.ended(id).unwrap_or(u64::MAX);
+            Some((self.hook(id, stopped).unwrap_or_else(unseen), ended))
         });
         let pause = |id: &&str| self.recorded(id)?.empty.map(|at| (at, at));
         let sandboxes = self.sandboxes.iter().filter_map(pause);
