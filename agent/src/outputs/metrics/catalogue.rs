@@ -238,6 +238,11 @@ catalogue! {
             "topk(10, sum by (namespace, workload_kind, workload) \
              (increase(coroner_workload_container_deaths_total{verdict=~\"stop_signal_ignored|\
              grace_exceeded\"}[1d])))";
+        sigkill_wait: CounterVec =
+            "coroner_container_sigkill_wait_seconds_total", "seconds", ["namespace": NAMESPACE], Stable,
+            "Seconds from the stop signal to SIGKILL, of containers that ignored or blocked the stop signal or \
+             exceeded the grace period, by namespace.",
+            "topk(10, sum by (namespace) (increase(coroner_container_sigkill_wait_seconds_total[1d])))";
         stop_duration: HistogramVec(DURATIONS) =
             "coroner_container_stop_duration_seconds", "seconds", [], Stable,
             "Time from the start of stopping a container (preStop hook or stop signal) to the \

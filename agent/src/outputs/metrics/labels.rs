@@ -75,7 +75,7 @@ pub(super) const OPTED_NAMESPACE: Values = Values::Open(
 );
 
 pub(super) const OF_WORKLOAD: Values = Values::Open(
-    "of the first workloads with a death, as many as `--workload-metrics` says; then `other`",
+    "of the first workloads with a pod on the node, as many as `--workload-metrics` says; then `other`",
 );
 
 pub(super) const POD_FINDINGS: Values = Values::Closed(|| {

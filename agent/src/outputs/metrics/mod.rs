@@ -10,7 +10,9 @@ pub use catalogue::{Buckets, CATALOGUE, Entry, Kind, Stability};
 use coroner_core::{
     engine::Gauges,
     ids::PodRef,
-    input::{ConnectionEvent, CriEvent, Input, Received, TaskState, TrafficPeer, Workload},
+    input::{
+        ApiEvent, ConnectionEvent, CriEvent, Input, Received, TaskState, TrafficPeer, Workload,
+    },
     labels,
     leak::{BlockedOn, DetectionState, Leak, LeakCause, LeakClass, LeakKey},
     leaks::LeakGauges,
@@ -51,18 +53,9 @@ const NAMESPACES: usize = 100;
 /// The label value of the rest.
 const OTHER: &str = "other";
 
-/// The verdicts on stops, of which alerts and dashboards count shares by namespace: a share is wrong if only some of
-/// its series begin at zero. The others have a series from their first death on: with all twelve, a node with 30
-/// namespaces would have 150 series more.
-const OF_STOPS: [Verdict; 7] = [
-    Verdict::ForceKilled,
-    Verdict::PrestopExhaustedGrace,
-    Verdict::StopSignalIgnored,
-    Verdict::StopSignalBlocked,
-    Verdict::GraceExceeded,
-    Verdict::TerminatedByDefault,
-    Verdict::Graceful,
-];
+/// SIGKILL ended the container after its stop signal: until then it, its pod and the node waited.
+const WAITED_FOR_SIGKILL: [Verdict; 3] =
+    [Verdict::StopSignalIgnored, Verdict::StopSignalBlocked, Verdict::GraceExceeded];
 
 /// All metrics of one agent.
 #[derive(Debug)]
@@ -235,7 +228,17 @@ impl Metrics {
                 }
                 "cri"
             }
-            Input::Api(_) => "api",
+            Input::Api(event) => {
+                let pods = match event {
+                    ApiEvent::Snapshot { pods } => pods.as_slice(),
+                    ApiEvent::Applied(pod) => std::slice::from_ref(pod),
+                    _ => &[],
+                };
+                for pod in pods {
+                    self.workload(&pod.namespace, pod.workload.as_deref(), None);
+                }
+                "api"
+            }
             Input::Proc(_) => "proc",
             Input::Traffic(_) => "traffic",
             Input::Host(_) => "host",
@@ -401,10 +404,20 @@ impl Metrics {
             None => OTHER.to_owned(),
         };
         of.container_deaths.with_label_values(&[namespace.as_str(), death.verdict.as_str()]).inc();
-        self.workload(death);
+        if let Some(pod) = &death.pod {
+            self.workload(&pod.namespace, death.workload.as_ref(), Some(death.verdict));
+        }
         count(&of.container_findings, &death.findings);
         for kind in death.findings.iter().filter_map(|f| f.contradiction) {
             of.contradictions.with_label_values(&[kind.as_str()]).inc();
+        }
+        let times =
+            [MilestoneKind::TermSent, MilestoneKind::KillSent].map(|kind| death.milestone(kind));
+        if let ([Some(term), Some(kill)], true) =
+            (times, WAITED_FOR_SIGKILL.contains(&death.verdict))
+        {
+            let waited = kill.at.since(term.at).as_secs_f64();
+            of.sigkill_wait.with_label_values(&[namespace.as_str()]).inc_by(waited);
         }
         if death.truncated {
             return; // its times would be too short by an unknown amount
@@ -422,16 +435,19 @@ impl Metrics {
     }
 
     /// By workload, for the first of them. What has no controller is not counted: its pods have names of their own.
-    fn workload(&self, death: &ContainerDeath) {
-        let (Some(pod), Some(workload)) = (&death.pod, &death.workload) else { return };
-        let key = (pod.namespace.clone(), workload.clone());
+    fn workload(&self, namespace: &str, workload: Option<&Workload>, verdict: Option<Verdict>) {
+        let Some(workload) = workload else { return };
+        let key = (namespace.to_owned(), workload.clone());
         let Some(own) = within(&self.workloads, key, self.limits.workloads) else { return };
         let (namespace, kind, name) = match own {
-            true => (&*pod.namespace, &*workload.kind, &*workload.name),
+            true => (namespace, &*workload.kind, &*workload.name),
             false => (OTHER, OTHER, OTHER),
         };
-        let labels = [namespace, kind, name, death.verdict.as_str()];
-        self.families.workload_deaths.with_label_values(&labels).inc();
+        for each in Verdict::ALL {
+            let deaths = &self.families.workload_deaths;
+            let deaths = deaths.with_label_values(&[namespace, kind, name, each.as_str()]);
+            deaths.inc_by(u64::from(verdict == Some(*each)));
+        }
     }
 
     fn pod(&self, account: &PodTermination) {
@@ -506,8 +522,8 @@ impl Metrics {
 
     /// The namespace as a label's value: its own name for the first hundred.
     ///
-    /// The verdicts on stops begin at 0 with a namespace's first pod on the node: Prometheus' `increase()`
-    /// ignores the first sample of a series, which would be the first stop.
+    /// Its counters begin at 0 with a namespace's first pod on the node: Prometheus' `increase()`
+    /// ignores the first sample of a series, which would be the first death.
     fn bounded(&self, namespace: &str) -> String {
         let mut seen = self.namespaces.lock();
         if seen.contains(namespace) {
@@ -519,9 +535,9 @@ impl Metrics {
             for counter in [&of.connections_cut, &of.connections_refused, &of.connections_late] {
                 counter.with_label_values(&[label]);
             }
-            for verdict in OF_STOPS {
-                let deaths = &self.families.container_deaths;
-                deaths.with_label_values(&[label, verdict.as_str()]);
+            of.sigkill_wait.with_label_values(&[label]);
+            for verdict in Verdict::ALL {
+                of.container_deaths.with_label_values(&[label, verdict.as_str()]);
             }
         }
         label.to_owned()

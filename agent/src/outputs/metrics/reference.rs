@@ -10,11 +10,9 @@ const HEAD: &str = "\
 The agent serves these metrics on `/metrics`, in the Prometheus text format. Times are in seconds, sizes in bytes. Counters
 begin at zero when the agent starts.
 
-Series whose labels are all closed sets exist as soon as the counted event is possible. For `coroner_container_deaths_total`, the
-series of verdicts on stops that were not graceful begin at zero with the first pod of a namespace on the node, so that
-`increase()` counts the first event. The series of the other verdicts (`oom_killed`, `crashed`, `graceful`, `completed`, `failed`,
-`unknown`) begin with their first death, which `increase()` ignores. A scrape changes nothing: every Prometheus server gets the
-same values.
+Series whose labels are all closed sets exist as soon as the counted event is possible. Series by namespace begin at zero with the
+first pod of the namespace on the node, and series by workload with the workload's first pod, so that `increase()` counts the first
+event. A scrape changes nothing: every Prometheus server gets the same values.
 
 A termination and the deaths in it are counted once: when the report is final, or 60 s after the pod has terminated
 ([revisions](deaths.md#revisions)). Later updates are only in `coroner_pod_termination_updates_total`.
@@ -36,15 +34,14 @@ These are the standard process metrics, with CPU time in nanosecond resolution: 
 
 ## Cardinality
 
-A node with 250 pods in 30 namespaces and no leaks, where containers of each namespace died in every way (an unrealistic
-maximum), has at most 890 series with the agent's defaults; a test checks this (`agent/src/outputs/metrics/tests.rs`). These bounds
-hold on any node, for any uptime of the agent:
+A node with 250 pods in 30 namespaces and no leaks has at most 910 series with the agent's defaults; a test checks this
+(`agent/src/outputs/metrics/tests.rs`). These bounds hold on any node, for any uptime of the agent:
 
 | label | bound |
 |---|---|
-| `namespace` of `coroner_container_deaths_total` | the first 100, then `other`; each with the 7 verdicts on stops, and those of the other 5 verdicts that occurred |
+| `namespace` of `coroner_container_deaths_total` | the first 100, then `other`; each with all 12 verdicts |
 | identity labels of `coroner_leaked_sandbox_created_timestamp_seconds` and `…_observed_…` | `--leak-series` (50) each, and only while the leak exists |
-| labels of `coroner_workload_container_deaths_total` | `--workload-metrics` (0) workloads, then `other`; each with the verdicts that occurred |
+| labels of `coroner_workload_container_deaths_total` | `--workload-metrics` (0) workloads, then `other`; each with all 12 verdicts |
 | `namespace` of `coroner_namespace_pod_termination_duration_seconds` | `--namespace-histograms` (0), then `other` |
 | all others | closed sets, listed above |
 ";
