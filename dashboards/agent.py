@@ -1,8 +1,8 @@
 """Whether the agents observe everything, which evidence was lost, what they cost."""
 
 from blocks import (
-    FEW_ARE_GOOD, JOB, NEUTRAL, Line, Row, bars, column, columns, dashboard, deaths, lines, names, outliers,
-    stat, states, table, ten_nodes
+    FEW_ARE_GOOD, JOB, NEUTRAL, Line, Row, bars, columns, dashboard, deaths, lines, outliers, stat, states, table,
+    ten_nodes
 )
 
 OF_JOB = '{job=~"$job",@}'
@@ -31,14 +31,6 @@ ROWS = [
                 "sum(increase(coroner_evidence_lost_total{@}[$__range]))",
                 steps=FEW_ARE_GOOD, decimals=0,
                 runbook="CoronerEvidenceLost"),
-            stat("Most CPU",
-                "The most CPU that an agent uses now, in cores.",
-                f"max(rate(process_cpu_seconds_total{OF_JOB}[$__rate_interval]))",
-                unit="none", steps=[(None, "green"), (0.1, "yellow"), (0.5, "red")], trend=True, decimals=3),
-            stat("Most memory",
-                "The greatest resident memory of an agent now. Compare with the limit in the DaemonSet.",
-                f"max(process_resident_memory_bytes{OF_JOB})",
-                unit="bytes", steps=NEUTRAL, trend=True),
         ]),
     ]),
     Row("Health", [
@@ -71,7 +63,8 @@ ROWS = [
                  "Hooks missing": "sum by (cluster, node) (1 - coroner_hook_attached{@})",
                  "Evidence lost": "sum by (cluster, node) (increase(coroner_evidence_lost_total{@}[$__range]))",
                  "Restarts": f"sum by (cluster, node) (changes(process_start_time_seconds{OF_JOB}[$__range]))"},
-                sort="Not ready"),
+                sort="Not ready",
+                command="coroner doctor"),
             table("Versions",
                 "Versions of coroner, and the number of nodes that run each.",
                 ["count by (cluster, version) (coroner_build_info{@})"],
@@ -89,10 +82,6 @@ ROWS = [
                 "Resident memory of the ten largest agents. Compare with the limit in the DaemonSet.",
                 ten_nodes("process_resident_memory_bytes", OF_JOB),
                 unit="bytes"),
-            lines("Slowest scrapes, by node",
-                "How long Prometheus waited for the answers of the ten slowest agents.",
-                ten_nodes("scrape_duration_seconds", OF_JOB),
-                unit="s"),
         ]),
     ]),
     Row("Evidence", [
@@ -134,25 +123,13 @@ ROWS = [
                 {"unmeasured": "sum(increase(coroner_pod_terminations_unmeasured_total{@}[$__rate_interval]))",
                  "incomplete": "sum(increase(coroner_pod_terminations_incomplete_total{@}[$__rate_interval]))",
                  "unknown verdict":
-                     deaths("$__rate_interval", verdicts="unknown", namespaces="") + " or vector(0)"}),
+                     deaths("$__rate_interval", verdicts="unknown")}),
+            bars("Lines of the kubelet's log, by result",
+                "Lines of the kubelets' logs by what became of them: read, skipped as not needed, and those that were "
+                "not read because of the budget, their length or their form.",
+                {"{{result}}": "sum by (result) (increase(coroner_kubelet_log_lines_total{@}[$__rate_interval]))"}),
         ]),
     ]),
-    Row("Recording (--record)", [
-        Line(6, [
-            outliers("Recordings",
-                "Nodes whose agent records its inputs to a file, or has done so: the size of the file, "
-                "inputs that were dropped because the disk was too slow, and errors; the first error stops a "
-                "recording.",
-                {"Recording": "max by (cluster, node) (coroner_recording{@})",
-                 "Size": "max by (cluster, node) (coroner_recording_size_bytes{@})",
-                 "Dropped inputs": "sum by (cluster, node) "
-                                   '(increase(coroner_recording_inputs_total{@,outcome="dropped"}[$__range]))',
-                 "Errors": "sum by (cluster, node) (increase(coroner_recording_errors_total{@}[$__range]))"},
-                sort="Size",
-                overrides=[column("Size", unit="bytes"),
-                           column("Recording", mappings=[names({0: ("stopped", "text"), 1: ("running", "blue")})])]),
-        ]),
-    ], collapsed=True),
 ]
 
 DASHBOARD = dashboard(

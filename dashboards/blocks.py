@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 
 from grafana_foundation_sdk.models import (
-    bargauge, common, heatmap as heat, prometheus, stat as big, statetimeline, table as grid, timeseries,
+    common, heatmap as heat, prometheus, stat as big, statetimeline, table as grid, text as prose, timeseries,
 )
 from grafana_foundation_sdk.models.dashboard import (
     AnnotationContainer, AnnotationQuery, Dashboard, DashboardCursorSync, DashboardDashboardTemplating,
@@ -21,6 +21,8 @@ from grafana_foundation_sdk.models.dashboard import (
 
 DOCS = "https://github.com/coroner-dev/coroner/tree/main/docs"
 RUNBOOKS = "https://github.com/coroner-dev/coroner/blob/main/dashboards/runbooks"
+# The commands that panels link to, and the page that explains what they print.
+EXPLAINED_IN = {"coroner explain POD": "deaths.md", "coroner leaks -v": "leaks.md", "coroner doctor": "troubleshooting.md"}
 DATASOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
 
 # Colours from a value on; the first has no lower bound.
@@ -30,9 +32,11 @@ FEW_ARE_GOOD = [(None, "green"), (1, "orange")]
 LATENCY = [(None, "green"), (30, "yellow"), (60, "orange"), (300, "red")]
 
 
-# --- Queries. In a query, {@} selects what is chosen above: the series of these clusters and nodes.
+# --- Queries. In a query, {@} selects what is chosen above: the series of these clusters and nodes; {@,$@} of these
+# namespaces, too, on the dashboard that has such a choice.
 
 CHOSEN = 'cluster=~"$cluster",node=~"$node"'
+NAMESPACES = 'namespace=~"$namespace"'
 
 
 def ten(labels, over_time, ranked):
@@ -53,25 +57,11 @@ def ten_nodes(metric, selector="{@}", counter=False):
                                         f"{by} ({ranked}({metric}{selector}[$__range] @ end()))")}
 
 
-def deaths(window, by="", verdicts="", namespaces=',namespace=~"$namespace"'):
-    """Container deaths within `window`, the first of its namespace and verdict included.
-
-    `increase()` ignores the first sample of a series, so the value of a series that was not there at the
-    window's beginning is added. Over time it counts only if its agent was there: after an outage of
-    Prometheus all series would seem to be new.
-    """
+def deaths(window, by="", verdicts="", at=""):
+    """Container deaths within `window`, of the chosen namespaces where there is a choice."""
     only = f',verdict=~"{verdicts}"' if verdicts else ""
-    series = f"coroner_container_deaths_total{{@{namespaces}{only}}}"
-    agent_was_there = "" if window == "$__range" else (
-        f"  and on (cluster, job, instance) coroner_build_info offset {window}\n")
-    return (
-        f"sum{f' by ({by}) ' if by else ''}(\n"
-        f"  {series}\n"
-        f"  unless {series} offset {window}\n"
-        f"{agent_was_there}"
-        f"  or increase({series}[{window}])\n"
-        ")"
-    )
+    return (f"sum{f' by ({by}) ' if by else ''}"
+            f"(increase(coroner_container_deaths_total{{@,$@{only}}}[{window}]{at}))")
 
 
 # Verdicts of containers that were asked to stop, of those that used up their grace, of those killed after it.
@@ -82,8 +72,8 @@ KILLED_AFTER_GRACE = "stop_signal_ignored|stop_signal_blocked|grace_exceeded"
 
 
 def share_of_stops(verdicts, window):
-    """Which share of the stopped containers had one of these verdicts; 0 if none had."""
-    return f"({deaths(window, verdicts=verdicts)} or vector(0)) / {deaths(window, verdicts=STOPPED)}"
+    """Which share of the stopped containers had one of these verdicts."""
+    return f"{deaths(window, verdicts=verdicts)} / {deaths(window, verdicts=STOPPED)}"
 
 
 def quantiles(histogram):
@@ -110,12 +100,17 @@ def targets(queries, now=False, form=prometheus.PromQueryFormat.TIME_SERIES):
 
 def panel(kind, title, description, queries, options, *, unit="short", steps=NEUTRAL, custom=None,
           color=FieldColorModeId.PALETTE_CLASSIC, overrides=(), interval=None, transformations=None, runbook=None,
-          **field):
-    """What all panels have. `runbook`: of the alert on the same; `field`: more of Grafana's FieldConfig."""
-    links = [DashboardLink(title="Runbook", url=f"{RUNBOOKS}/{runbook}.md", type_val=DashboardLinkType.LINK,
-                           tooltip=runbook, icon="doc", tags=[], target_blank=True)] if runbook else None
-    if any("$namespace" in query.expr for query in queries):
-        description += " Counts the namespaces chosen above."
+          command=None, **field):
+    """What all panels have.
+
+    `runbook`: of the alert on the same. `command`: what explains it on a node. `field`: more of Grafana's FieldConfig.
+    """
+    links = []
+    if runbook:
+        links.append(page("Runbook", f"{RUNBOOKS}/{runbook}.md", runbook))
+    if command:
+        links.append(page(command, f"{DOCS}/{EXPLAINED_IN[command]}", f"kubectl -n coroner exec AGENT -- {command}"))
+        description += f" On a node, `{command}` explains it."
     return Panel(
         type_val=kind, title=title, description=description, datasource=DATASOURCE, targets=queries,
         options=options, interval=interval, transformations=transformations, links=links,
@@ -123,6 +118,16 @@ def panel(kind, title, description, queries, options, *, unit="short", steps=NEU
             overrides=list(overrides),
             defaults=FieldConfig(unit=unit, thresholds=thresholds(steps), color=FieldColor(mode=color),
                                  custom=custom, **{"mappings": [], **field})))
+
+
+def page(title, url, tooltip):
+    return DashboardLink(title=title, url=url, type_val=DashboardLinkType.LINK, tooltip=tooltip, icon="doc", tags=[],
+                         target_blank=True)
+
+
+def text(title, content):
+    """Markdown."""
+    return Panel(type_val="text", title=title, options=prose.Options(mode=prose.TextMode.MARKDOWN, content=content))
 
 
 def thresholds(steps):
@@ -198,20 +203,6 @@ def bars(title, description, queries, **more):
                  points=common.VisibilityMode.NEVER, interval="2m", decimals=0, **more)
 
 
-def ranking(title, description, label, query, **more):
-    """A bar for each value of a label, the longest first."""
-    return panel(
-        "bargauge", title, description, targets({f"{{{{{label}}}}}": query}, now=True),
-        bargauge.Options(
-            display_mode=common.BarGaugeDisplayMode.BASIC, value_mode=common.BarGaugeValueMode.COLOR,
-            name_placement=common.BarGaugeNamePlacement.LEFT, show_unfilled=False,
-            sizing=common.BarGaugeSizing.MANUAL, min_viz_width=8, min_viz_height=14, max_viz_height=24,
-            legend=common.VizLegendOptions(display_mode=common.LegendDisplayMode.LIST, show_legend=False,
-                                           placement=common.LegendPlacement.BOTTOM, calcs=[]),
-            reduce_options=last_value(), orientation=common.VizOrientation.HORIZONTAL),
-        min_val=0, **{"decimals": 0, **more})
-
-
 def heatmap(title, description, histogram, unit):
     """How many events were in each of a histogram's buckets."""
     query = f"sum by (le) (increase({histogram}_bucket{{@}}[$__rate_interval]))"
@@ -271,14 +262,14 @@ def table(title, description, queries, transformations, *, sort=None, **more):
         color=FieldColorModeId.THRESHOLDS, transformations=transformations, **more)
 
 
-def outliers(title, description, named, *, sort, also=(), **more):
-    """The nodes for which one of these queries is above 0, each column with its ten worst.
+def outliers(title, description, named, *, sort, labels=("cluster", "node"), **more):
+    """What has these labels, for which one of the queries is above 0, each column with its ten worst.
 
-    `named`: from column to query. `also`: further labels that tell rows apart.
+    `named`: from column to query.
     """
     values = [f"Value #{chr(ord('A') + place)}" for place in range(len(named))]
     values = ["Value"] if len(named) == 1 else values
-    labels = {label: label.capitalize() for label in ("cluster", "node", *also)}
+    labels = {label: label.capitalize().replace("_", " ") for label in labels}
     above_zero = DataTransformerConfig(id_val="filterByValue", options={
         "type": "include", "match": "any",
         "filters": [{"fieldName": value, "config": {"id": "greater", "options": {"value": 0}}} for value in values]})
@@ -288,10 +279,13 @@ def outliers(title, description, named, *, sort, also=(), **more):
         sort=sort, **{"decimals": 0, **more})
 
 
-def matrix(row, column):
-    """A row for each value of a label, a column for each of another."""
-    return DataTransformerConfig(id_val="groupingToMatrix", options={
-        "rowField": row, "columnField": column, "valueField": "Value", "emptyValue": "empty"})
+def leads_to(label, **dashboards):
+    """A column whose values lead to other dashboards, for the same label: from the name of its file to what it shows."""
+    return column(label.capitalize(), links=[
+        {"title": f"{OTHERS[f'coroner-{name}'][0]}: {what}",
+         "url": f"/d/coroner-{name}?${{__url_time_range}}&${{datasource:queryparam}}&${{cluster:queryparam}}"
+                f"&var-{label}=${{__value.raw}}"}
+        for name, what in dashboards.items()])
 
 
 def merged():
@@ -384,31 +378,52 @@ NODE = values_of("node", "Node", 'coroner_build_info{cluster=~"$cluster"}', all_
                  description="Nodes, by the label that the scrape gives to the agent's target.")
 NAMESPACE = values_of(
     "namespace", "Namespace", 'coroner_container_deaths_total{cluster=~"$cluster"}', all_value=".*",
-    description="Namespaces of the containers that died; those of one name in several clusters are one. "
-                "Only panels that say so look at it: no other metric has a namespace.")
+    description="Namespaces of the pods; those of one name in several clusters are one.")
 JOB = values_of(
     "job", "Job", "coroner_build_info", hide=VariableHide.HIDE_VARIABLE, skip_url_sync=True,
     description="The scrape job of the agents, for metrics whose names are not coroner's own.")
 
 # From uid to title, and what a link to the dashboard says.
 OTHERS = {
-    "coroner-terminations": ("Terminations", "How long pod terminations take, and how containers died"),
+    "coroner-fleet": ("Fleet", "What terminations cost, and which namespaces, workloads and nodes stand out"),
+    "coroner-namespace": ("My namespace", "How the containers of a namespace ended, and what to do"),
     "coroner-leaks": ("Leaks", "Leaked sandboxes, orphans and stuck pods"),
     "coroner-agent": ("Agent", "Whether the agents observe everything, and what they cost"),
 }
 
 
-def dashboard(uid, description, rows, variables, begin="now-6h"):
-    for one in (one for row in rows for line in row.lines for one in line.panels if NAMESPACE in variables):
-        if not any("$namespace" in query.expr for query in one.targets):
-            one.description += " Of all namespaces: this metric has none."
+class Annotation(AnnotationQuery):
+    """Of Prometheus' data source, whose fields the schema leaves to it."""
+
+    def to_json(self):
+        return {**super().to_json(), **self.own}
+
+
+def annotation(name, color, expression, title, enable=True, **own):
+    made = Annotation(name=name, enable=enable, hide=False, icon_color=color, datasource=DATASOURCE,
+                      expr=expression.replace("@", CHOSEN), built_in=None)
+    made.own = {"titleFormat": title, "textFormat": "", "tagKeys": "", **own}
+    return made
+
+
+ALERTS = annotation(
+    "Alerts of coroner", "red", 'max by (cluster, alertname) (ALERTS{@,alertname=~"Coroner.+",alertstate="firing"})',
+    "{{alertname}}", enable=False)
+# A ReplicaSet is created for each rollout of a Deployment. Of kube-state-metrics, whose series have no node.
+ROLLOUTS = annotation(
+    "Rollouts", "blue", f'kube_replicaset_created{{cluster=~"$cluster",{NAMESPACES}}} * 1000',
+    "{{namespace}}/{{replicaset}}", useValueForTime=True)
+
+
+def dashboard(uid, description, rows, variables, begin="now-6h", annotations=(ALERTS,)):
+    for query in (query for row in rows for line in row.lines for one in line.panels for query in one.targets or []):
+        query.expr = query.expr.replace(",$@", f",{NAMESPACES}" if NAMESPACE in variables else "")
     links = [
         DashboardLink(title=title, tooltip=tooltip, url=f"/d/{other}", icon="dashboard", tags=[],
                       type_val=DashboardLinkType.LINK, include_vars=True, keep_time=True)
         for other, (title, tooltip) in OTHERS.items() if other != uid
     ]
-    links.append(DashboardLink(title="Documentation", tooltip="coroner's documentation", url=DOCS, icon="doc",
-                               tags=[], type_val=DashboardLinkType.LINK, target_blank=True))
+    links.append(page("Documentation", DOCS, "coroner's documentation"))
     return Dashboard(
         uid=uid, title=f"coroner / {OTHERS[uid][0]}", description=description, tags=["coroner", "kubernetes"],
         timezone="browser", editable=True, graph_tooltip=DashboardCursorSync.CROSSHAIR, refresh="1m", version=1,
@@ -418,4 +433,4 @@ def dashboard(uid, description, rows, variables, begin="now-6h"):
         annotations=AnnotationContainer(list_val=[AnnotationQuery(
             built_in=1, name="Annotations & Alerts", enable=True, hide=True, type_val="dashboard",
             icon_color="rgba(0, 211, 255, 1)",
-            datasource=DataSourceRef(type_val="grafana", uid="-- Grafana --"))]))
+            datasource=DataSourceRef(type_val="grafana", uid="-- Grafana --")), *annotations]))

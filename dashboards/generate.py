@@ -1,6 +1,6 @@
 """Prints one of the dashboards as Grafana's JSON. `cargo xtask docs` writes all of them.
 
-usage: generate.py terminations|leaks|agent
+usage: generate.py fleet|namespace|leaks|agent
 """
 
 import importlib

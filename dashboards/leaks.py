@@ -1,56 +1,39 @@
 """Leaked sandboxes, orphans and stuck pods, and whether leak detection works."""
 
 from blocks import (
-    COLORED_TEXT, FEW_ARE_GOOD, NAMESPACE, NONE_IS_GOOD, Line, Row, areas, bars, column, columns, dashboard,
-    merged, outliers, stat, table, ten, thresholds
+    COLORED_TEXT, FEW_ARE_GOOD, Line, Row, areas, bars, column, columns, dashboard, leads_to, merged, stat, table,
+    ten, thresholds
 )
 
 # For how long a sandbox has leaked, and for how long it exists.
 LEAKED_FOR = ("topk(50, max by (cluster, node, namespace, sandbox) "
-              '(time() - coroner_leaked_sandbox_observed_timestamp_seconds{@,namespace=~"$namespace"}))')
+              '(time() - coroner_leaked_sandbox_observed_timestamp_seconds{@}))')
 SANDBOX_AGE = ("max by (cluster, node, namespace, sandbox, pod, uid, class, cause) "
-               '(time() - coroner_leaked_sandbox_created_timestamp_seconds{@,namespace=~"$namespace"})')
+               '(time() - coroner_leaked_sandbox_created_timestamp_seconds{@})')
 AGE = [(None, "green"), (3600, "orange"), (86400, "red")]
 
 ROWS = [
-    Row("Now", [
-        Line(4, [
-            stat("Leaked sandboxes",
-                "Confirmed leaked sandboxes on these nodes.",
-                "sum(coroner_leaked_sandboxes{@})",
-                trend=True,
-                runbook="CoronerSandboxesLeaked"),
+    Row("Leaks", [
+        Line(7, [
             stat("Longest leak",
                 "Time for which a sandbox has been observed as leaked, the longest. A leak that is older than its "
                 "agent counts from the agent's start.",
-                'time() - min(coroner_leaked_sandbox_observed_timestamp_seconds{@,namespace=~"$namespace"})',
+                'time() - min(coroner_leaked_sandbox_observed_timestamp_seconds{@})',
                 unit="s", steps=AGE, no_value="none",
-                runbook="CoronerSandboxLeakedForADay"),
-            stat("IPs held",
-                "IP addresses held by leaked sandboxes. When a node's range is used up, no pod can start on "
-                "it.",
-                "sum(coroner_leaked_sandbox_ips{@})",
-                steps=FEW_ARE_GOOD, trend=True,
-                runbook="CoronerLeakedIPsHeld"),
-            stat("Orphans",
-                "Orphaned shims, network namespaces and pod cgroups: no sandbox and no pod owns them.",
-                "sum(coroner_orphans{@})",
-                steps=FEW_ARE_GOOD, trend=True,
-                runbook="CoronerOrphans"),
-            stat("Stuck terminating",
-                "Pods whose object exists long after its deletion deadline.",
-                "sum(coroner_pods_stuck_terminating{@})",
-                trend=True,
-                runbook="CoronerPodsStuckTerminating"),
+                runbook="CoronerSandboxesLeaked", command="coroner leaks -v"),
             stat("Nodes without leak detection",
                 "Nodes on which leak detection is suspended now because a source is unavailable: zeros "
                 "elsewhere on this dashboard do not count for them.",
                 'sum(1 - coroner_leak_detection_state{@,state="possible"})',
                 steps=FEW_ARE_GOOD, trend=True,
-                runbook="CoronerLeakDetectionSuspended"),
-        ]),
-    ]),
-    Row("Leaks", [
+                runbook="CoronerLeakDetectionSuspended", command="coroner doctor"),
+            bars("Leaks detected and resolved",
+                "Confirmed leaks, and resolved leaks: gone, or changed to another class. A leak that changes "
+                "its class counts as resolved and as detected again.",
+                {"detected": "sum(increase(coroner_leaks_opened_total{@}[$__rate_interval]))",
+                 "resolved": "sum(increase(coroner_leaks_resolved_total{@}[$__rate_interval]))"},
+                runbook="CoronerSandboxesLeaking"),
+        ], widths=[5, 5, 14]),
         Line(8, [
             areas("Leaked sandboxes, by class",
                 "Leaked sandboxes by class. notready_no_pod, ready_no_pod: the pod does not exist. "
@@ -80,20 +63,11 @@ ROWS = [
                 {"{{reason}}": "sum by (reason) (coroner_pods_stuck_terminating{@})"},
                 decimals=0,
                 runbook="CoronerPodsStuckTerminating"),
-            bars("Leaks detected and resolved",
-                "Confirmed leaks, and resolved leaks: gone, or changed to another class. A leak that changes "
-                "its class counts as resolved and as detected again.",
-                {"detected": "sum(increase(coroner_leaks_opened_total{@}[$__rate_interval]))",
-                 "resolved": "sum(increase(coroner_leaks_resolved_total{@}[$__rate_interval]))"},
-                runbook="CoronerSandboxesLeaking"),
         ]),
-    ]),
-    Row("Leaked sandboxes", [
         Line(11, [
             table("Leaked sandboxes",
                 "The 50 sandboxes that have been observed as leaked for the longest time, of those with a series "
-                "of their own: on each node the oldest, up to --leak-series (50). On the node, `coroner leaks -v` "
-                "shows the evidence and what to do.",
+                "of their own: on each node the oldest, up to --leak-series (50).",
                 [LEAKED_FOR, f"{SANDBOX_AGE} and on (cluster, node, sandbox) {LEAKED_FOR}"],
                 [merged(),
                  columns({"cluster": "Cluster", "node": "Node", "namespace": "Namespace", "pod": "Pod",
@@ -101,24 +75,8 @@ ROWS = [
                           "Value #B": "Sandbox age", "sandbox": "Sandbox", "uid": "Pod UID"})],
                 sort="Leaked for",
                 overrides=[column("Leaked for", unit="s", thresholds=thresholds(AGE), custom_cellOptions=COLORED_TEXT),
-                           column("Sandbox age", unit="s")],
-                runbook="CoronerSandboxesLeaked"),
-        ]),
-    ]),
-    Row("Nodes", [
-        Line(10, [
-            outliers("Nodes with leaks",
-                "The nodes with the most leaks. A leaked sandbox beyond --leak-series has no series of its "
-                "own: it is counted, but not in the table above.",
-                {"Leaked sandboxes": "sum by (cluster, node) (coroner_leaked_sandboxes{@})",
-                 "Without a series": "sum by (cluster, node) (coroner_leaked_sandboxes_without_series{@})",
-                 "IPs held": "sum by (cluster, node) (coroner_leaked_sandbox_ips{@})",
-                 "Orphans": "sum by (cluster, node) (coroner_orphans{@})",
-                 "Stuck terminating": "sum by (cluster, node) (coroner_pods_stuck_terminating{@})"},
-                sort="Leaked sandboxes",
-                overrides=[column("Leaked sandboxes", thresholds=thresholds(NONE_IS_GOOD),
-                                  custom_cellOptions=COLORED_TEXT)],
-                runbook="CoronerSandboxesLeaked"),
+                           column("Sandbox age", unit="s"), leads_to("node", agent="the agent of this node")],
+                runbook="CoronerSandboxesLeaked", command="coroner leaks -v"),
         ]),
     ]),
     Row("Leak detection", [
@@ -148,4 +106,4 @@ DASHBOARD = dashboard(
     "coroner-leaks",
     "Leaked sandboxes, orphaned network namespaces, shims and cgroups, and pods that stay terminating: how "
     "many, for how long, why, and on which nodes.",
-    ROWS, [NAMESPACE], begin="now-24h")
+    ROWS, [], begin="now-24h")

@@ -232,6 +232,11 @@ impl Draft {
         self
     }
 
+    pub(super) fn owned_by(mut self, stateful_set: &'static str) -> Self {
+        self.0.blueprint.owner = Some(stateful_set);
+        self
+    }
+
     pub(super) fn finish(self, group: &'static str) -> Scenario {
         Scenario { group, ..self.0 }
     }

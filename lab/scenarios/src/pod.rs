@@ -8,7 +8,9 @@ use k8s_openapi::{
         ExecAction, HTTPGetAction, Lifecycle, LifecycleHandler, Pod, PodSpec, Probe,
         ResourceRequirements, SleepAction, TCPSocketAction,
     },
-    apimachinery::pkg::{api::resource::Quantity, util::intstr::IntOrString},
+    apimachinery::pkg::{
+        api::resource::Quantity, apis::meta::v1::OwnerReference, util::intstr::IntOrString,
+    },
 };
 use std::{collections::BTreeMap, time::Duration};
 
@@ -44,6 +46,8 @@ pub(super) struct Blueprint {
     pub(super) from_manifest: bool,
     /// metadata.finalizers.
     pub(super) finalizer: Option<&'static str>,
+    /// The StatefulSet that controls the pod.
+    pub(super) owner: Option<&'static str>,
     pub(super) containers: Vec<Part>,
 }
 
@@ -253,6 +257,7 @@ impl Blueprint {
             own_network: false,
             from_manifest: false,
             finalizer: None,
+            owner: None,
             containers: Vec::new(),
         }
     }
@@ -263,6 +268,16 @@ impl Blueprint {
         pod.metadata.namespace = Some(NAMESPACE.into());
         pod.metadata.labels = Some(BTreeMap::from([("coroner/scenario".into(), name.into())]));
         pod.metadata.finalizers = self.finalizer.map(|name| vec![name.to_owned()]);
+        pod.metadata.owner_references = self.owner.map(|name| {
+            vec![OwnerReference {
+                api_version: "apps/v1".into(),
+                kind: "StatefulSet".into(),
+                name: name.into(),
+                uid: name.into(),
+                controller: Some(true),
+                block_owner_deletion: None,
+            }]
+        });
         let built = |sidecars: bool| -> Vec<Container> {
             let parts = self.containers.iter().filter(|part| part.sidecar == sidecars);
             parts.map(|part| part.build(site)).collect()

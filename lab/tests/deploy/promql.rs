@@ -16,11 +16,14 @@ pub(crate) const TARGET_LABELS: [&str; 7] =
     ["namespace", "pod", "node", "job", "container", "instance", "cluster"];
 
 /// Of Prometheus' own making, of the agent's process (the prometheus crate's), or of a neighbour.
-const FOREIGN: [&str; 12] = [
+const FOREIGN: [&str; 15] = [
     "up",
     "ALERTS",
     // Of kube-state-metrics.
+    "kube_daemonset_status_desired_number_scheduled",
+    "kube_daemonset_status_updated_number_scheduled",
     "kube_node_status_allocatable",
+    "kube_replicaset_created",
     "scrape_duration_seconds",
     "scrape_samples_scraped",
     "process_cpu_seconds_total",
@@ -33,8 +36,8 @@ const FOREIGN: [&str; 12] = [
 ];
 
 /// Labels that neither the catalogue nor the target has.
-const OTHER_LABELS: [&str; 7] =
-    ["le", "quantile", "version", "alertname", "alertstate", "severity", "resource"];
+const OTHER_LABELS: [&str; 8] =
+    ["le", "quantile", "version", "alertname", "alertstate", "severity", "resource", "daemonset"];
 
 /// The metrics that expressions may use: the catalogue's, and these.
 #[derive(Clone, Debug, Default)]

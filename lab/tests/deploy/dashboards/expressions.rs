@@ -1,6 +1,6 @@
 //! Every metric, label and value in a dashboard is one of the catalogue's.
 
-use super::model::{Dashboard, Substitution, dashboards, label_values};
+use super::model::{Dashboard, NAMES, Substitution, dashboards, label_values, list, text};
 use crate::promql::Vocabulary;
 
 /// What is shown in an hour, on a wide console, of a scrape twice a minute.
@@ -17,6 +17,20 @@ fn the_panels_ask_for_what_the_agent_has() {
         let complaints = vocabulary.complaints(&expression);
         assert!(complaints.is_empty(), "{}\n{expression}\n{complaints:#?}", query.name());
     }
+}
+
+#[test]
+fn the_annotations_ask_for_what_there_is() {
+    let vocabulary = Vocabulary::default();
+    let mut found = 0;
+    for Dashboard { name, json } in dashboards() {
+        for annotation in list(&json["annotations"]["list"]).filter(|one| one["expr"].is_string()) {
+            let complaints = vocabulary.complaints(&substitution().apply(text(annotation, "expr")));
+            assert!(complaints.is_empty(), "{name}: {complaints:#?}");
+            found += 1;
+        }
+    }
+    assert!(found >= NAMES.len(), "{found}");
 }
 
 #[test]

@@ -5,10 +5,10 @@
 mod configmaps;
 mod docs;
 mod expressions;
-mod fleet;
+pub(crate) mod fleet;
 mod generated;
 mod model;
-mod prometheus;
+pub(crate) mod prometheus;
 mod quiet;
 mod run;
 mod structure;

@@ -4,7 +4,7 @@ use serde_json::Value;
 use std::{collections::BTreeMap, fs, path::PathBuf};
 
 /// The names of the files, without their ends.
-pub(crate) const NAMES: [&str; 3] = ["terminations", "leaks", "agent"];
+pub(crate) const NAMES: [&str; 4] = ["fleet", "namespace", "leaks", "agent"];
 
 /// Where they are.
 pub(crate) fn folder() -> PathBuf {

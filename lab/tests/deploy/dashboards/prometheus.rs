@@ -62,6 +62,11 @@ impl Series {
     pub(crate) fn values(&self) -> impl Iterator<Item = f64> {
         self.values.iter().map(|(_, value)| value.parse().unwrap_or(f64::NAN))
     }
+
+    /// When it has values, s since 1970.
+    pub(crate) fn times(&self) -> impl Iterator<Item = f64> {
+        self.values.iter().map(|(time, _)| *time)
+    }
 }
 
 #[derive(Deserialize)]
@@ -87,7 +92,9 @@ impl Prometheus {
         let config = work.join("prometheus.json"); // which is YAML, too
         let labels: BTreeMap<&str, &str> = TARGET.into();
         let written = serde_json::json!({
-            "global": {"scrape_interval": format!("{SCRAPE}s"), "scrape_timeout": format!("{SCRAPE}s")},
+            "global": {"scrape_interval": format!("{SCRAPE}s"), "scrape_timeout": format!("{SCRAPE}s"),
+                "evaluation_interval": format!("{SCRAPE}s")},
+            "rule_files": [work.join("rules/*.yaml")],
             "scrape_configs": [{
                 "job_name": JOB,
                 "honor_labels": true,
@@ -132,13 +139,23 @@ impl Prometheus {
     pub(crate) async fn series(
         &self,
         query: &str,
+        range: (f64, f64),
+    ) -> anyhow::Result<Vec<Series>> {
+        self.every(1, query, range).await
+    }
+
+    /// What a query gives every so many seconds.
+    pub(crate) async fn every(
+        &self,
+        step: u64,
+        query: &str,
         (begin, end): (f64, f64),
     ) -> anyhow::Result<Vec<Series>> {
         let parameters = form_urlencoded::Serializer::new(String::new())
             .append_pair("query", query)
             .append_pair("start", &begin.to_string())
             .append_pair("end", &end.to_string())
-            .append_pair("step", "1")
+            .append_pair("step", &step.to_string())
             .finish();
         let matrix: Matrix = self.ask(&format!("query_range?{parameters}")).await?;
         Ok(matrix.result)

@@ -3,8 +3,12 @@
 
 /// A query, by dashboard, panel and letter, and why nothing of it happens in the run.
 pub(crate) const QUIET: &[(&str, &str)] = &[
-    ("terminations / Contradictions / A", "the lab's runtime and apiserver tell the truth"),
-    ("leaks / Nodes with leaks / B", "takes more leaked sandboxes than --leak-series (50)"),
+    ("fleet / Contradictions / A", "the lab's runtime and apiserver tell the truth"),
+    ("fleet / Worst namespaces / C", NO_CLIENTS),
+    ("namespace / Connections cut or refused / A", NO_CLIENTS),
+    ("namespace / Connections at terminations / A", NO_CLIENTS),
+    ("namespace / Connections at terminations / B", NO_CLIENTS),
+    ("namespace / Connections at terminations / C", NO_CLIENTS),
     ("agent / Nodes that are not fully observed / E", "takes a kernel that lacks a tracepoint"),
     ("agent / Nodes with problems / E", "takes a kernel that lacks a tracepoint"),
     ("agent / Nodes with problems / G", "takes an agent that starts twice"),
@@ -15,13 +19,17 @@ pub(crate) const QUIET: &[(&str, &str)] = &[
     ),
     ("agent / Incomplete termination reports / B", "takes evidence that is lost"),
     ("agent / Incomplete termination reports / C", "takes evidence that is lost"),
-    ("agent / Recordings / C", "takes a disk that is slow"),
-    ("agent / Recordings / D", "takes a disk that is full"),
 ];
+const NO_CLIENTS: &str = "takes clients of the lab's pods";
 
 /// Queries of events that the run may contain or not.
 pub(crate) const BRIEF: &[(&str, &str)] = &[
     ("agent / Evidence lost / A", "on a slow machine a container may go before any list shows it"),
     ("agent / Evidence lost, by kind / A", "as above"),
     ("agent / Nodes with problems / F", "as above"),
+    (
+        "agent / Nodes that are not fully observed / C",
+        "the runtime may be back before the agent asks it",
+    ),
+    ("agent / Nodes with problems / C", "as above"),
 ];

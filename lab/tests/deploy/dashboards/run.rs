@@ -6,19 +6,19 @@ use super::{
     prometheus::{JOB, Prometheus, SCRAPE, Series, now},
     quiet::{BRIEF, QUIET},
 };
-use crate::binaries;
-use crate::tools::Tool;
+use crate::{binaries, rules::files::rule_paths, tools::Tool};
 use anyhow::Context as _;
 use coroner_lab_cluster::port::Port;
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fs,
     net::SocketAddr,
     path::Path,
     process::Stdio,
 };
 
 /// Few and quick, and together they contain every event that a panel shows.
-const SCENARIOS: [&str; 14] = [
+const SCENARIOS: [&str; 15] = [
     // Verdicts, findings and causes.
     "handles-sigterm",
     "sigterm-ignored",
@@ -27,6 +27,7 @@ const SCENARIOS: [&str; 14] = [
     "shared-pid-namespace",
     "children-not-signalled",
     "crash",
+    "oom-killed",
     "job-completes",
     "force-delete",
     // What is left behind: a sandbox, addresses, an orphan, pods that are stuck.
@@ -46,8 +47,9 @@ async fn play(agent: SocketAddr, work: &Path) -> anyhow::Result<String> {
         .args(["run", "--json", "--listen", &agent.to_string()])
         .args(SCENARIOS.iter().chain(&FAILING).flat_map(|name| ["--scenario", name]))
         .args(binaries::flags(work))
-        // Its environment is the agent's: that it records shows, too.
-        .env("CORONER_RECORD", work.join("recording"))
+        // Its environment is the agent's.
+        .env("CORONER_WORKLOAD_METRICS", "10")
+        .env("CORONER_NAMESPACE_HISTOGRAMS", "10")
         .stdin(Stdio::null())
         .kill_on_drop(true)
         .output()
@@ -83,6 +85,8 @@ impl Told {
 /// A run of the lab, and the Prometheus that has seen it.
 struct Run {
     prometheus: Prometheus,
+    /// Its pair.
+    second: Prometheus,
     time: (f64, f64),
     said: String,
 }
@@ -91,12 +95,18 @@ impl Run {
     async fn of(work: &Path) -> anyhow::Result<Self> {
         let port = Port::reserve()?;
         let agent = port.address();
-        let prometheus = Prometheus::start(&Tool::Prometheus.find()?, work, agent).await?;
+        let program = Tool::Prometheus.find()?;
+        write_rules(&work.join("rules"))?;
+        let prometheus = Prometheus::start(&program, work, agent).await?;
+        let pair = work.join("second");
+        fs::create_dir(&pair)?;
+        let second = Prometheus::start(&program, &pair, agent).await?;
         // What does not answer, as the agent does not yet, is seen too.
         prometheus.has_scraped().await?;
+        second.has_scraped().await?;
         let begin = now();
         let said = play(agent, work).await?;
-        Ok(Self { prometheus, time: (begin, now()), said })
+        Ok(Self { prometheus, second, time: (begin, now()), said })
     }
 
     /// As Grafana would show the whole run, point by point.
@@ -134,7 +144,7 @@ async fn every_query_tells_of_its_event_in_a_run_that_contains_it() -> anyhow::R
     wrong.extend(queries(&run, &dashboards).await?);
     wrong.extend(variables(&run, &dashboards).await?);
     wrong.extend(labels(&run).await?);
-    wrong.extend(first_deaths(&run, &dashboards).await?);
+    wrong.extend(pairs(&run).await?);
     assert!(wrong.is_empty(), "{}\n{}", wrong.join("\n"), run.said);
     Ok(())
 }
@@ -218,22 +228,38 @@ async fn labels(run: &Run) -> anyhow::Result<Vec<String>> {
     Ok(wrong)
 }
 
-/// A counter that is born with its first death has no increase: the panels count that death, too.
-async fn first_deaths(run: &Run, dashboards: &[Dashboard]) -> anyhow::Result<Vec<String>> {
-    const PANEL: &str = "terminations / Verdicts in this time range / A";
-    let truth = "sum by (verdict) (coroner_container_deaths_total)";
-    let query = dashboards
-        .iter()
-        .flat_map(Dashboard::queries)
-        .find(|query| query.name() == PANEL)
-        .with_context(|| format!("no {PANEL}"))?;
-    // Once the agent is gone, so is its counter, and what is left of it is extrapolated.
-    let shown = run.substitution().apply(query.expression());
-    let shown = run.greatest(&format!("({shown}) and on (verdict) ({truth})"), "verdict").await?;
-    let mut truth = run.greatest(truth, "verdict").await?;
-    // A series that begins at zero when the agent ends was scraped once, and has counted nothing yet.
-    truth.retain(|verdict, count| *count > 0.0 || shown.contains_key(verdict));
-    let graceful = truth.get("graceful").is_some_and(|count| *count > 1.0);
-    let same = shown == truth && graceful && truth.values().any(|count| *count == 1.0);
-    Ok(if same { Vec::new() } else { vec![format!("{PANEL}: {shown:?}, but it is {truth:?}")] })
+/// Every server of a pair counts every death, the first one of a verdict included: a scrape changes nothing for the
+/// next one.
+async fn pairs(run: &Run) -> anyhow::Result<Vec<String>> {
+    let counter = "coroner_container_deaths_total";
+    let truth = run.greatest(&format!("sum by (verdict) ({counter})"), "verdict").await?;
+    let range = (run.time.1 - run.time.0).ceil();
+    let counted = format!("round(sum by (verdict) (increase({counter}[{range}s])))");
+    let mut wrong = Vec::new();
+    for server in [&run.prometheus, &run.second] {
+        let series = server.series(&counted, (run.time.1, run.time.1)).await?;
+        let shown: BTreeMap<_, _> = series
+            .iter()
+            .filter_map(|one| Some((one.labels.get("verdict")?.clone(), one.values().last()?)))
+            .collect();
+        if shown != truth {
+            wrong.push(format!("deaths of a run: {shown:?}, but they are {truth:?}"));
+        }
+    }
+    let once = truth.values().any(|count| *count == 1.0);
+    let many = truth.get("graceful").is_some_and(|count| *count > 1.0);
+    anyhow::ensure!(once && many, "the run has too little: {truth:?}");
+    Ok(wrong)
+}
+
+/// The rules as they are deployed, but that an alert fires at once.
+fn write_rules(folder: &Path) -> anyhow::Result<()> {
+    fs::create_dir_all(folder)?;
+    for path in rule_paths()? {
+        let text = fs::read_to_string(&path)?;
+        let lines = text.lines().filter(|line| !line.trim_start().starts_with("for: "));
+        let name = path.file_name().context("a file has a name")?;
+        fs::write(folder.join(name), lines.collect::<Vec<_>>().join("\n"))?;
+    }
+    Ok(())
 }

@@ -33,16 +33,20 @@ fn each_dashboard_leads_to_the_others() {
 }
 
 #[test]
-fn panels_lead_to_runbooks_that_exist() {
-    const RUNBOOKS: &str = "https://github.com/coroner-dev/coroner/blob/main/dashboards/runbooks/";
+fn panels_lead_to_pages_that_exist() {
+    const PLACES: [&str; 2] = [
+        "https://github.com/coroner-dev/coroner/blob/main/",
+        "https://github.com/coroner-dev/coroner/tree/main/",
+    ];
     let dashboards = dashboards();
     let panels = dashboards.iter().flat_map(Dashboard::panels);
     let links: Vec<&str> =
         panels.flat_map(|panel| list(&panel.json["links"]).map(|link| text(link, "url"))).collect();
     assert!(links.len() > 20, "{links:#?}");
     for url in links {
-        let runbook = url.strip_prefix(RUNBOOKS).unwrap_or_else(|| panic!("{url}: no runbook"));
-        assert!(folder().join("runbooks").join(runbook).is_file(), "{url} does not exist");
+        let page = PLACES.iter().find_map(|place| url.strip_prefix(place));
+        let page = page.unwrap_or_else(|| panic!("{url}: no page of coroner's"));
+        assert!(folder().join("..").join(page).is_file(), "{url} does not exist");
     }
 }
 
@@ -51,6 +55,10 @@ fn every_panel_says_what_it_shows_and_in_which_unit() {
     for dashboard in dashboards() {
         for panel in dashboard.panels() {
             let name = format!("{} / {}", panel.dashboard, panel.title());
+            if panel.json["type"] == "text" {
+                assert!(!text(&panel.json["options"], "content").is_empty(), "{name}");
+                continue;
+            }
             let description = text(panel.json, "description");
             assert!(description.ends_with('.'), "{name}: {description:?}");
             let defaults = &panel.json["fieldConfig"]["defaults"];
@@ -67,16 +75,41 @@ fn every_panel_says_what_it_shows_and_in_which_unit() {
     }
 }
 
-/// Who has chosen a namespace must know which figures are of it.
+/// Who has chosen a namespace sees no figures of others.
 #[test]
-fn panels_that_look_at_the_namespace_say_so() {
-    for query in dashboards().iter().flat_map(Dashboard::queries) {
-        let description = text(query.panel.json, "description");
-        let says = description.contains("Counts the namespaces chosen above.");
-        assert_eq!(query.expression().contains("$namespace"), says, "{}", query.name());
-        let denies = description.contains("Of all namespaces: this metric has none.");
-        assert!(!(says && denies), "{}", query.name());
+fn every_query_is_of_the_namespaces_that_were_chosen() {
+    for dashboard in dashboards() {
+        let choice = dashboard.variables().contains_key("namespace");
+        for query in dashboard.queries() {
+            let series = query.expression().matches('{').count();
+            let chosen = query.expression().matches("namespace=~\"$namespace\"").count();
+            assert_eq!(chosen, if choice { series } else { 0 }, "{}", query.name());
+        }
     }
+}
+
+/// Tables lead to dashboards for what a row is of.
+#[test]
+fn rows_of_tables_lead_to_dashboards_that_exist() {
+    let mut found = 0;
+    for panel in dashboards().iter().flat_map(Dashboard::panels) {
+        let overrides = list(&panel.json["fieldConfig"]["overrides"]);
+        let properties = overrides.flat_map(|one| list(&one["properties"]));
+        for link in
+            properties.filter(|one| one["id"] == "links").flat_map(|one| list(&one["value"]))
+        {
+            let Some(rest) = text(link, "url").strip_prefix("/d/coroner-") else { continue };
+            let name = rest.split('?').next().unwrap_or_default();
+            let dashboard = dashboards().into_iter().find(|one| one.name == name);
+            let dashboard = dashboard.unwrap_or_else(|| panic!("{link}: no such dashboard"));
+            let (_, variable) =
+                rest.split_once("&var-").unwrap_or_else(|| panic!("{link}: of all"));
+            let variable = variable.split('=').next().unwrap_or_default();
+            assert!(dashboard.variables().contains_key(variable), "{link}");
+            found += 1;
+        }
+    }
+    assert!(found >= 4, "{found}");
 }
 
 #[test]
@@ -153,7 +186,6 @@ fn every_query_is_of_the_clusters_and_nodes_that_were_chosen() {
     const CHOSEN: &str = "cluster=~\"$cluster\",node=~\"$node\"";
     for query in dashboards().iter().flat_map(Dashboard::queries) {
         let expression = query.expression();
-        // `coroner_build_info offset` is joined to what is chosen.
         let metrics = expression.matches('{').count();
         assert_eq!(expression.matches(CHOSEN).count(), metrics, "{}", query.name());
         assert!(metrics > 0, "{}", query.name());

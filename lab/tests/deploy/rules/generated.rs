@@ -11,7 +11,7 @@ use std::{
 };
 
 /// Writes the file under `UPDATE_GOLDEN`, else compares.
-fn is_fresh(path: &Path, text: &str) -> Result<()> {
+pub(crate) fn is_fresh(path: &Path, text: &str) -> Result<()> {
     if env::var_os("UPDATE_GOLDEN").is_some() {
         return fs::write(path, text).with_context(|| path.display().to_string());
     }

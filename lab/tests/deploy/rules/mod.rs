@@ -2,7 +2,9 @@
 //! whatever could be forgotten beside them is looked for.
 
 mod completeness;
+mod day_one;
 mod expressions;
-mod files;
+pub(crate) mod files;
 mod generated;
 mod promtool;
+mod settings;

@@ -5,7 +5,7 @@ use crate::tools::Tool;
 use anyhow::{Context as _, Result, ensure};
 use std::{collections::BTreeSet, ffi::OsStr, path::PathBuf, process::Command};
 
-fn promtool(arguments: &[&str], files: &[PathBuf]) -> Result<()> {
+pub(super) fn promtool(arguments: &[&str], files: &[PathBuf]) -> Result<()> {
     let promtool = Tool::Promtool.find()?;
     let output = Command::new(&promtool)
         .args(arguments)

@@ -1,0 +1,117 @@
+"""For application teams: how the containers of a namespace ended, what that cost, and what to do."""
+
+from blocks import (
+    FEW_ARE_GOOD, GRACE_USED_UP, KILLED_AFTER_GRACE, NAMESPACE, ALERTS, ROLLOUTS, Line, Row, bars, dashboard, deaths,
+    outliers, per_event, share_of_stops, stat, ten, text
+)
+
+WHAT_TO_DO = """\
+| verdict | what happened | what to do |
+|---|---|---|
+| `stop_signal_ignored` | PID 1 has no handler for the stop signal (often a shell), and the kernel discarded it. The container \
+waited for SIGKILL. | Start the program with `exec`, add a handler, or use an init (`tini`). |
+| `stop_signal_blocked` | The program blocked the signal and never took it. | Unblock it, or wait for it with `sigwait`. |
+| `grace_exceeded` | The handler ran, and took longer than the grace period. | Shorten the shutdown, or raise \
+`terminationGracePeriodSeconds`. |
+| `prestop_exhausted_grace` | The preStop hook used up the grace period. | Shorten the hook, or raise the grace period. |
+| `terminated_by_default` | The program ended at once, without any cleanup. | Add a handler, if there is something to finish. |
+| `oom_killed`, `crashed` | The memory limit was reached, or the program failed. | Raise the limit, or find the growth or the bug. |
+
+Connections that were cut or refused: add a preStop sleep, so that clients stop connecting first. To see one pod, step by step:
+
+```
+kubectl -n coroner exec AGENT -- coroner terminations -n $namespace -o wide
+kubectl -n coroner exec AGENT -- coroner explain POD -n $namespace
+```
+
+AGENT is the pod of the DaemonSet on the node where the pod ran. [All verdicts](https://github.com/coroner-dev/coroner/blob/main/docs/deaths.md)"""
+CONNECTIONS = "sum(increase(coroner_pod_connections_{}_total{{@,$@}}[{}]))"
+HISTOGRAM = "coroner_namespace_pod_termination_duration_seconds"
+
+
+def workloads(verdicts):
+    return ("sum by (cluster, namespace, workload_kind, workload) (increase("
+            f'coroner_workload_container_deaths_total{{@,$@,verdict=~"{verdicts}"}}[$__range]))')
+
+
+ROWS = [
+    Row("In this time range", [
+        Line(4, [
+            stat("Deaths that waited for SIGKILL",
+                "Share of the stopped containers that SIGKILL ended, because the stop signal was ignored, "
+                "blocked, or handled too slowly.",
+                share_of_stops(KILLED_AFTER_GRACE, "$__range"),
+                unit="percentunit", decimals=1,
+                steps=[(None, "green"), (0.01, "yellow"), (0.05, "orange"), (0.2, "red")],
+                runbook="CoronerContainersSigkilled"),
+            stat("Time lost waiting for SIGKILL",
+                "The sum of the times from the stop signal to SIGKILL: rollouts of this namespace and drains of nodes "
+                "waited for most of it.",
+                "sum(increase(coroner_container_sigkill_wait_seconds_total{@,$@}[$__range]))",
+                unit="s", steps=[(None, "green"), (60, "yellow"), (3600, "orange")], decimals=0,
+                runbook="CoronerStopSignalIgnored"),
+            stat("Connections cut or refused",
+                "Connections of clients that the end of a terminating pod cut in the middle of a request, or that it "
+                "refused.",
+                f"{CONNECTIONS.format('cut', '$__range')} + {CONNECTIONS.format('refused', '$__range')}",
+                steps=FEW_ARE_GOOD, decimals=0,
+                command="coroner explain POD"),
+            stat("OOM kills and crashes",
+                "Containers that the OOM killer ended, or a fatal signal that the program caused itself.",
+                deaths("$__range", verdicts="oom_killed|crashed"),
+                steps=FEW_ARE_GOOD, decimals=0,
+                command="coroner explain POD"),
+        ]),
+        Line(11, [text("What to do", WHAT_TO_DO)]),
+    ]),
+    Row("How containers ended", [
+        Line(9, [
+            bars("Container deaths, by verdict",
+                "Container deaths by verdict, of the ten most frequent. The table above says what to do about each.",
+                {"{{verdict}}": ten("verdict", deaths("$__rate_interval", by="verdict") + " > 0",
+                                    deaths("$__range", by="verdict", at=" @ end()"))}),
+            per_event("Stopped containers, by outcome",
+                "Of the containers that received their stop signal: the share that exited in time, that had "
+                "no handler, and that used up the grace period or was killed after it.",
+                {"graceful": share_of_stops("graceful", "$__rate_interval"),
+                 "no handler": share_of_stops("terminated_by_default", "$__rate_interval"),
+                 "grace period used up": share_of_stops(GRACE_USED_UP, "$__rate_interval")},
+                unit="percentunit", max_val=1, calcs=("mean",),
+                runbook="CoronerContainersSigkilled"),
+        ]),
+        Line(9, [
+            outliers("Workloads",
+                "The worst workloads, by what happened to their containers. Needs agents with --workload-metrics.",
+                {"Signal ignored": workloads("stop_signal_ignored|stop_signal_blocked"),
+                 "Grace period exceeded": workloads("grace_exceeded|prestop_exhausted_grace"),
+                 "No handler": workloads("terminated_by_default"),
+                 "OOM kills": workloads("oom_killed"),
+                 "Crashes": workloads("crashed")},
+                sort="Signal ignored", labels=("cluster", "namespace", "workload_kind", "workload"),
+                runbook="CoronerStopSignalIgnored", command="coroner explain POD"),
+        ]),
+    ]),
+    Row("Latency and clients", [
+        Line(9, [
+            per_event("Pod termination time, quantiles",
+                "Time from the deletion request until the pod's processes, sandbox and object are gone. Needs agents "
+                "with --namespace-histograms.",
+                {f"p{percent}": f"histogram_quantile({percent / 100}, "
+                                f"sum by (le) (rate({HISTOGRAM}_bucket{{@,$@}}[$__rate_interval])))"
+                 for percent in (50, 90, 99)},
+                unit="s", limit=(30, "yellow"),
+                command="coroner explain POD"),
+            bars("Connections at terminations",
+                "Connections of clients. cut: in the middle of a request, or with unread data. refused: by a "
+                "terminating pod (Linux 6.10 or later). late: opened after the stop signal, and served.",
+                {what: CONNECTIONS.format(what, "$__rate_interval") for what in ("cut", "refused", "late")},
+                command="coroner explain POD"),
+        ]),
+    ]),
+]
+
+DASHBOARD = dashboard(
+    "coroner-namespace",
+    "For application teams: which containers of a namespace wait for SIGKILL, ignore SIGTERM, or cut connections, and "
+    "what to do.",
+    ROWS, [NAMESPACE], annotations=[ALERTS, ROLLOUTS])
