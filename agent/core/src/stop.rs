@@ -114,6 +114,8 @@ impl Stop<'_> {
             Some(other) if other.source == Source::Inferred => (None, Some(other)),
             other => (other, None),
         };
+        // What an end at once suggests, a complete log proves.
+        let inferred = inferred.map(|other| self.by_denial().unwrap_or(other));
         let reason = seen.or_else(|| self.said.clone()).or(inferred).or(by_status);
         reason.or_else(by_sandbox).or_else(|| self.by_denial()).or_else(redefined)
     }

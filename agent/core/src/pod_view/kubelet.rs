@@ -196,7 +196,7 @@ impl<'a> PodView<'a> {
                 matches!(entry.source, Some(KubeletPodSource::File | KubeletPodSource::Http));
             let (cause, words) = match entry.statement {
                 Says::Evicting | Says::Evicted | Says::TeardownEviction | Says::EventEvicted => {
-                    if self.is_short(entry.time) {
+                    if Self::is_short(&all, entry.time) {
                         (Cause::NodePressureEviction, "it evicted the pod for lack of a resource")
                     } else if entry.statement == Says::Evicted {
                         (Cause::LocalStorageLimit, "it evicted the pod, and no resource was short")
@@ -223,10 +223,11 @@ impl<'a> PodView<'a> {
         })
     }
 
-    /// A resource was short just before: evictions follow within a round of the eviction manager.
-    fn is_short(&self, at: BootTime) -> bool {
-        self.stores.kubelet.of_the_node().any(|said| {
-            said.entry.statement == Says::EvictionDue
+    /// A resource was short just before, and the pod was among those that might be evicted for it. An eviction for the
+    /// pod's own limit needs no ranking (`localStorageEviction`, eviction_manager.go).
+    fn is_short(all: &[Named<'_>], at: BootTime) -> bool {
+        all.iter().any(|(said, _)| {
+            said.entry.statement == Says::EvictionRanked
                 && said.entry.time <= at + CLOCKS_DIFFER
                 && said.last + KUBELET_SLACK >= at
         })
