@@ -447,6 +447,7 @@ fn kubelet_api(
         kubeconfig: api.kubeconfig.clone(),
         node: api.node.clone(),
         address: host.node_ip.clone().unwrap_or_else(|| "127.0.0.1".to_owned()),
+        port: kube::KUBELET_PORT,
         ca: args.kubelet_api_ca.clone(),
         insecure: args.kubelet_api_insecure,
         allows_proxy,

@@ -3,6 +3,8 @@
 mod apiserver;
 mod events;
 mod hostile;
+mod kubelet_api;
+mod kubelet_events;
 mod lookup;
 
 use apiserver::{FakeApiserver, Script, status_object};

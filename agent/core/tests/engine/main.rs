@@ -5,6 +5,7 @@ mod causes;
 mod contradictions;
 mod frozen;
 mod isolation;
+mod kubelet;
 mod late_lists;
 mod late_watch;
 mod lateness;

@@ -80,12 +80,15 @@ pub(crate) fn next(world: &World) -> CriContainer {
     c.attempt = 1;
     c
 }
-pub(crate) fn replaced(world: &mut World, mut pod: ApiPod) {
+pub(crate) fn shows_replacement(world: &mut World, mut pod: ApiPod) {
     let n = next(world);
     world.later(300).lists(vec![sandbox(1, true)], vec![container(1, ContainerState::Exited), n]);
     world.status(1, 0);
     is_replaced(pod.containers.get_mut("c").unwrap(), 1);
     world.later(200).api(ApiEvent::Applied(pod));
+}
+pub(crate) fn replaced(world: &mut World, pod: ApiPod) {
+    shows_replacement(world, pod);
     world.ticks(120);
 }
 

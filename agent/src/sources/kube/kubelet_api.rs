@@ -34,7 +34,7 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 /// Pods that are read.
 const MAX_PODS: usize = 8_192;
 /// The kubelet's port.
-const PORT: u16 = 10_250;
+pub const KUBELET_PORT: u16 = 10_250;
 
 /// What the adapter needs.
 #[derive(Clone, Debug)]
@@ -45,6 +45,8 @@ pub struct KubeletApiOptions {
     pub node: String,
     /// The node's address.
     pub address: String,
+    /// The kubelet's port.
+    pub port: u16,
     /// The CA of the kubelet's certificate (PEM); `None`: the apiserver's.
     pub ca: Option<PathBuf>,
     /// The kubelet's certificate is not verified.
@@ -110,8 +112,8 @@ pub async fn ask_kubelet(
 async fn connect(options: &KubeletApiOptions) -> anyhow::Result<Client> {
     let mut config: Config = client::config(options.kubeconfig.as_deref()).await?;
     let address = match options.address.contains(':') {
-        true => format!("https://[{}]:{PORT}", options.address),
-        false => format!("https://{}:{PORT}", options.address),
+        true => format!("https://[{}]:{}", options.address, options.port),
+        false => format!("https://{}:{}", options.address, options.port),
     };
     config.cluster_url = address.parse().context("the node's address is no address")?;
     config.tls_server_name = Some(options.node.clone());

@@ -1,0 +1,171 @@
+//! The kubelet's own account: bounds of what is kept, and the lookup of Events.
+
+use super::{
+    stops::{dump, live, pod_with, replaced, taken},
+    world::{CODE_0, World, ids, running},
+};
+use coroner_core::{
+    ids::{ContainerId, PodUid},
+    input::{
+        ApiEvent, ApiPod, Input, KubeletEntry, KubeletEvent, KubeletKillReason, KubeletLogGap,
+        KubeletLogOrigin, KubeletStatement as Says,
+    },
+    kubelet::KubeletState,
+    output::Request,
+    time::{BootTime, WallTime},
+    types::{Cause, Certainty, Source},
+};
+
+fn entry(at: BootTime, says: Says, container: &str) -> KubeletEntry {
+    let mut entry = KubeletEntry::new(at, 0, WallTime(0), says);
+    entry.container_id = Some(ContainerId::new(container));
+    entry
+}
+
+fn said(state: &mut KubeletState, at: u64, says: Says, container: &str) {
+    state.apply(KubeletEvent::Entry(Box::new(entry(BootTime(at), says, container))));
+}
+
+#[test]
+fn what_is_kept_is_bounded_and_the_newest_stays() {
+    let mut state = KubeletState::default();
+    for at in 0..1_000 {
+        said(&mut state, 2 * at, Says::KillBegin, "one");
+        said(&mut state, 2 * at + 1, Says::KillEnd, "one");
+    }
+    assert_eq!(state.of("one").count(), 96);
+    assert_eq!(state.of("one").next_back().map(|last| last.entry.time), Some(BootTime(1_999)));
+    assert_eq!(state.len(), 96);
+    for at in 0..100_000 {
+        said(&mut state, 10_000 + at, Says::KillBegin, &format!("container-{at}"));
+    }
+    assert_eq!(state.len(), 8_192);
+    assert_eq!(state.of("one").count(), 0, "the oldest went");
+    assert_eq!(state.of("container-99999").count(), 1);
+}
+
+#[test]
+fn repetitions_are_counted_and_take_no_room() {
+    let mut state = KubeletState::default();
+    for at in 0..10_000 {
+        said(&mut state, at, Says::ProbeFailed, "a");
+    }
+    // Most of a log is about pods that start or keep running.
+    said(&mut state, 10_000, Says::SyncBegin, "a");
+    let only = state.of("a").next().expect("a statement");
+    assert_eq!((state.len(), only.count, only.last), (1, 10_000, BootTime(9_999)));
+}
+
+#[test]
+fn a_gap_makes_a_log_incomplete() {
+    let mut state = KubeletState::default();
+    let whole = |state: &KubeletState| state.is_complete(BootTime(10), BootTime(20), 2);
+    assert!(!whole(&state), "it is not read");
+    state.apply(KubeletEvent::Verbosity { at_least: 2 });
+    state.apply(KubeletEvent::Reading { origin: KubeletLogOrigin::File, since: BootTime(5) });
+    said(&mut state, 20, Says::KillBegin, "a");
+    assert!(!whole(&state), "a later line may still be about this time");
+    said(&mut state, 21, Says::KillBegin, "a");
+    assert!(whole(&state));
+    assert!(!state.is_complete(BootTime(10), BootTime(20), 3), "its verbosity is not known");
+    let gap = |from, to| KubeletEvent::Gap {
+        from: BootTime(from),
+        to: BootTime(to),
+        cause: KubeletLogGap::Damaged,
+        lines: 1,
+    };
+    state.apply(gap(21, 22));
+    assert!(whole(&state));
+    state.apply(gap(19, 20));
+    assert!(!whole(&state));
+}
+
+#[test]
+fn lookups_are_bounded() {
+    let mut state = KubeletState::default();
+    let uid = |number: u64| PodUid::new(format!("pod-{number}"));
+    for number in 0..5_000 {
+        let (pod, asked) = (uid(number), BootTime(number));
+        state.apply(KubeletEvent::Events { pod, asked, entries: Some(Vec::new()) });
+        let pods = vec![(uid(number), true)];
+        state.apply(KubeletEvent::Known { asked, pods });
+    }
+    let kept = (0..5_000).filter(|number| state.lookup(&uid(*number), BootTime(0)).is_some());
+    assert_eq!(kept.count(), 1_024);
+    assert_eq!(state.lookup(&uid(4_999), BootTime(0)), Some(true));
+    assert_eq!(state.lookup(&uid(4_999), BootTime(5_000)), None, "that was before");
+    let known = (0..5_000).filter(|number| state.knows(&uid(*number)).is_some());
+    assert_eq!(known.count(), 1_024);
+}
+
+/// A container with a tcpSocket probe that was stopped, and started again.
+fn stopped(lists: bool) -> (World, ApiPod) {
+    let mut w = running(1);
+    w.say(Input::Kubelet(KubeletEvent::Lookup { lists }));
+    let pod = pod_with(&w, |container| container.liveness = live(None));
+    w.api(ApiEvent::Applied(pod.clone()));
+    w.later(60_000).term(1, true);
+    taken(&mut w, 15);
+    w.later(50).exits(1, CODE_0);
+    (w, pod)
+}
+
+fn lists(w: &World) -> usize {
+    w.requests.iter().filter(|one| matches!(one, Request::ListEvents(_))).count()
+}
+
+#[test]
+fn the_events_of_a_stopped_container_are_listed_once() {
+    for (answers, expected) in [
+        (Some(Some(KubeletKillReason::LivenessProbe)), (Cause::Liveness, Source::Kubelet)),
+        // They say nothing of it; they could not be listed; nobody answers.
+        (Some(None), (Cause::Liveness, Source::Inferred)),
+        (None, (Cause::Liveness, Source::Inferred)),
+    ] {
+        let (mut w, pod) = stopped(true);
+        let ended = w.at();
+        replaced_until_asked(&mut w, &pod);
+        assert_eq!(lists(&w), 1, "\n{}", dump(&w));
+        assert!(w.died.is_empty(), "it waits for the answer");
+        let entries = answers.map(|reason| {
+            let of = |reason| {
+                let mut event = entry(ended, Says::EventKilling, ids(1).2.as_str());
+                (event.reason, event.container_id) = (Some(reason), None);
+                (event.pod, event.container) = (Some(ids(1).0), Some("c".into()));
+                event
+            };
+            reason.map(of).into_iter().collect()
+        });
+        let asked = w.at();
+        w.say(Input::Kubelet(KubeletEvent::Events { pod: ids(1).0, asked, entries }));
+        w.ticks(120);
+        let death = &w.died[0];
+        assert_eq!((death.cause, death.cause_source), expected, "\n{}", dump(&w));
+        let unlisted = death.cause_message.contains("could not be listed");
+        assert_eq!(unlisted, answers.is_none(), "\n{}", dump(&w));
+        assert_eq!(lists(&w), 1, "once for each end");
+    }
+}
+
+/// Until the engine has asked.
+fn replaced_until_asked(w: &mut World, pod: &ApiPod) {
+    super::stops::shows_replacement(w, pod.clone());
+    for _ in 0..120 {
+        if lists(w) > 0 {
+            return;
+        }
+        w.ticks(1);
+    }
+}
+
+#[test]
+fn an_answer_that_never_comes_holds_no_report_up_and_off_asks_nothing() {
+    for is_on in [true, false] {
+        let (mut w, pod) = stopped(is_on);
+        replaced(&mut w, pod);
+        assert_eq!(lists(&w), usize::from(is_on), "\n{}", dump(&w));
+        let death = &w.died[0];
+        let found = (death.cause, death.cause_certainty);
+        assert_eq!(found, (Cause::Liveness, Certainty::Inferred), "\n{}", dump(&w));
+    }
+}
