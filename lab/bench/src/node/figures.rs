@@ -78,6 +78,8 @@ pub(super) struct NodeMeasurements {
     pub(super) churned: Weight,
     pub(super) relist: Weight,
     pub(super) idle: Window,
+    /// While the kubelet's log grew by [`super::busy_log::RATE`] lines a second.
+    pub(super) logged: Window,
     pub(super) churn: Window,
     /// After the terminations: more has been seen, there are more series.
     pub(super) page: Page,
@@ -91,12 +93,14 @@ pub(super) struct NodeMeasurements {
 /// The figures, those of which something is asked first.
 pub(super) fn figures(measured: &NodeMeasurements) -> Vec<Figure> {
     let mib = |name: &str, bytes: u64| Figure::of(BENCH, name, bytes as f64 / MIB, "MiB");
-    let NodeMeasurements { start, settled, churned, relist, idle, churn, page, .. } = measured;
+    let NodeMeasurements { start, settled, churned, relist, idle, logged, churn, page, .. } =
+        measured;
     let beside = |figure: Figure| figure.beside(RELIST, relist.resident as f64 / MIB);
     let mut figures = vec![
         beside(mib("rss.settled", settled.resident)).at_most(24.0),
         beside(mib("rss.after_churn", churned.resident)).at_most(24.0),
         cpu("idle.cpu", idle).at_most(0.2),
+        log_reader(idle, logged).at_most(0.5),
         Figure::of(BENCH, "scrape.series", page.series as f64, "").at_most(500.0),
     ];
     for (name, percent) in [("scrape.p50", 50), ("scrape.p99", 99)] {
@@ -135,6 +139,12 @@ fn cpu(name: &str, window: &Window) -> Figure {
     };
     Figure::of(BENCH, name, percent(window.agent), "% of a core")
         .beside(RELIST, percent(window.relist))
+}
+
+/// What reading the kubelet's log adds to the idle agent.
+fn log_reader(idle: &Window, logged: &Window) -> Figure {
+    let added = (cpu("", logged).value - cpu("", idle).value).max(0.0);
+    Figure::of(BENCH, "kubelet_log.cpu", added, "% of a core")
 }
 
 fn rate(count: u64, long: Duration) -> f64 {
@@ -205,6 +215,7 @@ mod tests {
             churned: weight,
             relist: Weight { resident: 10 << 20, ..weight },
             idle: window(10),
+            logged: window(70),
             churn: window(500),
             page: Page { series: 400, bytes: 2048, took: vec![Duration::from_millis(6)] },
             begun: 50,
@@ -221,6 +232,8 @@ mod tests {
         let idle = find("idle.cpu");
         assert!((idle.value - 0.1).abs() < 1e-9 && idle.ok == Some(true), "{idle:?}");
         assert_eq!(idle.beside.and_then(|beside| beside.ratio), Some(0.1));
+        let log = find("kubelet_log.cpu");
+        assert!((log.value - 0.6).abs() < 1e-9 && log.ok == Some(false), "{log:?}");
         assert_eq!(find("churn.cpu").ok, None);
         assert_eq!(find("churn.rate").value, 5.0);
         assert_eq!(find("idle.switches").value, 4.0);

@@ -5,6 +5,7 @@
 //! [`census`] and [`figures`] are pure; [`ground`], [`runtime`] and [`pods`] are the node, [`cost`]
 //! and [`relist`] measure it and what stands beside it.
 
+mod busy_log;
 mod census;
 mod cost;
 mod figures;
@@ -15,6 +16,7 @@ mod runtime;
 
 use super::publish;
 use anyhow::Context as _;
+use busy_log::BusyLog;
 use census::{NODE, Plan};
 use coroner_lab_cluster::{
     apiserver::{self, ApiTraffic, Apiserver, ResourceKind},
@@ -83,6 +85,7 @@ pub async fn run(setup: &Setup, pods: usize, window: Duration) -> anyhow::Result
 struct Files {
     kubeconfig: PathBuf,
     socket: PathBuf,
+    kubelet_log: PathBuf,
     log: PathBuf,
 }
 
@@ -91,6 +94,7 @@ impl Files {
         Self {
             kubeconfig: work.join("kubeconfig"),
             socket: work.join("cri.sock"),
+            kubelet_log: work.join("kubelet.log"),
             log: work.join(AGENT_LOG),
         }
     }
@@ -100,6 +104,7 @@ impl Drop for Files {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.kubeconfig);
         let _ = fs::remove_file(&self.socket);
+        let _ = fs::remove_file(&self.kubelet_log);
     }
 }
 
@@ -111,6 +116,7 @@ struct SyntheticNode {
     pods: VecDeque<Running>,
     node: Arc<NodeParts>,
     planned: usize,
+    log: BusyLog,
     _serving: Serving,
     apiserver: Apiserver,
 }
@@ -149,6 +155,7 @@ impl SyntheticNode {
 
         let endpoint = format!("unix://{}", files.socket.display());
         let relister = Relister::start(&setup.program, &endpoint)?;
+        let log = BusyLog::create(&files.kubelet_log)?;
         console.step("starting the agent");
         let agent = Agent::start(&agent::AgentOptions {
             binary: setup.agent.clone(),
@@ -162,12 +169,13 @@ impl SyntheticNode {
             state_dir: None,
             host_root: None,
             kubelet_process: Some(cluster::own_name(&containerd::cgroup_parent(work))?),
+            kubelet_log: Some(files.kubelet_log.clone()),
             events: false,
             log: files.log.clone(),
         })
         .await?;
         console.step(&format!("it was ready after {} ms", agent.ready_after().as_millis()));
-        Ok(Self { agent, relister, pods, node, planned, _serving: serving, apiserver })
+        Ok(Self { agent, relister, pods, node, planned, log, _serving: serving, apiserver })
     }
 
     async fn measure(
@@ -190,6 +198,14 @@ impl SyntheticNode {
             api: self.apiserver.traffic().since(traffic),
             ..meter.read(&process, &self.relister, &http).await?
         };
+
+        let lines = busy_log::RATE;
+        console.step(&format!(
+            "writing {lines} lines a second into the kubelet's log for {seconds} s"
+        ));
+        let meter = Meter::start(&process, &self.relister, &http).await?;
+        self.log.write(window).await?;
+        let logged = meter.read(&process, &self.relister, &http).await?;
 
         console.step(&format!("terminating {RATE} pods a second for {seconds} s"));
         let before = terminations(&http).await?;
@@ -219,6 +235,7 @@ impl SyntheticNode {
             churned: process.weight()?,
             relist: self.relister.weight()?,
             idle,
+            logged,
             churn,
             page,
             begun,
