@@ -43,6 +43,7 @@ const LOGS: &str = "pods";
 const STATE: &str = "state";
 const RECORDING: &str = "agent.rec";
 const DETOUR: &str = "late.sock";
+const KUBELET_LOG: &str = "kubelet.log";
 
 /// Removes the lab's own files, of this run or of one that was killed.
 pub fn tidy(work: &Path) {
@@ -51,6 +52,8 @@ pub fn tidy(work: &Path) {
     let _ = std::fs::remove_file(work.join(DETOUR));
     let _ = std::fs::remove_file(work.join(RECORDING));
     let _ = std::fs::remove_file(work.join(format!("{RECORDING}.old")));
+    let _ = std::fs::remove_file(work.join(KUBELET_LOG));
+    let _ = std::fs::remove_file(work.join(format!("{KUBELET_LOG}.1")));
     let _ = std::fs::remove_dir_all(work.join(LOGS));
     let _ = std::fs::remove_dir_all(work.join(STATE));
 }
@@ -125,12 +128,13 @@ impl Cluster {
                 apiserver: Some(apiserver.address()),
                 service: Some(service.address),
                 network: Some(network),
+                log: Some(work.join(KUBELET_LOG)),
                 ..kubelet::Config::new(NODE, logs.clone())
             },
             cri.clone(),
             Arc::new(Local::new(apiserver.store(), apiserver.fault())),
             cgroups.clone(),
-        );
+        )?;
         let process = own_name(&containerd.cgroup_parent())?;
         let hand = Hand { cri, cgroups: cgroups.clone(), logs: logs.clone(), work };
         Ok(Self {
@@ -210,6 +214,11 @@ impl Cluster {
     /// Where an agent can keep its state.
     pub fn state(&self) -> PathBuf {
         self.hand.work.join(STATE)
+    }
+
+    /// Where the kubelet logs.
+    pub fn kubelet_log(&self) -> PathBuf {
+        self.hand.work.join(KUBELET_LOG)
     }
 
     /// Where an agent can record.

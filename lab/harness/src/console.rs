@@ -58,6 +58,12 @@ impl Console {
         report::termination(timeline, &style)
     }
 
+    /// A termination as `coroner explain` shows it.
+    pub fn explanation(&self, timeline: &PodTermination) -> String {
+        let style = if self.json { Style::default() } else { Style::for_stdout() };
+        report::explain(timeline, &[], &style)
+    }
+
     /// Something that was left behind, as `coroner` itself shows it.
     pub fn leak(&self, leak: &Leak) -> String {
         let style = if self.json { Style::default() } else { Style::for_stdout() };

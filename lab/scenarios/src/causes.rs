@@ -113,7 +113,6 @@ fn without_an_end() -> Vec<Draft> {
             .when(When::Handled("app"), Action::IgnoreProbes)
             .when(When::Anew("app", INTO_THE_NEXT_LIFE), Action::Delete { grace: None })
             .died_before("app", Cause::Liveness, Verdict::Graceful, code(0))
-            .inferred()
             .within(5)
             .dies("app", Verdict::Graceful, code(0)),
         runs_on("liveness-tcp-own-grace", 20)
@@ -123,7 +122,6 @@ fn without_an_end() -> Vec<Draft> {
             .when(When::Handled("app"), Action::IgnoreProbes)
             .when(When::Anew("app", INTO_THE_NEXT_LIFE), Action::Delete { grace: None })
             .died_before("app", Cause::Liveness, Verdict::GraceExceeded, signal(SIGKILL))
-            .inferred()
             .within(3)
             .dies("app", Verdict::Graceful, code(0))
             .spends(Span::about(Shutdown, 5.0)),
@@ -137,7 +135,7 @@ fn without_an_end() -> Vec<Draft> {
             .shows("The pod is deleted while the preStop hook of a liveness stop runs: the kubelet finishes the stop first.")
             .runs(Part::new("app", "handle --for 500ms").liveness_tcp().pre_stop("sleep --for 3s"))
             .when(When::PreStop("app"), Action::Delete { grace: None })
-            .died_before("app", Cause::Liveness, Verdict::Graceful, code(0)).inferred()
+            .died_before("app", Cause::Liveness, Verdict::Graceful, code(0))
             .dies("app", Verdict::Graceful, code(0))
             .spends(Span::about(PreStop, 3.0)),
         ends_by_itself("liveness-probe-ends-a-job")
@@ -160,7 +158,7 @@ fn without_an_end() -> Vec<Draft> {
                 .shows("The tcpSocket startup probe never succeeds: the container is stopped and started again, then deleted.")
                 .runs(Part::new("app", "handle --for 500ms").startup_tcp())
                 .when(When::Handled("app"), Action::IgnoreProbes)
-                .died_before("app", Cause::Startup, Verdict::Graceful, code(0)).inferred(),
+                .died_before("app", Cause::Startup, Verdict::Graceful, code(0)),
         ),
         then_deleted(
             runs_on("image-of-a-job-changed", 5)
@@ -202,7 +200,7 @@ fn without_an_end() -> Vec<Draft> {
                 .shows("The CPU request is changed and the resizePolicy is RestartContainer: the container is stopped and started again.")
                 .runs(Part::new("app", "handle --for 500ms").cpu("10m"))
                 .after(SOON, Action::Resize { container: "app", cpu: "20m" })
-                .died_before("app", Cause::ResizeRestart, Verdict::Graceful, code(0)).inferred(),
+                .died_before("app", Cause::ResizeRestart, Verdict::Graceful, code(0)),
         ),
         runs_on("restarts-all", 2)
             .shows("One container exits with the code of the rule RestartAllContainers: all others are stopped.")
@@ -226,7 +224,6 @@ fn without_an_end() -> Vec<Draft> {
             .after(SOON, Action::Kill { container: "proxy", signal: libc::SIGTERM })
             .when(When::Anew("proxy", INTO_THE_NEXT_LIFE), Action::Delete { grace: None })
             .died_before("proxy", Cause::ExternalStop, Verdict::Graceful, code(0))
-            .inferred()
             .dies("app", Verdict::Graceful, code(0))
             .dies("proxy", Verdict::Graceful, code(0)),
         runs_on("container-state-unknown", 5)
@@ -269,14 +266,14 @@ fn by_others() -> Vec<Draft> {
                 .shows("An administrator stops the container through the CRI; the kubelet finds it exited.")
                 .runs(Part::new("app", "handle --for 500ms"))
                 .after(SOON, crictl_stop(5))
-                .died_before("app", Cause::ExternalStop, Verdict::Graceful, code(0)).inferred(),
+                .died_before("app", Cause::ExternalStop, Verdict::Graceful, code(0)),
         ),
         then_deleted(
             runs_on("crictl-stop-at-once", 5)
                 .shows("An administrator stops the container with a timeout of 0: SIGKILL at once, which no kubelet requests.")
                 .runs(Part::new("app", "handle --for 500ms"))
                 .after(SOON, crictl_stop(0))
-                .died_before("app", Cause::ExternalStop, Verdict::ForceKilled, signal(SIGKILL)).inferred(),
+                .died_before("app", Cause::ExternalStop, Verdict::ForceKilled, signal(SIGKILL)),
         ),
         runs_on("crictl-stop-ends-a-job", 5)
             .shows("crictl stop, and the restartPolicy is Never: the probe, which succeeds, is not the reason.")
@@ -285,21 +282,21 @@ fn by_others() -> Vec<Draft> {
             .runs(Part::new("app", "serve --at :: --port {port} --for 0ms --exit 3").liveness_tcp())
             .after(Duration::ZERO, Action::IgnoreProbes)
             .after(SOON, crictl_stop(5))
-            .caused_by(Cause::Unknown)
+            .caused_by(Cause::ExternalStop)
             .dies("app", Verdict::Graceful, code(3)),
         then_deleted(
             runs_on("crictl-stopp", 5)
                 .shows("An administrator stops the sandbox: SIGKILL at once, then another sandbox.")
                 .runs(Part::new("app", "handle --for 500ms"))
                 .after(SOON, Action::StopSandbox)
-                .died_before("app", Cause::ExternalStop, Verdict::ForceKilled, signal(SIGKILL)).inferred(),
+                .died_before("app", Cause::ExternalStop, Verdict::ForceKilled, signal(SIGKILL)),
         ),
         then_deleted(
             runs_on("ctr-task-kill", 5)
                 .shows("ctr makes the runtime send SIGTERM, bypassing the CRI; the kubelet finds the container exited.")
                 .runs(Part::new("app", "handle --for 500ms"))
                 .after(SOON, Action::KillTask { container: "app", signal: "SIGTERM" })
-                .died_before("app", Cause::ExternalStop, Verdict::Graceful, code(0)).inferred(),
+                .died_before("app", Cause::ExternalStop, Verdict::Graceful, code(0)),
         ),
         runs_on("deleted-during-crictl-stop", 5)
             .shows("The pod is deleted during an administrator's crictl stop: SIGTERM had been sent before.")

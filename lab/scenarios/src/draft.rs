@@ -157,11 +157,6 @@ impl Draft {
         self
     }
 
-    /// The cause of the earlier death that was named last is inferred.
-    pub(super) fn inferred(self) -> Self {
-        self.last_earlier(|earlier| earlier.certainty = Certainty::Inferred)
-    }
-
     /// The grace at the pod's end, seconds.
     pub(super) fn granted(mut self, grace: i64) -> Self {
         self.0.expected.grace = Some(grace);

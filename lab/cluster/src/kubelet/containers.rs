@@ -3,6 +3,7 @@
 use super::{
     KubeletShared, cgroup,
     hook::{self, Reach},
+    klog::{ContainerLog, PodLog},
     probe,
     status::{self, Ended, Observed, SeenStatus},
     translate::{self, PodId},
@@ -35,7 +36,14 @@ pub(super) struct Containers {
     ips: Vec<IpAddr>,
     lives: BTreeMap<String, Life>,
     probing: mpsc::UnboundedSender<probe::ProbeReport>,
+    log: PodLog,
+    /// What the next relist finds: ids, what became of each, the exit code.
+    changes: Vec<(String, &'static str, Option<i32>)>,
 }
+
+/// Types of the lifecycle event generator's events.
+const STARTED: &str = "ContainerStarted";
+const DIED: &str = "ContainerDied";
 
 /// A container's present life, and what is left of those before.
 struct Life {
@@ -80,10 +88,13 @@ impl Containers {
         cgroup: String,
         probing: mpsc::UnboundedSender<probe::ProbeReport>,
     ) -> Self {
+        let log = shared.pod_log(&pod);
         Self {
             shared,
             pod,
             cgroup,
+            log,
+            changes: Vec::new(),
             sandbox: None,
             sandbox_stopped: false,
             ips: Vec::new(),
@@ -103,8 +114,14 @@ impl Containers {
         let config = translate::sandbox(pod, &self.pod, &self.cgroup, logs, &seen, attempt);
         let request =
             RunPodSandboxRequest { config: Some(config.clone()), runtime_handler: String::new() };
+        self.log.info("Creating PodSandbox for pod");
         let made = self.shared.cri.clone().run_pod_sandbox(request).await;
+        if let Err(status) = &made {
+            self.log.error("Failed to create sandbox for pod", status.message());
+        }
         let id = made.context("RunPodSandbox")?.into_inner().pod_sandbox_id;
+        self.log.info_with("Created PodSandbox for pod", format_args!("podSandboxID={id:?}"));
+        self.changes.push((id.clone(), STARTED, None));
         if translate::own_network(pod) {
             let network = sandbox_status(&self.shared, &id).await?.and_then(|of| of.network);
             let all = network.map(|network| {
@@ -141,6 +158,9 @@ impl Containers {
         cri.start_container(StartContainerRequest { container_id: id.clone() })
             .await
             .with_context(|| format!("StartContainer {name}"))?;
+        let log = self.log.of_container(name, &id);
+        log.event("Normal", "Started", "Container started");
+        self.changes.push((id.clone(), STARTED, None));
         let before = self.lives.remove(name);
         let mut kept = before.as_ref().map(|life| life.kept.clone()).unwrap_or_default();
         kept.extend(before.as_ref().map(|life| life.id.clone()).filter(|id| !id.is_empty()));
@@ -151,7 +171,7 @@ impl Containers {
         let probed = container.startup_probe.is_some() || container.liveness_probe.is_some();
         let prober = probed.then(|| {
             let probing = self.probing.clone();
-            tokio::spawn(probe::watch(pod_reach, id.clone(), container.clone(), probing))
+            tokio::spawn(probe::watch(pod_reach, id.clone(), container.clone(), log, probing))
         });
         let life = Life {
             id: id.clone(),
@@ -174,7 +194,13 @@ impl Containers {
         let hook = container.lifecycle.as_ref().and_then(|lifecycle| lifecycle.post_start.as_ref());
         match (hook, self.lives.get(&container.name)) {
             (Some(hook), Some(life)) => {
-                hook::run(&self.reach(), &life.id, hook, Duration::MAX, drop).await
+                let done = hook::run(&self.reach(), &life.id, hook, Duration::MAX, drop).await;
+                if let Err(error) = &done {
+                    let log = self.log.of_container(&container.name, &life.id);
+                    log.error("Failed to execute PostStartHook", error);
+                    log.event("Warning", "FailedPostStartHook", "PostStartHook failed");
+                }
+                done.is_ok()
             }
             _ => true,
         }
@@ -209,8 +235,11 @@ impl Containers {
     pub(super) async fn sandbox_has_died(&mut self) -> bool {
         let Some((id, _)) = &self.sandbox else { return false };
         let status = sandbox_status(&self.shared, id).await.ok().flatten();
-        self.sandbox_stopped |=
+        let has_died =
             status.is_some_and(|status| status.state == PodSandboxState::SandboxNotready as i32);
+        if has_died && !std::mem::replace(&mut self.sandbox_stopped, true) {
+            self.changes.push((id.clone(), DIED, None));
+        }
         self.sandbox_stopped
     }
 
@@ -289,11 +318,27 @@ impl Containers {
             if let Ok(seen) = observed(&self.shared, &life.id).await
                 && life.observed.as_ref() != Some(&seen)
             {
+                if let Some(ended) = &seen.ended {
+                    self.changes.push((life.id.clone(), DIED, Some(ended.exit_code)));
+                }
                 life.observed = Some(seen);
                 changed = true;
             }
         }
         changed
+    }
+
+    /// The lifecycle event generator lists the containers, and logs what has changed. `is_known`: the pod has not been
+    /// removed from its source.
+    pub(super) fn relisted(&mut self, is_known: bool) {
+        for (id, what, exit) in self.changes.drain(..) {
+            self.log.pleg(&id, what, exit, is_known);
+        }
+    }
+
+    /// What the kubelet says of a container's present life.
+    pub(super) fn log_of(&self, name: &str) -> Option<ContainerLog> {
+        self.lives.get(name).map(|life| self.log.of_container(name, &life.id))
     }
 
     /// Probes of a pod that is being stopped say nothing any more.
@@ -308,7 +353,12 @@ impl Containers {
     pub(super) async fn stop_sandbox(&mut self) -> anyhow::Result<()> {
         let Some((id, _)) = &self.sandbox else { return Ok(()) };
         let request = StopPodSandboxRequest { pod_sandbox_id: id.clone() };
-        self.shared.cri.clone().stop_pod_sandbox(request).await.context("StopPodSandbox")?;
+        if let Err(status) = self.shared.cri.clone().stop_pod_sandbox(request).await {
+            let err = format_args!("err={:?} podSandboxID={id:?}", status.message());
+            self.log.log.error("StopPodSandbox from runtime service failed", err);
+            return Err(status).context("StopPodSandbox");
+        }
+        self.changes.push((id.clone(), DIED, None));
         self.sandbox_stopped = true;
         Ok(())
     }
@@ -324,7 +374,10 @@ impl Containers {
 
     async fn remove(&self, id: &str) {
         let request = RemoveContainerRequest { container_id: id.into() };
+        self.log.log.info("Removing container", format_args!("containerID={id:?}"));
         if let Err(status) = self.shared.cri.clone().remove_container(request).await {
+            let err = format_args!("err={:?} containerID={id:?}", status.message());
+            self.log.log.error("RemoveContainer from runtime service failed", err);
             tracing::warn!(pod = self.pod.name, error = status.message(), "RemoveContainer");
         }
         if let Err(error) = self.shared.cgroups.unlimit_memory(id).await {

@@ -57,16 +57,16 @@ impl Reach {
     }
 }
 
-/// Runs a hook and waits for it `at_most` so long. False: it failed. What an exec hook has written goes
-/// to `said` when it ends, also if that is later.
+/// Runs a hook and waits for it `at_most` so long. What an exec hook has written goes to `said` when it ends,
+/// also if that is later.
 pub async fn run(
     pod: &Reach,
     id: &str,
     hook: &LifecycleHandler,
     at_most: Duration,
     said: impl FnOnce(String) + Send + 'static,
-) -> bool {
-    let result = if let Some(command) = &hook.exec {
+) -> anyhow::Result<()> {
+    if let Some(command) = &hook.exec {
         exec(&pod.cri, id, command, at_most, said).await
     } else if let Some(get) = &hook.http_get {
         tokio::time::timeout(at_most, http_get(pod, get)).await.unwrap_or(Ok(()))
@@ -75,11 +75,7 @@ pub async fn run(
         Ok(())
     } else {
         Err(anyhow::anyhow!("the lab's kubelet runs exec, httpGet and sleep hooks only"))
-    };
-    if let Err(error) = &result {
-        tracing::warn!(container = id, error = format!("{error:#}"), "hook failed");
     }
-    result.is_ok()
 }
 
 /// A hook that is not done in time goes on: the kubelet asks for no timeout and merely stops

@@ -11,8 +11,11 @@ use crate::apiserver::{
 };
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use serde_json::Value;
-use std::collections::BTreeMap;
-use tokio::sync::{mpsc, watch};
+use std::collections::{BTreeMap, VecDeque};
+use tokio::sync::{mpsc, oneshot, watch};
+
+/// The kubelet's Events that are kept; a real apiserver keeps them for an hour.
+const MAX_EVENTS: usize = 2_048;
 
 /// A way to the lab's apiserver.
 #[derive(Debug)]
@@ -26,8 +29,9 @@ pub struct Local {
 #[derive(Debug)]
 enum LocalRequest {
     Status(PodId, Box<PodStatus>),
-    Delete(PodId),
+    Delete(PodId, oneshot::Sender<()>),
     Mirror(Box<Pod>),
+    Event(Box<Value>),
 }
 
 impl Local {
@@ -55,8 +59,14 @@ impl Api for Local {
         self.ask(LocalRequest::Status(pod.clone(), Box::new(status.clone())));
     }
 
-    fn delete_for_good(&self, pod: &PodId) {
-        self.ask(LocalRequest::Delete(pod.clone()));
+    fn delete_for_good(&self, pod: &PodId) -> oneshot::Receiver<()> {
+        let (tell, done) = oneshot::channel();
+        self.ask(LocalRequest::Delete(pod.clone(), tell));
+        done
+    }
+
+    fn post_event(&self, event: Value) {
+        self.ask(LocalRequest::Event(Box::new(event)));
     }
 
     fn create_mirror(&self, mirror: &Pod) {
@@ -74,25 +84,38 @@ async fn apply(
     mut fault: watch::Receiver<ApiserverFault>,
     mut requests: mpsc::UnboundedReceiver<LocalRequest>,
 ) {
+    let mut posted = VecDeque::new();
     while let Some(request) = requests.recv().await {
         if !reachable(&mut fault).await {
             return;
         }
-        let answer = match &request {
-            LocalRequest::Status(pod, status) => replace_status(&store, pod, status),
-            LocalRequest::Delete(pod) => {
-                let options = DeleteOptions {
-                    grace: Some(0),
-                    uid: Some(pod.uid.clone()),
-                    ..Default::default()
-                };
-                store.delete_pod(&pod.namespace, &pod.name, &options).map(drop)
+        let answer = match request {
+            LocalRequest::Status(pod, status) => replace_status(&store, &pod, &status),
+            LocalRequest::Delete(pod, done) => {
+                let options =
+                    DeleteOptions { grace: Some(0), uid: Some(pod.uid), ..Default::default() };
+                store.delete_pod(&pod.namespace, &pod.name, &options).map(|_| {
+                    // Nobody may wait for it.
+                    let _ = done.send(());
+                })
             }
-            LocalRequest::Mirror(mirror) => store.create_pod(mirror).map(drop),
+            LocalRequest::Mirror(mirror) => store.create_pod(&mirror).map(drop),
+            LocalRequest::Event(event) => {
+                let of = |key: &str| event["metadata"][key].as_str().unwrap_or_default().to_owned();
+                posted.push_back((of("namespace"), of("name")));
+                if posted.len() > MAX_EVENTS
+                    && let Some((namespace, name)) = posted.pop_front()
+                {
+                    // Somebody else may have removed it.
+                    let options = DeleteOptions::default();
+                    let _ = store.delete(ResourceKind::Event, &namespace, &name, &options);
+                }
+                store.create(ResourceKind::Event, &of("namespace"), *event).map(drop)
+            }
         };
         if let Err(failure) = answer {
             // Gone, or another pod of the same name: as good as told.
-            tracing::debug!(?request, error = %failure, "refused");
+            tracing::debug!(error = %failure, "refused");
         }
     }
 }

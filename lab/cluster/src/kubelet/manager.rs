@@ -6,6 +6,7 @@ use super::{
     api::PodChange,
     gc,
     housekeeping::{self, Come, Running},
+    klog::PodLog,
     translate::{self, PodId},
     worker::{Worker, WorkerTarget},
 };
@@ -22,6 +23,10 @@ use tokio::{
     sync::{Mutex, mpsc, watch},
     task::JoinSet,
 };
+
+/// Sources of pods.
+const API: &str = "api";
+const FILE: &str = "file";
 
 /// A pod that the kubelet knows. Forgotten when its worker has finished and its object is gone:
 /// the last changes of the object come after the worker's end, and must not begin a new life.
@@ -62,6 +67,8 @@ struct Manager {
     /// The UIDs of pods whose worker was made again by the housekeeping and failed: to the
     /// collector they are terminating, for good.
     stuck: BTreeSet<String>,
+    /// Pods that are over, of which housekeeping has still to say so.
+    over: Vec<PodLog>,
 }
 
 pub(super) async fn run(
@@ -80,6 +87,7 @@ pub(super) async fn run(
         waiting: Vec::new(),
         cached: BTreeMap::new(),
         stuck: BTreeSet::new(),
+        over: Vec::new(),
     };
     loop {
         tokio::select! {
@@ -107,14 +115,28 @@ impl Manager {
     fn applied(&mut self, pod: Pod) {
         let Some(id) = PodId::of(&pod) else { return };
         if let Some(of) = translate::mirrored(&pod) {
+            let known = self.mirrors.insert(of.into(), id.clone());
             // Somebody wants to delete it: that stops nothing (mirror_client.go).
             if pod.metadata.deletion_timestamp.is_some() {
-                self.shared.api.delete_for_good(&id);
+                self.shared.log.sync_loop("DELETE", API, &id);
+                self.shared.pod_log(&id).info("Trying to delete pod");
+                self.delete_mirror(&id);
+            } else {
+                let what = if known.as_ref() == Some(&id) { "RECONCILE" } else { "ADD" };
+                self.shared.log.sync_loop(what, API, &id);
             }
-            self.mirrors.insert(of.into(), id);
         } else if let Some(known) = self.pods.get(&id.uid) {
+            let before = known.tell.borrow().pod.clone();
+            let is_deleted = |pod: &Pod| pod.metadata.deletion_timestamp.is_some();
+            let what = match () {
+                () if is_deleted(&pod) && !is_deleted(&before) => "DELETE",
+                () if pod.spec != before.spec => "UPDATE",
+                () => "RECONCILE",
+            };
+            self.shared.log.sync_loop(what, API, &id);
             known.tell.send_modify(|wanted| wanted.pod = pod);
         } else {
+            self.shared.log.sync_loop("ADD", API, &id);
             self.begin(id, pod, 0);
         }
     }
@@ -123,19 +145,27 @@ impl Manager {
         let Some(id) = PodId::of(&pod) else { return };
         if let Some(of) = translate::mirrored(&pod) {
             self.mirrors.remove(of);
+            self.shared.log.sync_loop("REMOVE", API, &id);
             // It comes back as long as the manifest is there.
             if let Some(known) = self.pods.get(of)
                 && !known.finished
                 && (known.again || !known.tell.borrow().gone)
             {
                 let pod = known.tell.borrow().pod.clone();
-                self.shared.api.create_mirror(&translate::mirror(&pod));
+                self.create_mirror(&pod);
             }
             return;
         }
         let Some(known) = self.pods.get(&id.uid) else { return };
+        // The last delete changes the object, too.
+        self.shared.log.sync_loop("DELETE", API, &id);
+        self.shared.log.sync_loop("REMOVE", API, &id);
+        let log = self.shared.pod_log(&id);
+        log.info("Pod has been deleted and must be killed");
         known.tell.send_modify(|wanted| (wanted.pod, wanted.gone) = (pod, true));
         if known.finished {
+            log.info("Pod is finished processing, no further updates");
+            self.over.push(log);
             self.pods.remove(&id.uid);
         }
     }
@@ -146,6 +176,10 @@ impl Manager {
             KubeletOrder::RemoveStatic(uid) => {
                 self.waiting.retain(|pod| pod.metadata.uid.as_ref() != Some(&uid));
                 if let Some(known) = self.pods.get_mut(&uid) {
+                    if let Some(id) = PodId::of(&known.tell.borrow().pod) {
+                        self.shared.log.sync_loop("REMOVE", FILE, &id);
+                        self.shared.pod_log(&id).info("Pod has been deleted and must be killed");
+                    }
                     known.again = false;
                     known.tell.send_modify(|wanted| wanted.gone = true);
                 }
@@ -182,6 +216,7 @@ impl Manager {
 
     fn add_static(&mut self, pod: Pod) {
         let Some(id) = PodId::of(&pod) else { return };
+        self.shared.log.sync_loop("ADD", FILE, &id);
         // pod_workers.go, `allowStaticPodStart`: one of the same name, from a manifest that has changed, ends
         // first.
         if self.pods.values().any(|known| known.is_namesake(&id)) {
@@ -189,7 +224,7 @@ impl Manager {
             return;
         }
         if !self.mirrors.contains_key(&id.uid) {
-            self.shared.api.create_mirror(&translate::mirror(&pod));
+            self.create_mirror(&pod);
         }
         match self.pods.get_mut(&id.uid) {
             // pod_workers.go, `restartRequested`: first the old life ends.
@@ -219,21 +254,47 @@ impl Manager {
         }
         let (again, lives) = (known.again, known.lives);
         self.pods.remove(uid);
+        self.over.extend(PodId::of(&wanted.pod).map(|id| self.shared.pod_log(&id)));
         if again {
             if let Some(id) = PodId::of(&wanted.pod) {
                 self.begin(id, wanted.pod, lives);
             }
         } else if let Some(mirror) = self.mirrors.get(uid) {
-            self.shared.api.delete_for_good(mirror);
+            self.delete_mirror(mirror);
         }
         for pod in std::mem::take(&mut self.waiting) {
             self.add_static(pod);
         }
     }
 
+    fn create_mirror(&self, pod: &Pod) {
+        if let Some(id) = PodId::of(pod) {
+            self.shared.pod_log(&id).info("Creating a mirror pod for static pod");
+        }
+        self.shared.api.create_mirror(&translate::mirror(pod));
+    }
+
+    fn delete_mirror(&self, mirror: &PodId) {
+        self.shared.pod_log(mirror).info("Deleting a mirror pod");
+        self.shared.delete_for_good(mirror, "Deleted mirror pod");
+    }
+
     /// kubelet_pods.go, `HandlePodCleanups`: kills what runs of pods that are gone, or ran when it
     /// was last looked at.
     async fn clean_up_pods(&mut self) {
+        let log = self.shared.log.clone();
+        log.info("SyncLoop (housekeeping)", "");
+        for pod in self.over.drain(..) {
+            pod.info(
+                "Pod has been terminated and is no longer known to the kubelet, remove all history",
+            );
+            pod.info("Cleaned up orphaned pod volumes dir");
+        }
+        for uid in &self.stuck {
+            let stuck =
+                "Pod worker has been requested for removal but is still not fully terminated";
+            log.info(stuck, format_args!("podUID={uid:?}"));
+        }
         let gone: Vec<String> =
             self.cached.keys().filter(|uid| !self.pods.contains_key(*uid)).cloned().collect();
         for uid in gone {
@@ -247,6 +308,8 @@ impl Manager {
                 Ok(orphan) => {
                     if let Err(status) = orphan.kill(&self.shared.cri).await {
                         let error = status.message();
+                        let fields = format_args!("err={error:?} podUID={uid:?}");
+                        log.error("Error syncing pod, skipping", fields);
                         tracing::warn!(uid, error, "the worker of an orphan is stuck");
                         self.stuck.insert(uid);
                     }
@@ -255,6 +318,7 @@ impl Manager {
                 Err(status) => tracing::warn!(uid, error = status.message(), "housekeeping"),
             }
         }
+        log.info("SyncLoop (housekeeping) end", "");
     }
 
     /// pod_workers.go, `ShouldPodContentBeRemoved`.
@@ -294,7 +358,10 @@ impl Manager {
             .collect();
         for id in gc::evictable(&sandboxes, &occupied, |uid| self.is_gone(uid)) {
             // One that cannot be removed is no reason to leave the others.
+            self.shared.log.info("Removing sandbox", format_args!("sandboxID={id:?}"));
             if let Err(status) = remove_sandbox(&mut cri, id).await {
+                let err = format_args!("err={:?} sandboxID={id:?}", status.message());
+                self.shared.log.error("Failed to remove sandbox", err);
                 tracing::warn!(sandbox = id, error = status.message(), "removing a sandbox");
             }
         }

@@ -14,15 +14,16 @@ pub mod gc;
 pub mod grace;
 pub mod hook;
 pub mod housekeeping;
+mod klog;
 mod local;
 mod manager;
 pub mod order;
-pub mod probe;
+mod probe;
 pub mod record;
 pub mod restart;
 pub mod security;
 pub mod status;
-pub mod stop;
+mod stop;
 pub mod translate;
 mod worker;
 
@@ -34,6 +35,7 @@ pub use containers::main_pid;
 use coroner_cri_api::v1::runtime_service_client::RuntimeServiceClient;
 use housekeeping::{Come, HousekeepingMoment};
 use k8s_openapi::api::core::v1::Pod;
+use klog::{KubeletLog, PodLog};
 pub use local::Local;
 use record::{KubeletRecord, StopCall};
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
@@ -43,6 +45,7 @@ use tokio::{
     time::Instant,
 };
 use tonic::transport::Channel;
+use translate::PodId;
 pub use worker::{PodEnding, START_FAILED};
 
 /// The kubelet's line to the container runtime; clones share one connection.
@@ -76,6 +79,8 @@ pub struct Config {
     pub version: String,
     /// How many pods may start at once.
     pub parallel_starts: usize,
+    /// Where its log goes; `None`: nowhere.
+    pub log: Option<PathBuf>,
 }
 
 /// The version of the lab's kubelet where nobody says otherwise: of the last minor version that
@@ -99,6 +104,7 @@ impl Config {
             housekeeping: Duration::from_secs(2),
             version: VERSION.into(),
             parallel_starts: 4,
+            log: None,
         }
     }
 }
@@ -112,9 +118,25 @@ struct KubeletShared {
     starts: Arc<Semaphore>,
     record: KubeletRecord,
     epoch: Instant,
+    log: KubeletLog,
 }
 
 impl KubeletShared {
+    /// What it says of a pod.
+    fn pod_log(&self, pod: &PodId) -> PodLog {
+        PodLog::new(self.log.clone(), self.api.clone(), pod.clone())
+    }
+
+    /// DELETE with a grace of 0, and what the kubelet then says.
+    fn delete_for_good(&self, pod: &PodId, says: &'static str) {
+        let (done, log) = (self.api.delete_for_good(pod), self.pod_log(pod));
+        tokio::spawn(async move {
+            if done.await.is_ok() {
+                log.info(says);
+            }
+        });
+    }
+
     /// Sleeps until the next relist: one beat for all pods.
     async fn next_relist(&self) {
         let beat = self.config.relist.as_nanos().max(1);
@@ -157,15 +179,23 @@ pub struct Kubelet {
 
 impl Kubelet {
     /// Starts: from now on every pod that is bound to the node is run.
-    pub fn start(config: Config, cri: Cri, api: Arc<dyn Api>, cgroups: Cgroups) -> Self {
+    pub fn start(
+        config: Config,
+        cri: Cri,
+        api: Arc<dyn Api>,
+        cgroups: Cgroups,
+    ) -> anyhow::Result<Self> {
+        let log = config.log.clone().map(KubeletLog::to).transpose();
+        let log = log.context("cannot write the kubelet's log")?.unwrap_or_default();
+        log.info("Kubelet version", format_args!("kubeletVersion={:?}", config.version));
         let starts = Arc::new(Semaphore::new(config.parallel_starts));
         let node = config.node.clone();
         let record = KubeletRecord::default();
         let (own, epoch) = (record.clone(), Instant::now());
         let shared =
-            Arc::new(KubeletShared { config, cri, api, cgroups, starts, record: own, epoch });
+            Arc::new(KubeletShared { config, cri, api, cgroups, starts, record: own, epoch, log });
         let (orders, ordered) = mpsc::unbounded_channel();
-        Self { node, record, orders, task: tokio::spawn(manager::run(shared, ordered)) }
+        Ok(Self { node, record, orders, task: tokio::spawn(manager::run(shared, ordered)) })
     }
 
     /// How it stopped the container with this id: its attempts, the oldest first.

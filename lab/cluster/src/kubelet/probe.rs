@@ -5,7 +5,9 @@
 use super::{
     grace,
     hook::{self, Reach},
+    klog::ContainerLog,
 };
+use anyhow::Context as _;
 use coroner_cri_api::v1::ExecSyncRequest;
 use k8s_openapi::api::core::v1::{Container, Probe};
 use std::time::Duration;
@@ -13,27 +15,31 @@ use tokio::sync::mpsc;
 
 /// What probing found out about a container.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ProbeReport {
+pub(super) struct ProbeReport {
     /// The container's id: what is told of an earlier life is of no interest any more.
-    pub id: String,
+    pub(super) id: String,
     /// What was found.
-    pub what: Finding,
+    pub(super) what: Finding,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Finding {
+pub(super) enum Finding {
     /// The startup probe succeeded.
     Started,
-    /// A probe failed as often as its threshold allows; it is not run again. With the probe's own
+    /// This probe (`Liveness`) failed as often as its threshold allows; it is not run again. With the probe's own
     /// terminationGracePeriodSeconds.
-    Unhealthy(Option<i64>),
+    Unhealthy(&'static str, Option<i64>),
 }
 
+const LIVENESS: &str = "Liveness";
+const STARTUP: &str = "Startup";
+
 /// Probes a container that has just started. Dropped with the container's life.
-pub async fn watch(
+pub(super) async fn watch(
     pod: Reach,
     id: String,
     container: Container,
+    log: ContainerLog,
     tell: mpsc::UnboundedSender<ProbeReport>,
 ) {
     // A receiver that is gone is a pod that is gone.
@@ -41,27 +47,24 @@ pub async fn watch(
         let _ = tell.send(ProbeReport { id: id.clone(), what });
     };
     if let Some(probe) = &container.startup_probe {
-        if !succeeds(&pod, &id, probe).await {
-            return report(unhealthy(probe));
+        if !succeeds(&pod, &id, probe, &log).await {
+            return report(Finding::Unhealthy(STARTUP, probe.termination_grace_period_seconds));
         }
         report(Finding::Started);
     }
     if let Some(probe) = &container.liveness_probe {
-        fails(&pod, &id, probe).await;
-        report(unhealthy(probe));
+        fails(&pod, &id, probe, &log).await;
+        report(Finding::Unhealthy(LIVENESS, probe.termination_grace_period_seconds));
     }
 }
 
-fn unhealthy(probe: &Probe) -> Finding {
-    Finding::Unhealthy(probe.termination_grace_period_seconds)
-}
-
 /// Until it has succeeded once: true; or has failed too often: false.
-async fn succeeds(pod: &Reach, id: &str, probe: &Probe) -> bool {
+async fn succeeds(pod: &Reach, id: &str, probe: &Probe, log: &ContainerLog) -> bool {
     pause(probe.initial_delay_seconds, 0).await;
     for _ in 0..threshold(probe) {
-        if once(pod, id, probe).await {
-            return true;
+        match once(pod, id, probe).await {
+            Ok(()) => return true,
+            Err(error) => log.probe_failed(STARTUP, &error.to_string()),
         }
         pause(probe.period_seconds, 10).await;
     }
@@ -69,11 +72,17 @@ async fn succeeds(pod: &Reach, id: &str, probe: &Probe) -> bool {
 }
 
 /// Until it has failed too often in a row.
-async fn fails(pod: &Reach, id: &str, probe: &Probe) {
+async fn fails(pod: &Reach, id: &str, probe: &Probe, log: &ContainerLog) {
     pause(probe.initial_delay_seconds, 0).await;
     let mut in_a_row = 0;
     loop {
-        in_a_row = if once(pod, id, probe).await { 0 } else { in_a_row + 1 };
+        in_a_row = match once(pod, id, probe).await {
+            Ok(()) => 0,
+            Err(error) => {
+                log.probe_failed(LIVENESS, &error.to_string());
+                in_a_row + 1
+            }
+        };
         if in_a_row >= threshold(probe) {
             return;
         }
@@ -82,14 +91,21 @@ async fn fails(pod: &Reach, id: &str, probe: &Probe) {
 }
 
 /// A probe that cannot be run is no failure (prober.go): its result is unknown, and ignored.
-async fn once(pod: &Reach, id: &str, probe: &Probe) -> bool {
+async fn once(pod: &Reach, id: &str, probe: &Probe) -> anyhow::Result<()> {
     let timeout = i64::from(probe.timeout_seconds.unwrap_or(1));
     if let Some(exec) = &probe.exec {
         let cmd = exec.command.clone().unwrap_or_default();
         let request = ExecSyncRequest { container_id: id.into(), cmd, timeout };
         return match pod.cri.clone().exec_sync(request).await {
-            Ok(answer) => answer.into_inner().exit_code == 0,
-            Err(status) => status.code() != tonic::Code::DeadlineExceeded,
+            Ok(answer) => {
+                let code = answer.into_inner().exit_code;
+                anyhow::ensure!(code == 0, "command exited with {code}");
+                Ok(())
+            }
+            Err(status) if status.code() == tonic::Code::DeadlineExceeded => {
+                Err(anyhow::anyhow!("command timed out"))
+            }
+            Err(_) => Ok(()),
         };
     }
     let over_network = async {
@@ -99,7 +115,7 @@ async fn once(pod: &Reach, id: &str, probe: &Probe) -> bool {
             (None, None) => Ok(()),
         }
     };
-    matches!(tokio::time::timeout(grace::wait(timeout), over_network).await, Ok(Ok(())))
+    tokio::time::timeout(grace::wait(timeout), over_network).await.context("no answer")?
 }
 
 fn threshold(probe: &Probe) -> i32 {

@@ -7,9 +7,11 @@ mod sync;
 use super::{
     KubeletShared,
     containers::Containers,
-    grace, order, probe, restart,
+    grace,
+    klog::PodLog,
+    order, probe, restart,
     status::{self, Reason, Underway},
-    stop,
+    stop::Stopper,
     translate::{self, PodId},
 };
 use anyhow::Context as _;
@@ -128,6 +130,7 @@ pub(super) struct Worker {
     is_past_deadline: bool,
     /// Why it could not be started.
     failure: Option<String>,
+    log: PodLog,
 }
 
 impl Worker {
@@ -142,6 +145,7 @@ impl Worker {
         let cgroup = shared.cgroups.pod(translate::qos_class(&wanted.borrow().pod), &id.uid);
         let (tell, probed) = mpsc::unbounded_channel();
         let containers = Containers::new(shared.clone(), id.clone(), cgroup.clone(), tell);
+        let log = shared.pod_log(&id);
         Self {
             shared,
             id,
@@ -155,23 +159,33 @@ impl Worker {
             looking,
             is_past_deadline: false,
             failure: None,
+            log,
         }
     }
 
     /// Lives the pod's life. Ends when nothing of it is left but its sandbox, which is the
     /// collector's.
     pub(super) async fn run(mut self) {
+        self.log.begins("sync");
         if let Err(error) = self.start().await {
             self.failed(&error);
         }
+        self.log.ends("sync");
         match self.follow().await {
             WorkerOver::Deleted => {
+                let teardown = match self.wanted.borrow().gone {
+                    true => "Pod is being removed by the kubelet, begin teardown",
+                    false => "Pod is marked for graceful deletion, begin teardown",
+                };
+                self.log.info(teardown);
                 tokio::time::sleep(self.shared.config.reaction).await;
                 self.stop_pod().await;
             }
             // Its object stays as long as somebody wants it.
-            WorkerOver::Completed | WorkerOver::Ended => {
+            over @ (WorkerOver::Completed | WorkerOver::Ended) => {
+                self.begins_to_end(over);
                 self.stop_pod().await;
+                self.ended();
                 if self.ending().is_some_and(|ending| ending.removes_content) {
                     self.shared.next_relist().await;
                     self.containers.remove_all().await;
@@ -180,6 +194,38 @@ impl Worker {
             }
         }
         self.clean_up().await;
+    }
+
+    /// Its object stays, and the pod ends: why, in the words of the eviction manager and its like.
+    fn begins_to_end(&self, over: WorkerOver) {
+        let log = &self.log;
+        let Some(ending) = self.ending().filter(|_| over == WorkerOver::Ended) else {
+            log.info("Pod indicated lifecycle completed naturally and should now terminate");
+            return;
+        };
+        match ending.reason {
+            "Evicted" => {
+                if ending.disruption.is_some() {
+                    log.evicts();
+                }
+                log.info("Evicting pod");
+            }
+            "Preempting" => log.info("Preempting pod to free up resources"),
+            "Terminated" => log.info("Shutdown manager killing pod with gracePeriod"),
+            _ => {}
+        }
+        log.event("Warning", ending.reason, ending.message);
+        log.info("Pod is being evicted by the kubelet, begin teardown");
+    }
+
+    /// Nothing of it runs any more, and its object stays.
+    fn ended(&self) {
+        match self.ending().map(|ending| ending.reason) {
+            Some("Evicted") => self.log.info("Eviction manager: pod is evicted successfully"),
+            Some("Preempting") => self.log.info("Pod evicted successfully"),
+            Some("Terminated") => self.log.info("Shutdown manager finished killing pod"),
+            _ => {}
+        }
     }
 
     fn failed(&mut self, error: &anyhow::Error) {
@@ -234,7 +280,9 @@ impl Worker {
                     let looking = self.looking.clone();
                     let _looking = looking.lock().await;
                     let changed = self.containers.observe().await;
-                    if self.containers.sandbox_has_died().await && !self.is_complete() {
+                    let has_died = self.containers.sandbox_has_died().await;
+                    self.containers.relisted(!wanted.gone);
+                    if has_died && !self.is_complete() {
                         self.replace_sandbox().await;
                     } else if self.asks_for_restart_of_all() {
                         self.restart_all().await;
@@ -284,20 +332,39 @@ impl Worker {
     /// meanwhile changes nothing: the call to the runtime is under way (FACTS §7; recording
     /// k1.33-containerd1.7/grace-shortened).
     async fn stop_pod(&mut self) {
-        let spec = self.spec();
         self.containers.stop_probing();
         self.containers.wait_no_more();
-        while let Err(error) = self.try_to_stop(&spec).await {
+        self.log.begins("terminating");
+        self.log.info("Pod worker has observed request to terminate");
+        self.log.info("SyncTerminatingPod enter");
+        while let Err(error) = self.try_to_stop().await {
             // The kubelet's work queue tries again later as well.
-            tracing::warn!(pod = self.id.name, error = format!("{error:#}"), "stop");
+            self.sync_failed(&error);
             tokio::time::sleep(self.shared.config.relist).await;
         }
         self.containers.observe().await;
         self.report(true);
+        self.log.info("Pod termination stopped all running containers");
+        self.log.info("SyncTerminatingPod exit");
+        self.log.info("Pod terminated all containers successfully");
+        self.log.ends("terminating");
+    }
+
+    fn sync_failed(&self, error: &anyhow::Error) {
+        let text = format!("{error:#}");
+        tracing::warn!(pod = self.id.name, error = text, "stop");
+        self.log.event("Warning", "FailedKillPod", &format!("error killing pod: {text}"));
+        self.log.error("Error syncing pod, skipping", text);
+    }
+
+    /// What stops its containers.
+    fn stopper(&self) -> Stopper {
+        let (record, log) = (self.shared.record.clone(), self.log.clone());
+        Stopper { pod: self.containers.reach(), record, log, spec: self.spec() }
     }
 
     /// Containers and sandbox (`killPodWithSyncResult`).
-    async fn try_to_stop(&mut self, spec: &PodSpec) -> anyhow::Result<()> {
+    async fn try_to_stop(&mut self) -> anyhow::Result<()> {
         let mut cri = self.shared.cri.clone();
         // Nothing is tried where the runtime is down (kubelet.go, `syncLoop`). One that comes up refuses
         // StopContainer, and may take StopPodSandbox a moment later, which sends SIGKILL.
@@ -305,10 +372,9 @@ impl Worker {
         self.containers.observe().await;
         let running = self.containers.running();
         let grace = self.wanted.borrow_and_update().grace();
+        self.log.grace("Pod terminating with grace period", grace);
         // The sandbox is stopped even where a container could not be (killPodWithSyncResult).
-        let stopped =
-            stop::stop_all(&self.containers.reach(), &self.shared.record, spec, &running, grace)
-                .await;
+        let stopped = self.stopper().all(&running, grace).await;
         stopped.and(self.containers.stop_sandbox().await)
     }
 
@@ -316,22 +382,43 @@ impl Worker {
     /// hears of the end only then.
     async fn clean_up(&mut self) {
         self.shared.next_relist().await;
+        let is_known = !self.wanted.borrow().gone;
+        self.containers.relisted(is_known);
+        self.log.begins("terminated");
+        self.log.info("SyncTerminatedPod enter");
+        self.log.info("Waiting for volumes to unmount for pod");
+        self.log.info("All volumes are unmounted for pod");
+        self.log.info("Pod termination unmounted volumes");
         if !self.wanted.borrow().keeps_containers {
             self.containers.remove_all().await;
         }
         let (cgroups, cgroup) = (self.shared.cgroups.clone(), self.cgroup.clone());
         // Goes on where the worker does not wait for it any more.
         let removal = tokio::spawn(async move { cgroups.remove(&cgroup).await });
-        match tokio::time::timeout(IN_USE, removal).await {
-            Ok(Ok(Ok(()))) => {}
-            Ok(Ok(Err(error))) => {
-                tracing::warn!(pod = self.id.name, error = format!("{error:#}"), "pod cgroup");
+        let removed = match tokio::time::timeout(IN_USE, removal).await {
+            Ok(Ok(removed)) => removed,
+            Ok(Err(_)) | Err(_) => Err(anyhow::anyhow!("still in use")),
+        };
+        match removed {
+            Ok(()) => self.log.info("Pod termination removed cgroups"),
+            Err(error) => {
+                let text = format!("{error:#}");
+                tracing::warn!(pod = self.id.name, error = text, "pod cgroup");
+                self.log.error("Failed to delete cgroup paths", text);
             }
-            Ok(Err(_)) | Err(_) => tracing::warn!(pod = self.id.name, "pod cgroup still in use"),
         }
+        self.log.info("Pod is terminated and will need no more status updates");
+        self.log.info("SyncTerminatedPod exit");
+        self.log.info("Pod is complete and the worker can now stop");
+        self.log.ends("terminated");
+        self.log.info("Pod worker has stopped");
         let wanted = self.wanted.borrow();
         if !wanted.gone && !translate::is_static(&wanted.pod) {
-            self.shared.api.delete_for_good(&self.id);
+            self.log.info(
+                "The pod termination is finished as SyncTerminatedPod completes its execution",
+            );
+            let says = "Pod fully terminated and removed from etcd";
+            self.shared.delete_for_good(&self.id, says);
         }
     }
 

@@ -153,7 +153,7 @@ async fn play(
                         let up = (Some(lab), Some(watcher));
                         outcome.kept = save(failures, outcome.scenario, up, work).await;
                     }
-                    report::outcome(console, &outcome);
+                    report::outcome(console, &outcome, scenarios.len() == 1);
                     console.object(&outcome);
                     outcomes.insert(outcome.scenario, outcome);
                 }

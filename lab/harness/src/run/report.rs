@@ -8,12 +8,13 @@ use coroner_lab_scenarios::{Scenario, judge};
 /// Columns of the tables.
 const WIDTH: u16 = 118;
 
-/// A scenario's waterfall, its verdict and what disagrees.
-pub(super) fn outcome(console: Console, outcome: &ScenarioOutcome) {
+/// A scenario's waterfall, its verdict and what disagrees; of a single one the whole explanation.
+pub(super) fn outcome(console: Console, outcome: &ScenarioOutcome, is_single: bool) {
     let mark = if outcome.ok { "✔" } else { "✘" };
     let mut text = format!("\n{mark} {} — {}\n", outcome.scenario, outcome.shows);
     if let Some(timeline) = &outcome.timeline {
-        text.push_str(&console.waterfall(timeline));
+        let shown = if is_single { Console::explanation } else { Console::waterfall };
+        text.push_str(&shown(&console, timeline));
     }
     for leak in &outcome.leaks {
         text.push_str(&console.leak(leak));

@@ -7,7 +7,7 @@ use super::{
         probe::{self, Finding},
         restart,
         status::Underway,
-        stop,
+        stop::Stop,
     },
     Worker,
 };
@@ -32,27 +32,31 @@ impl Worker {
                 self.containers.has_started(&name);
                 self.report(false);
             }
-            Finding::Unhealthy(_) if self.wanted.borrow().ignores_probes => {}
-            Finding::Unhealthy(grace) => {
+            Finding::Unhealthy(..) if self.wanted.borrow().ignores_probes => {}
+            Finding::Unhealthy(probe, grace) => {
+                let probe = probe.to_ascii_lowercase();
+                let (own, result) = (format!("{:?}", probe), "status=\"unhealthy\"");
+                self.log.info_with("SyncLoop (probe)", format_args!("probe={own} {result}"));
+                let why = format!("Container {name} failed {probe} probe");
                 if restart::is_due(&self.spec(), &name, FAILED) {
-                    self.replace(&name, grace).await;
+                    self.replace(&name, grace, format!("{why}, will be restarted")).await;
                 } else {
-                    self.stop_for_good(&name, grace).await;
+                    self.stop_for_good(&name, grace, why).await;
                 }
             }
         }
     }
 
     /// A container that is not started again. The last one is stopped with the whole pod (`KillPod`).
-    async fn stop_for_good(&mut self, name: &str, grace: Option<i64>) {
+    async fn stop_for_good(&mut self, name: &str, grace: Option<i64>, why: String) {
         self.containers.observe().await;
+        self.decided(name, &why);
         if self.containers.running().len() > 1 {
-            self.stop_one(name, grace).await;
+            self.stop_one(name, grace, why).await;
             return;
         }
-        let spec = self.spec();
-        if let Err(error) = self.try_to_stop(&spec).await {
-            tracing::warn!(pod = self.id.name, error = format!("{error:#}"), "stop");
+        if let Err(error) = self.try_to_stop().await {
+            self.sync_failed(&error);
         }
     }
 
@@ -62,7 +66,9 @@ impl Worker {
         for container in order::start_order(&self.spec()) {
             let known = self.containers.image_of(&container.name);
             if known.is_some_and(|image| Some(image) != container.image.as_deref()) {
-                self.replace(&container.name, None).await;
+                let name = &container.name;
+                let why = format!("Container {name} definition changed, will be restarted");
+                self.replace(name, None, why).await;
             } else if known.is_some()
                 && restart::resizes(self.containers.resources_of(&container.name), container)
             {
@@ -75,7 +81,8 @@ impl Worker {
     pub(super) async fn replace_unknown(&mut self) {
         for (name, seen) in self.containers.seen() {
             if seen.now.is_unknown {
-                self.replace(&name, None).await;
+                let why = "Container is in \"unknown\" state, try killing it before restart";
+                self.replace(&name, None, why.into()).await;
             }
         }
     }
@@ -83,7 +90,9 @@ impl Worker {
     async fn resize(&mut self, name: &str) {
         self.underway = Underway::Resize;
         self.report(false);
-        let stopped = self.stop_one(name, None).await;
+        self.log.event("Normal", "ResizeStarted", "Pod resize started");
+        let why = format!("Container {name} resize requires restart");
+        let stopped = self.stop_one(name, None, why).await;
         self.underway = Underway::Nothing;
         if stopped {
             self.start_again(name).await;
@@ -92,10 +101,19 @@ impl Worker {
 
     /// Stops a container, with a grace of its own if there is one, and starts it anew in the same
     /// sync (kuberuntime_manager.go, `SyncPod`).
-    async fn replace(&mut self, name: &str, grace: Option<i64>) {
-        if self.stop_one(name, grace).await {
+    async fn replace(&mut self, name: &str, grace: Option<i64>, why: String) {
+        self.decided(name, &why);
+        if self.stop_one(name, grace, why).await {
             self.start_again(name).await;
         }
+    }
+
+    /// A container is to be stopped, for this reason.
+    fn decided(&self, name: &str, why: &str) {
+        let Some(log) = self.containers.log_of(name) else { return };
+        let message = "Message for Container of pod";
+        log.decided(message, "containerStatusID", format_args!("containerMessage={why:?}"));
+        log.decided("Killing unwanted container for pod", "containerID", "");
     }
 
     /// A container has exited with a code for which its rules restart all.
@@ -113,12 +131,16 @@ impl Worker {
         self.report(false);
         let (pod, spec) = (self.wanted.borrow().pod.clone(), self.spec());
         let running = self.containers.running();
+        self.log.info("Pod marked for RestartAllContainers");
         for container in order::start_order(&spec) {
             let name = &container.name;
             if let Some(id) = running.get(name) {
-                let (pod, record) = (&self.containers.reach(), &self.shared.record);
-                let stopped = stop::stop_one(pod, record, &spec, name, id, NO_GRACE).await;
-                if let Err(error) = stopped {
+                if let Some(log) = self.containers.log_of(name) {
+                    log.decided("Killing container before removal", "containerID", "");
+                }
+                let (name, id, message) = (name.clone(), id.clone(), "killing".into());
+                let stop = Stop { name, id, grace: NO_GRACE, overrides: true, message };
+                if let Err(error) = self.stopper().one(stop).await {
                     tracing::warn!(pod = self.id.name, error = format!("{error:#}"), "stop");
                 }
             }
@@ -139,9 +161,12 @@ impl Worker {
     /// The sandbox died: the kubelet stops all that is left of the pod and starts it again in another one.
     pub(super) async fn replace_sandbox(&mut self) {
         self.report(false);
-        let spec = self.spec();
-        if let Err(error) = self.try_to_stop(&spec).await {
-            tracing::warn!(pod = self.id.name, error = format!("{error:#}"), "stop");
+        self.log.info("No ready sandbox for pod can be found. Need to start a new one");
+        self.log.info("Stopping PodSandbox for pod, will start new one");
+        let changed = "Pod sandbox changed, it will be killed and re-created.";
+        self.log.event("Normal", "SandboxChanged", changed);
+        if let Err(error) = self.try_to_stop().await {
+            self.sync_failed(&error);
             return;
         }
         self.attempt += 1;
@@ -151,15 +176,16 @@ impl Worker {
     }
 
     /// Stops a container of a pod that goes on, if it runs; false: the runtime failed.
-    async fn stop_one(&mut self, name: &str, grace: Option<i64>) -> bool {
+    async fn stop_one(&mut self, name: &str, grace: Option<i64>, message: String) -> bool {
         let spec = self.spec();
         self.containers.observe().await;
         let running = self.containers.running();
         let Some(id) = running.get(name) else { return true };
         let grace = grace::in_force(grace, spec.termination_grace_period_seconds);
-        let (pod, record) = (&self.containers.reach(), &self.shared.record);
-        if let Err(error) = stop::stop_one(pod, record, &spec, name, id, grace).await {
-            tracing::warn!(pod = self.id.name, error = format!("{error:#}"), "stop");
+        let (name, id) = (name.to_owned(), id.clone());
+        let stop = Stop { name, id, grace, overrides: false, message };
+        if let Err(error) = self.stopper().one(stop).await {
+            self.sync_failed(&error);
             return false;
         }
         self.containers.observe().await;
@@ -170,7 +196,7 @@ impl Worker {
     /// the container again (kuberuntime_container.go, `startContainer`).
     pub(super) async fn post_start(&mut self, container: &Container) {
         if !self.containers.post_start(container).await
-            && self.stop_one(&container.name, None).await
+            && self.stop_one(&container.name, None, "FailedPostStartHook".into()).await
         {
             self.containers.waits(&container.name, POST_START_FAILED);
         }
@@ -195,6 +221,7 @@ impl Worker {
             if rested {
                 self.start_again(&name).await;
             } else if self.containers.waits(&name, CRASH_LOOP) {
+                self.log.event("Warning", "BackOff", "Back-off restarting failed container");
                 self.report(false);
             }
         }
@@ -207,6 +234,10 @@ impl Worker {
         else {
             return;
         };
+        if let Some(log) = self.containers.log_of(name) {
+            let due = "Container of pod is not in the desired state and shall be started";
+            log.decided(due, "containerStatusID", "");
+        }
         match self.containers.start(&pod, container).await {
             Ok(()) => {
                 self.post_start(container).await;
