@@ -314,7 +314,8 @@ pub struct Traffic {
     pub at_stop: Option<OpenConnections>,
     /// What happened, by container where the kernel shows it.
     pub counts: Vec<TrafficShare>,
-    /// Connections that outlived the pod's processes: another process holds the socket; `None`: not known.
+    /// Connections that outlived the processes of the pod's containers, because another process holds the socket
+    /// (`CurrEstab`); `None`: not known.
     pub still_open: Option<u64>,
     /// RST segments that no counted event explains: refused connections, or data after the end, where
     /// `sees_refusals` is false; `None`: not known.

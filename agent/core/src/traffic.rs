@@ -23,6 +23,8 @@ pub struct CountedTraffic {
     pub stopped: Option<BootTime>,
     /// The last reading.
     pub last: TrafficReading,
+    /// When its counters of the network were read, which is earlier where no process was left.
+    pub network_at: BootTime,
     /// The reading at the stop signal was asked for.
     is_stop_read: bool,
     /// Why nothing is seen.
@@ -74,6 +76,9 @@ impl TrafficState {
                 }
                 if counted.at_stop.is_none() && counted.stopped.is_some_and(|at| reading.at >= at) {
                     counted.at_stop = Some(reading.clone());
+                }
+                if reading.network.is_some() {
+                    counted.network_at = reading.at;
                 }
                 // The namespace's own counters are gone with its last process.
                 reading.network = reading.network.or(counted.last.network.take());

@@ -17,20 +17,6 @@ pub const REFUSED: [ConnectionEvent; 2] =
 /// Ends by the exit of the process that lose an answer.
 pub const LOST: [ConnectionEvent; 3] =
     [ConnectionEvent::CutRequest, ConnectionEvent::CutUnread, ConnectionEvent::CutHalfClosed];
-/// Ends of connections that are open for the kernel: they leave ESTABLISHED for good.
-const ENDS: [ConnectionEvent; 11] = [
-    ConnectionEvent::Closed,
-    ConnectionEvent::PeerClosed,
-    ConnectionEvent::Reset,
-    ConnectionEvent::PeerReset,
-    ConnectionEvent::TimedOut,
-    ConnectionEvent::Unaccepted,
-    ConnectionEvent::CutIdle,
-    ConnectionEvent::CutRequest,
-    ConnectionEvent::CutSending,
-    ConnectionEvent::CutUnread,
-    ConnectionEvent::Ended,
-];
 
 impl PodView<'_> {
     /// The pod's connections, if they were counted.
@@ -77,10 +63,12 @@ impl PodView<'_> {
         };
         let all = TrafficPeer::ALL;
         let network = began.network.as_ref();
-        traffic.still_open = network.map(|network| {
-            let opened = network.established.saturating_add(traffic.sum(all, &OPENED).count);
-            opened.saturating_sub(traffic.sum(all, &ENDS).count)
-        });
+        // What the kernel counts as open when the last process of each container has gone.
+        let ended: Option<Vec<_>> = self.containers().map(|one| self.ended(&one.info.id)).collect();
+        let is_over =
+            ended.is_some_and(|ended| ended.into_iter().all(|end| end <= counted.network_at));
+        let last = counted.last.network.as_ref().filter(|_| is_over);
+        traffic.still_open = last.map(|network| network.established);
         if let Some((before, now)) = network.zip(counted.last.network.as_ref()) {
             let explained = [
                 ConnectionEvent::Reset,

@@ -132,11 +132,15 @@ fn events(traffic: &Traffic, peers: &[TrafficPeer]) -> Vec<String> {
 pub(crate) fn endpoint_lag(traffic: &Traffic) -> Option<Duration> {
     let client = |events: &[E]| traffic.sum(&[TrafficPeer::Client], events);
     let connected = client(&OPENED).count + client(&REFUSED).count;
-    let closed = client(&[E::ListenerClosed, E::ListenerCut]).count > 0;
-    let is_seen = traffic.sees_refusals || !closed;
-    let stopped = traffic.stopped.filter(|_| connected > 0 && is_seen)?;
+    let stopped = traffic.stopped.filter(|_| connected > 0 && !misses_refusals(traffic))?;
     let late = client(&[E::OpenedAfterStop, E::RefusedAfterStop]).last;
     Some(late.map_or(Duration::ZERO, |late| late.since(stopped)))
+}
+
+/// Clients may have been refused, and this kernel does not report it.
+fn misses_refusals(traffic: &Traffic) -> bool {
+    let closed = traffic.sum(&[TrafficPeer::Client], &[E::ListenerClosed, E::ListenerCut]);
+    !traffic.sees_refusals && closed.count > 0
 }
 
 /// What preStop sleep and grace would have covered the clients, with the arithmetic.
@@ -148,7 +152,11 @@ fn advice(account: &PodTermination, same: &[&PodTermination]) -> String {
     };
     let all: Vec<Duration> = same.iter().copied().chain([account]).filter_map(covered).collect();
     let Some(worst) = all.iter().max().copied() else {
-        return "Advice: none; no client is known to have connected after the stop signal, but this kernel does not report refused connections.".into();
+        return match account.traffic.as_ref().is_some_and(misses_refusals) {
+            true => "Advice: none; this kernel does not report which clients were refused after the listener was closed.",
+            false => "Advice: none; no client connected while the pod terminated.",
+        }
+        .into();
     };
     let of = match (all.len(), &account.workload) {
         (2.., Some(workload)) => {
