@@ -62,6 +62,8 @@ struct CountedPod {
     entries: Vec<EntryKey>,
     addresses: Vec<IpAddr>,
     asked: Instant,
+    /// The listening ports were read after the stop signal.
+    is_stop_read: bool,
 }
 
 impl CountedPods {
@@ -105,11 +107,9 @@ impl CountedPods {
         let CountTraffic { sandbox, processes, cgroups, stopped } = wanted;
         self.forget(&sandbox);
         let (folder, netns) = self.find(&processes).ok_or(TrafficBlindness::NoProcess)?;
-        match self.host_namespace() {
-            Some(host) if host == netns => return Err(TrafficBlindness::HostNetwork),
-            Some(_) => {}
-            // It might be the host's, which must not be marked.
-            None => return Err(TrafficBlindness::NoProcess),
+        // What may be the host's must not be marked.
+        if self.is_the_nodes(netns).ok_or(TrafficBlindness::NoProcess)? {
+            return Err(TrafficBlindness::HostNetwork);
         }
         self.attach()?;
         // The number of a namespace that is gone is used again.
@@ -130,6 +130,7 @@ impl CountedPods {
             entries: Vec::new(),
             addresses: Vec::new(),
             asked: Instant::now(),
+            is_stop_read: false,
         };
         // The containers' first: the pod's own is the mark, and what comes before it is not counted.
         for key in entries.into_iter().rev() {
@@ -183,14 +184,20 @@ impl CountedPods {
         let pod = self.pods.get_mut(sandbox).ok_or(TrafficBlindness::NoProcess)?;
         pod.asked = Instant::now();
         let at = clock::boot_now();
-        let mut counted = Vec::new();
+        let (mut counted, mut is_stopped) = (Vec::new(), false);
         for key in &pod.entries {
             let entry = self.counting.read(*key).ok_or(TrafficBlindness::NoProgram)?;
             counted.extend(counts(key.cgroup, &entry));
+            is_stopped |= entry.stopped_at != 0;
         }
+        // Once: where nothing listens any more, the whole table is read.
+        let reads_ports = is_stopped && !std::mem::replace(&mut pod.is_stop_read, is_stopped);
         let (processes, netns) = (pod.processes.clone(), pod.netns);
         let folder = self.find(&processes).filter(|(_, found)| *found == netns);
-        let network = folder.and_then(|(folder, _)| counters(&folder));
+        let network = folder.and_then(|(folder, _)| {
+            let listening = reads_ports.then(|| net::listening_ports(&folder).unwrap_or_default());
+            Some(NetworkCounters { listening: listening.unwrap_or_default(), ..counters(&folder)? })
+        });
         Ok(TrafficFact::Counted { reading: TrafficReading { at, counts: counted, network } })
     }
 
@@ -294,9 +301,11 @@ impl CountedPods {
         })
     }
 
-    fn host_namespace(&self) -> Option<u32> {
-        let of = |pid: &u32| namespace(&self.proc.join(pid.to_string())).ok().flatten();
-        HOSTS.iter().find_map(of)
+    /// Whether a network namespace is the host's, or of a node that is a namespace of its own; `None`: not known.
+    fn is_the_nodes(&self, netns: u32) -> Option<bool> {
+        let of = |folder: &PathBuf| namespace(folder).ok().flatten();
+        let host = HOSTS.map(|pid| self.proc.join(pid.to_string())).iter().find_map(of)?;
+        Some([Some(host), self.node_process.as_ref().and_then(of)].contains(&Some(netns)))
     }
 }
 

@@ -13,6 +13,7 @@ use coroner_core::{
         TrafficReading,
     },
     output::{CountTraffic, TrafficRequest},
+    time::BootTime,
 };
 use coroner_ebpf::maps::TRAFFIC_MAX;
 use tokio::sync::mpsc;
@@ -138,6 +139,29 @@ fn a_pods_connections_are_counted_from_the_request_on() {
             refused(TrafficBlindness::NoProcess),
             "a new request ends the one before"
         );
+    });
+}
+
+/// By then a process may have closed them, and there are none of other times.
+#[test]
+fn the_ports_at_the_stop_signal_are_read_once() {
+    let _machine = stage::machine();
+    let mut asked = Asked::start();
+    in_a_namespace(|| {
+        let server = Server::listening("10.0.0.1:8080", None);
+        let TrafficRequest::Count(wanted) = count(server.pid.unsigned_abs(), None, 0) else {
+            unreachable!()
+        };
+        let stopped = Some(BootTime(1));
+        asked.ask(TrafficRequest::Count(CountTraffic { stopped, ..wanted }));
+        for ports in [&[8080][..], &[]] {
+            let TrafficFact::Counted { reading } = asked.ask(TrafficRequest::Read(sandbox()))
+            else {
+                panic!("it does not count")
+            };
+            assert_eq!(reading.network.expect("the process lives").listening, ports);
+        }
+        drop(server);
     });
 }
 
