@@ -1,9 +1,12 @@
 //! The lab's command line, which is also that of `cargo xtask run | bench | chaos | soak`.
 
-use clap::{Args, Parser, Subcommand};
+use clap::{
+    Args, Parser, Subcommand,
+    builder::{PossibleValuesParser, TypedValueParser as _},
+};
 use coroner_lab_bench as bench;
 use coroner_lab_chaos as chaos;
-use coroner_lab_cluster::containerd;
+use coroner_lab_cluster::containerd::{self, CgroupHierarchy};
 use coroner_lab_harness::environment::Setup;
 use std::{
     env,
@@ -69,6 +72,13 @@ fn kind(name: &str) -> Result<bench::engine::load::InputKind, String> {
     all.find(|kind| kind.name() == name).ok_or_else(|| "there is no such kind".to_owned())
 }
 
+fn hierarchy(version: String) -> CgroupHierarchy {
+    match version.as_str() {
+        "v1" => CgroupHierarchy::Legacy,
+        _ => CgroupHierarchy::Unified,
+    }
+}
+
 /// The arguments of every command.
 #[derive(Args)]
 pub(crate) struct CommonArgs {
@@ -85,6 +95,10 @@ pub(crate) struct CommonArgs {
     /// of a daemon with its ctr and shim next to it [default: the oldest version]
     #[arg(long, global = true, value_name = "VERSION|PATH")]
     pub(crate) containerd: Option<String>,
+    /// The version of cgroups that runc uses; a hybrid machine has both
+    #[arg(long, global = true, value_name = "VERSION", default_value = "v2")]
+    #[arg(value_parser = PossibleValuesParser::new(["v2", "v1"]).map(hierarchy))]
+    cgroup: CgroupHierarchy,
     /// Directory for the files of a failure (the agent's logs and API answers, the kubelet's record), with a folder
     /// for each failed scenario or fault [default: `failed` in the target directory of this build, otherwise in the
     /// work directory]
@@ -102,6 +116,7 @@ impl CommonArgs {
         let beside = |name: &str| program.parent().unwrap_or(Path::new("")).join(name);
         let workload = self.workload.unwrap_or_else(|| beside("workload"));
         let mut cluster = containerd::ContainerdOptions::new(&self.work, workload);
+        cluster.hierarchy = self.cgroup;
         if let Some(wanted) = &self.containerd {
             cluster.containerd = containerd::find(wanted, &containerd::tools())?;
         }
@@ -216,8 +231,8 @@ pub(crate) struct RunArgs {
     /// Run only this scenario (may be repeated)
     #[arg(long = "scenario", value_name = "NAME")]
     pub(crate) scenarios: Vec<String>,
-    /// Run the scenarios of this group: deaths, causes, faults, leaks or events [default: deaths, and the first of the
-    /// leaks]
+    /// Run the scenarios of this group: deaths, causes, faults, leaks, events or traffic [default: deaths, one of the
+    /// leaks and one of traffic]
     #[arg(long, value_name = "GROUP")]
     pub(crate) group: Option<String>,
     /// Run all scenarios

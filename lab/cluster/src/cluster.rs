@@ -34,7 +34,7 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use tokio::sync::{Mutex, mpsc};
+use tokio::sync::{Mutex, OnceCell, mpsc};
 
 /// Files in the work directory beside containerd's own.
 const IMAGE: &str = "image.tar";
@@ -71,6 +71,8 @@ pub struct Cluster {
     service: Forward,
     apiserver: Apiserver,
     cgroups: Cgroups,
+    /// Of a node that is not this one.
+    elsewhere: OnceCell<Network>,
     containerd: Mutex<Containerd>,
     hand: Hand,
     /// The name of the kubelet's process, which is this one.
@@ -142,6 +144,7 @@ impl Cluster {
             service,
             apiserver,
             cgroups,
+            elsewhere: OnceCell::new(),
             hand,
             process,
             cri: containerd.endpoint(),
@@ -270,6 +273,12 @@ impl Cluster {
     /// The node's side of the pods' network.
     pub async fn node_network(&self) -> Network {
         self.containerd.lock().await.network().clone()
+    }
+
+    /// The network of another node, on the same bridge: its address is not the node's.
+    pub async fn other_network(&self) -> anyhow::Result<&Network> {
+        let make = async || self.node_network().await.other_node(1);
+        self.elsewhere.get_or_try_init(make).await
     }
 
     /// The node's file system, under a path that lasts as long as the lab.

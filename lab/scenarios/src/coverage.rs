@@ -27,13 +27,7 @@ const FINDINGS: Excluded<FindingKind> = &[
         FindingKind::UnsupportedRuntime,
         "needs Kata or gVisor as a second runtime, and Kata a machine that can run guests",
     ),
-    (FindingKind::ConnectionsCut, NO_CLIENTS),
-    (FindingKind::ConnectionsRefused, NO_CLIENTS),
-    (FindingKind::LateConnections, NO_CLIENTS),
-    (FindingKind::ListenerClosedEarly, NO_CLIENTS),
 ];
-const NO_CLIENTS: &str = "a scenario has no clients yet: the counts are tested against real connections in \
-                          agent/tests/programs, the findings in the core's tests";
 
 const LEAK_CLASSES: Excluded<LeakClass> = &[(
     LeakClass::NotreadySuperseded,

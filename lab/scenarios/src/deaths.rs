@@ -55,14 +55,14 @@ fn the_first() -> Vec<Draft> {
         deleted("slower-than-grace", 8)
             .shows("preStop takes 5 s of 8, and the shutdown needs 10 s more: SIGKILL comes after 3 s.")
             .runs(Part::new("app", "handle --for 10s").pre_stop("sleep --for 5s"))
-            .owned_by("db")
+            .owned_by("StatefulSet", "db")
             .dies("app", Verdict::GraceExceeded, signal(SIGKILL))
             .spends(Span::about(PreStop, 5.0))
             .spends(Span::about(Shutdown, 3.0)),
         deleted("sigterm-ignored", 5)
             .shows("PID 1 has no handler: the kernel discards SIGTERM, and SIGKILL ends the process.")
             .runs(Part::new("app", "ignore"))
-            .owned_by("db")
+            .owned_by("StatefulSet", "db")
             .dies("app", Verdict::StopSignalIgnored, signal(SIGKILL))
             .spends(Span::about(Shutdown, 5.0)),
         runs_on("force-delete", 30)
@@ -77,12 +77,12 @@ fn the_first() -> Vec<Draft> {
             .shows("The memory limit is 32 MiB and the process uses 64: the OOM killer selects the init.")
             // Its limit is set when it runs: the kubelet has some seconds for that.
             .runs(Part::new("app", "oom --after 5s --mib 64").memory("32Mi"))
-            .owned_by("db")
+            .owned_by("StatefulSet", "db")
             .dies("app", Verdict::OomKilled, signal(SIGKILL)),
         ends_by_itself("crash")
             .shows("The process writes to read-only memory and causes SIGSEGV.")
             .runs(Part::new("app", "crash --after 1s"))
-            .owned_by("db")
+            .owned_by("StatefulSet", "db")
             .dies("app", Verdict::Crashed, signal(SIGSEGV)),
         ends_by_itself("job-completes")
             .shows("A job completes and exits with 0: no signal was sent.")
@@ -175,7 +175,7 @@ fn signals() -> Vec<Draft> {
         deleted("shared-pid-namespace", 5)
             .shows("With shareProcessNamespace the process is not PID 1: SIGTERM's default action ends it.")
             .runs(Part::new("app", "default"))
-            .owned_by("db")
+            .owned_by("StatefulSet", "db")
             .shares_pid_namespace()
             .dies("app", Verdict::TerminatedByDefault, signal(SIGTERM)),
         deleted("host-pid-namespace", 5)

@@ -2,10 +2,11 @@
 
 use super::{
     Action, Death, Earlier, Expected, ExpectedLeak, Scenario, Span, Step, When,
+    clients::{Crowd, Ends, ExpectedTraffic, PORT, TRAFFIC_FINDINGS},
     pod::{Blueprint, Part},
 };
 use coroner_core::{
-    input::ExitStatus,
+    input::{ConnectionEvent, ExitStatus, TrafficBlindness},
     types::{Cause, Certainty, FindingKind, Verdict},
 };
 use std::time::Duration;
@@ -36,8 +37,11 @@ pub(super) fn runs_on(name: &'static str, grace: i64) -> Draft {
             truncated: false,
             calls: None,
             leaks: Vec::new(),
+            traffic: None,
         },
         watched: false,
+        clients: Vec::new(),
+        copies: 1,
         blueprint: Blueprint::new(grace),
     })
 }
@@ -216,6 +220,70 @@ impl Draft {
         self
     }
 
+    /// It has clients, of which all is compared.
+    pub(super) fn clients(mut self, clients: Crowd) -> Self {
+        self.0.clients.push(clients);
+        self.traffic().listening = vec![PORT];
+        self
+    }
+
+    /// How it ends what is open; if nothing is said, by its exit.
+    pub(super) fn ends_connections(mut self, ends: Ends) -> Self {
+        self.traffic().ends = ends;
+        self
+    }
+
+    /// So often each of these happened to its clients.
+    pub(super) fn counts(
+        mut self,
+        counts: impl IntoIterator<Item = (ConnectionEvent, u64)>,
+    ) -> Self {
+        self.traffic().counts.extend(counts);
+        self
+    }
+
+    /// A part of the advice; `{sleep}` is what the reported times give.
+    pub(super) fn advises(mut self, advice: &'static str) -> Self {
+        self.traffic().advice = Some(advice);
+        self
+    }
+
+    /// Other ports than the one that serves.
+    pub(super) fn listens_on(mut self, ports: impl Into<Vec<u16>>) -> Self {
+        self.traffic().listening = ports.into();
+        self
+    }
+
+    /// Sockets of connections within the pod.
+    pub(super) fn connects_within(mut self, sockets: u64) -> Self {
+        self.traffic().within = sockets;
+        self
+    }
+
+    pub(super) fn not_visible(mut self, reason: TrafficBlindness) -> Self {
+        self.traffic().not_visible = Some(reason);
+        self
+    }
+
+    /// The findings about connections are those of the clients' record.
+    pub(super) fn finds_what_was_recorded(mut self) -> Self {
+        self.traffic().finds_what_was_recorded = true;
+        self.0.expected.also_allowed.extend(TRAFFIC_FINDINGS);
+        self
+    }
+
+    /// So many pods, which are deleted at once.
+    pub(super) fn copies(mut self, copies: usize) -> Self {
+        self.0.copies = copies;
+        self.traffic().is_crowded = true;
+        self.0.expected.also_allowed.push(FindingKind::Contradiction);
+        self
+    }
+
+    fn traffic(&mut self) -> &mut ExpectedTraffic {
+        self.0.expected.traffic.get_or_insert_default()
+    }
+
     /// What is left of it is watched for longer than the threshold, and then cleaned up.
     pub(super) fn watched(mut self) -> Self {
         self.0.watched = true;
@@ -227,8 +295,9 @@ impl Draft {
         self
     }
 
-    pub(super) fn owned_by(mut self, stateful_set: &'static str) -> Self {
-        self.0.blueprint.owner = Some(stateful_set);
+    /// Made by a controller of this kind and name.
+    pub(super) fn owned_by(mut self, kind: &'static str, name: &'static str) -> Self {
+        self.0.blueprint.owner = Some((kind, name));
         self
     }
 

@@ -1,5 +1,6 @@
 //! What must come out of a scenario.
 
+use super::clients::ExpectedTraffic;
 use coroner_core::{
     input::ExitStatus,
     leak::{BlockedOn, LeakCause, LeakClass},
@@ -40,6 +41,9 @@ pub struct Expected {
     /// What must be told as left behind, in any order, and nothing else.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub leaks: Vec<ExpectedLeak>,
+    /// What is reported of its connections; `None`: it is not about them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub traffic: Option<ExpectedTraffic>,
 }
 
 impl Expected {

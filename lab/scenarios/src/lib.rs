@@ -5,6 +5,7 @@
 
 mod act;
 mod causes;
+pub mod clients;
 #[cfg(test)]
 mod coverage;
 pub mod death_mode;
@@ -17,6 +18,7 @@ pub mod judge;
 mod leaks;
 pub mod left;
 mod pod;
+mod traffic;
 
 pub use act::{Action, AgentFlags, Step, When};
 pub use expected::{Death, Earlier, Expected, ExpectedLeak, Holding, Span};
@@ -27,16 +29,19 @@ use k8s_openapi::api::core::v1::Pod;
 /// Where scenarios live in the lab's apiserver.
 pub const NAMESPACE: &str = "lab";
 
+/// The pod that lives as long as the lab.
+pub const RESIDENT: &str = "resident";
+
 /// The group that is played where none is asked for.
 const TOUR: &str = "deaths";
 /// What is played after it.
-const FINALE: &str = "pod-worker-stuck";
+const FINALE: [&str; 2] = ["pod-worker-stuck", "closes-its-listener"];
 
 #[derive(Clone, Debug)]
 pub struct Scenario {
     /// Kebab-case, named after what it shows. The pod's name too.
     pub name: &'static str,
-    /// What it belongs to: `deaths`, `causes`, `faults`, `leaks` or `events`.
+    /// What it belongs to: `deaths`, `causes`, `faults`, `leaks`, `events` or `traffic`.
     pub group: &'static str,
     /// What it shows, in one sentence.
     pub shows: &'static str,
@@ -47,6 +52,10 @@ pub struct Scenario {
     /// It is about what is left behind: that is watched for longer than the agent's threshold, and
     /// then cleaned up.
     pub watched: bool,
+    /// Its clients, which connect before the first step.
+    pub clients: Vec<clients::Crowd>,
+    /// So many pods of its kind, to which everything is done at once.
+    pub copies: usize,
     /// What must come out.
     pub expected: Expected,
     blueprint: pod::Blueprint,
@@ -56,6 +65,15 @@ impl Scenario {
     /// The pod, or the manifest of a static one.
     pub fn pod(&self, site: Site<'_>) -> Pod {
         self.blueprint.build(self.name, site)
+    }
+
+    /// The names of its pods.
+    pub fn pods(&self) -> impl Iterator<Item = String> {
+        let name = |copy| match copy {
+            0 => self.name.to_owned(),
+            _ => format!("{}-{copy}", self.name),
+        };
+        (0..self.copies).map(name)
     }
 
     /// The pod is made from a manifest.
@@ -94,6 +112,7 @@ pub fn catalogue() -> Vec<Scenario> {
     all.extend(faults::scenarios());
     all.extend(leaks::scenarios());
     all.extend(events::scenarios());
+    all.extend(traffic::scenarios());
     all
 }
 
@@ -101,13 +120,15 @@ pub fn catalogue() -> Vec<Scenario> {
 /// node's cgroups from those of others on the machine (agent/src/sources/host/pods.rs), also while nothing is
 /// played.
 pub fn resident() -> Scenario {
-    draft::runs_on("resident", 1).runs(pod::Part::new("app", "handle --for 0s")).finish("")
+    let serves = pod::Part::new("app", "listen --ports 8080");
+    draft::runs_on(RESIDENT, 1).runs(serves).on_own_network().finish("")
 }
 
-/// What is played where nothing is asked for: all deaths, and what one of them leaves behind.
+/// What is played where nothing is asked for: all deaths, what one of them leaves behind, and what one costs its
+/// clients.
 pub fn demo() -> Vec<Scenario> {
     let mut all = catalogue();
-    all.retain(|scenario| scenario.group == TOUR || scenario.name == FINALE);
+    all.retain(|scenario| scenario.group == TOUR || FINALE.contains(&scenario.name));
     all
 }
 
@@ -225,7 +246,9 @@ mod tests {
             // Mended by whoever plays them.
             let of_all = |act| matches!(act, Action::RestartAgent(_) | Action::RunKubelet(_));
             let others = scenario.steps.iter().any(|step| of_all(step.act));
-            assert_eq!(faults > 0 || others, scenario.alone, "{}", scenario.name);
+            // They take the machine for themselves.
+            let loads = scenario.copies > 1 || scenario.clients.iter().any(|one| one.of_neighbour);
+            assert_eq!(faults > 0 || others || loads, scenario.alone, "{}", scenario.name);
         }
     }
 
@@ -263,9 +286,10 @@ mod tests {
         assert_eq!(choose(&[], None).unwrap().len(), catalogue().len());
         let deaths = choose(&[], Some(TOUR)).unwrap();
         assert!(!deaths.is_empty() && deaths.iter().all(|scenario| scenario.group == TOUR));
-        let last = demo().pop().unwrap();
-        assert_eq!((demo().len(), last.name), (deaths.len() + 1, FINALE));
-        assert!(!last.expected.leaks.is_empty());
+        let demo = demo();
+        assert_eq!(demo.len(), deaths.len() + FINALE.len());
+        let after: Vec<_> = demo[deaths.len()..].iter().map(|one| one.name).collect();
+        assert_eq!(after, FINALE);
         let two = ["crash".to_owned(), "sigwait".to_owned()];
         let chosen: Vec<_> = choose(&two, None).unwrap().iter().map(|s| s.name).collect();
         assert_eq!(chosen, ["crash", "sigwait"]);

@@ -46,8 +46,8 @@ pub(super) struct Blueprint {
     pub(super) from_manifest: bool,
     /// metadata.finalizers.
     pub(super) finalizer: Option<&'static str>,
-    /// The StatefulSet that controls the pod.
-    pub(super) owner: Option<&'static str>,
+    /// Kind and name of the controller in metadata.ownerReferences.
+    pub(super) owner: Option<(&'static str, &'static str)>,
     pub(super) containers: Vec<Part>,
 }
 
@@ -268,10 +268,10 @@ impl Blueprint {
         pod.metadata.namespace = Some(NAMESPACE.into());
         pod.metadata.labels = Some(BTreeMap::from([("coroner/scenario".into(), name.into())]));
         pod.metadata.finalizers = self.finalizer.map(|name| vec![name.to_owned()]);
-        pod.metadata.owner_references = self.owner.map(|name| {
+        pod.metadata.owner_references = self.owner.map(|(kind, name)| {
             vec![OwnerReference {
-                api_version: "apps/v1".into(),
-                kind: "StatefulSet".into(),
+                api_version: if kind == "Job" { "batch/v1" } else { "apps/v1" }.into(),
+                kind: kind.into(),
                 name: name.into(),
                 uid: name.into(),
                 controller: Some(true),

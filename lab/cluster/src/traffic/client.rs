@@ -51,8 +51,14 @@ impl Client {
     ) -> Self {
         let opened = Between { before: 0, after: 0 };
         let opening = Opening::TimedOut;
-        let record =
-            ClientConnection { from: None, opened, opening, exchanges: Vec::new(), ended: None };
+        let record = ClientConnection {
+            habit,
+            from: None,
+            opened,
+            opening,
+            exchanges: Vec::new(),
+            ended: None,
+        };
         Self { to, habit, wishes, progress, part: Vec::new(), record }
     }
 
@@ -130,7 +136,7 @@ impl Client {
                         return self.end(stream, before, over);
                     }
                 }
-                Habit::Once => return self.end(stream, boot_now(), Over::Wanted),
+                Habit::Once => return leave(stream).await,
                 Habit::Abort => {
                     let _ = stream.set_zero_linger();
                     let before = boot_now();
@@ -253,6 +259,15 @@ impl Client {
             progress.send_modify(|progress| progress.settled += 1);
         }
     }
+}
+
+/// Closes a connection, and waits for the server's end of it: by then the server's kernel has seen that it was closed.
+async fn leave(mut stream: TcpStream) -> (Between, Ending) {
+    let before = boot_now();
+    // What fails here, the server has ended before.
+    let _ = stream.shutdown().await;
+    let _ = tokio::time::timeout(CONNECT, stream.read(&mut [0])).await;
+    (Between { before, after: boot_now() }, Ending::ClosedByClient)
 }
 
 /// Until what is open is to be closed, or nobody is there to want anything.

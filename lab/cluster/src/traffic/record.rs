@@ -1,5 +1,6 @@
 //! What clients have recorded, and its sum.
 
+use super::Habit;
 use std::{io::ErrorKind, net::SocketAddr};
 
 /// When something happened: between two readings of CLOCK_BOOTTIME, before and after the client's call, ns.
@@ -53,6 +54,8 @@ pub enum Ending {
 /// One connection, from the client's side.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ClientConnection {
+    /// What the client was to do.
+    pub habit: Habit,
     /// The client's own address, once it has one.
     pub from: Option<SocketAddr>,
     /// When it was opened, or was not.
@@ -69,6 +72,14 @@ impl ClientConnection {
     /// A request has no answer, or a part of one.
     pub fn is_mid_request(&self) -> bool {
         self.exchanges.iter().any(|exchange| exchange.answered.is_none())
+    }
+
+    /// When the handshake was completed: the client's own call may return before the server's side has seen its end,
+    /// but nothing else comes before that.
+    pub fn established(&self) -> Between {
+        let answered = self.exchanges.iter().find_map(|exchange| exchange.answered);
+        let seen = answered.or(self.ended.map(|(ended, _)| ended));
+        Between { before: self.opened.before, after: seen.map_or(self.opened.after, |at| at.after) }
     }
 
     /// How it ended, if it was open.
@@ -92,7 +103,8 @@ impl Bounds {
         (self.least..=self.most).contains(&number)
     }
 
-    fn after(moment: u64, spans: impl Iterator<Item = Between>) -> Self {
+    /// How many of these spans end after a moment.
+    pub fn after(moment: u64, spans: impl Iterator<Item = Between>) -> Self {
         let mut bounds = Self::default();
         for span in spans {
             bounds.least += usize::from(span.before >= moment);

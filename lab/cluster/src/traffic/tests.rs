@@ -165,6 +165,7 @@ async fn a_steady_client_asks_again_until_the_server_ends_it() {
 #[test]
 fn what_spans_a_moment_is_on_either_side() {
     let at = |before, after| ClientConnection {
+        habit: Habit::Silent,
         from: None,
         opened: Between { before, after },
         opening: Opening::Connected,

@@ -111,14 +111,14 @@ async fn play(
     }
     let (lab, work) = (&*lab, &work);
     let resident = scenarios::resident();
-    Playing::begin(&resident, lab).await?;
+    Playing::begin(&resident, resident.name, lab).await?;
     let scenarios: Vec<&Scenario> =
         options.scenarios.iter().filter(|one| can_be_played(one, lab, console)).collect();
     let mut begun: BTreeMap<&str, Playing<'_>> = BTreeMap::new();
     for &scenario in &scenarios {
         if let Some(steps) = scenario.around_agent().0 {
             console.step(&format!("starting {} before the agent", scenario.name));
-            let mut playing = Playing::begin(scenario, lab).await?;
+            let mut playing = Playing::begin(scenario, scenario.name, lab).await?;
             playing.act(steps, None).await?;
             begun.insert(scenario.name, playing);
         }

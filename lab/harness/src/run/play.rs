@@ -18,12 +18,19 @@ use coroner_lab_cluster::{
         translate::PodId,
     },
     port::Port,
+    traffic::{ClientConnection, Clients, has_read},
     wait,
 };
-use coroner_lab_scenarios::{Action, NAMESPACE, Scenario, Site, Step, When, left::Things};
+use coroner_lab_scenarios::{
+    Action, NAMESPACE, RESIDENT, Scenario, Site, Step, When,
+    clients::{Crowd, Origin, PORT},
+    left::Things,
+};
+use coroner_workload::network::v6_of;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
+    net::{IpAddr, Ipv4Addr},
     path::Path,
     time::Duration,
 };
@@ -50,6 +57,8 @@ pub struct Playing<'a> {
     /// The kubelet's housekeeping to come, and its holding still.
     housekeeping: Option<HousekeepingMoment>,
     held: Option<Held>,
+    /// Clients that live.
+    clients: Vec<(&'a Crowd, Clients)>,
 }
 
 /// How many late answers a report may have to wait for.
@@ -63,14 +72,21 @@ pub struct Account {
     pub earlier: Vec<ContainerDeath>,
     /// The deaths of its lives as they were first reported.
     pub first: Vec<ContainerDeath>,
+    /// What its clients have recorded.
+    pub clients: Vec<(Origin, Vec<ClientConnection>)>,
 }
 
 impl<'a> Playing<'a> {
-    /// Makes the scenario's pod, if it has one, and waits until it runs (or has run).
-    pub async fn begin(scenario: &'a Scenario, lab: &'a Cluster) -> anyhow::Result<Self> {
+    /// Makes the scenario's pod of this name, if it has one, and waits until it runs (or has run).
+    pub async fn begin(
+        scenario: &'a Scenario,
+        name: &str,
+        lab: &'a Cluster,
+    ) -> anyhow::Result<Self> {
         let port = Port::reserve()?;
         let pod = if scenario.has_pod() {
-            let pod = scenario.pod(site(lab, &port));
+            let mut pod = scenario.pod(site(lab, &port));
+            pod.metadata.name = Some(name.into());
             let pod = if scenario.is_static() {
                 lab.kubelet().add_static(&pod)
             } else {
@@ -80,7 +96,7 @@ impl<'a> Playing<'a> {
         } else {
             PodId {
                 namespace: NAMESPACE.into(),
-                name: scenario.name.into(),
+                name: name.into(),
                 uid: uuid::Uuid::new_v4().to_string(),
             }
         };
@@ -98,6 +114,7 @@ impl<'a> Playing<'a> {
             lives: HashMap::new(),
             housekeeping: None,
             held: None,
+            clients: Vec::new(),
         };
         let first = scenario.steps.first().map(|step| step.when);
         if scenario.has_pod() {
@@ -116,8 +133,32 @@ impl<'a> Playing<'a> {
             if !matches!(first, Some(When::Waits(..) | When::PostStart)) {
                 playing.is_listed().await;
             }
+            playing.connect_clients().await?;
         }
         Ok(playing)
+    }
+
+    /// Starts its clients, and waits until each is where its habit leads to.
+    async fn connect_clients(&mut self) -> anyhow::Result<()> {
+        for crowd in &self.scenario.clients {
+            let server = if crowd.of_neighbour { RESIDENT } else { &self.pod.name };
+            let object = self.lab.pod(NAMESPACE, server).context("the server's object is gone")?;
+            let v4 = object.status.and_then(|status| status.pod_ip);
+            let v4: Ipv4Addr = v4.context("the server has no address")?.parse()?;
+            let to = if crowd.over_v6 { IpAddr::V6(v6_of(v4)) } else { v4.into() };
+            let from = match crowd.from {
+                Origin::Elsewhere => self.lab.other_network().await?.clone(),
+                Origin::Node => self.lab.node_network().await,
+            };
+            let clients = Clients::start(&from, (to, PORT).into(), crowd.load.clone())?;
+            clients.settled().await?;
+            if !crowd.unread && !crowd.of_neighbour {
+                let network = self.lab.network(&self.pod.uid).await?;
+                has_read(&network.context("the pod has no network")?, PORT).await?;
+            }
+            self.clients.push((crowd, clients));
+        }
+        Ok(())
     }
 
     /// Does what is to be done, each step in its time. Without `watcher` the agent has not yet
@@ -203,12 +244,22 @@ impl<'a> Playing<'a> {
     }
 
     /// Waits for the agent's account of the pod's end.
-    pub async fn account(&self, accounts: &mut Receiver<AgentReports>) -> anyhow::Result<Account> {
+    pub async fn account(
+        &mut self,
+        accounts: &mut Receiver<AgentReports>,
+    ) -> anyhow::Result<Account> {
         self.accounted(self.scenario.expected.lives as usize, accounts).await?;
         if self.lab.delays().any() {
             let all_final = accounts.wait_for(|told| self.lives(told).all(|life| life.is_final));
             // A report that is not final by then is compared as it is.
             let _ = wait::event_within(self.limit(), "the report is final", all_final).await;
+        }
+        let mut clients = Vec::new();
+        for (crowd, playing) in self.clients.drain(..) {
+            let record = playing.finish().await?;
+            if !crowd.of_neighbour {
+                clients.push((crowd.from, record));
+            }
         }
         let told = accounts.borrow();
         let lives: Vec<PodTermination> = self.lives(&told).cloned().collect();
@@ -217,7 +268,7 @@ impl<'a> Playing<'a> {
         let deaths = self.uids().filter_map(|uid| told.deaths.get(uid));
         let deaths = deaths.flat_map(|deaths| deaths.iter().rev().cloned());
         let (first, earlier) = deaths.partition(|death| own.contains(&death.id));
-        Ok(Account { lives, earlier, first })
+        Ok(Account { lives, earlier, first, clients })
     }
 
     /// Waits until the agent has told of the end of so many of its lives.
@@ -258,7 +309,11 @@ impl<'a> Playing<'a> {
         match act {
             // Done by whoever plays this.
             Action::StartAgent | Action::Wait => Ok(()),
-            Action::Delete { grace } => lab.delete(NAMESPACE, name, grace),
+            Action::Delete { grace } => {
+                let deleted = lab.delete(NAMESPACE, name, grace);
+                self.clients.iter().for_each(|(crowd, all)| all.stop_arriving_after(crowd.lag));
+                deleted
+            }
             Action::Disrupt(disruption) => lab.disrupt(NAMESPACE, name, disruption),
             Action::End(ending) => {
                 lab.kubelet().end(&self.pod.uid, ending);

@@ -12,8 +12,13 @@ use coroner_core::{report::PodTermination, types::MilestoneKind};
 use coroner_lab_cluster::Cluster;
 use coroner_lab_scenarios::{
     Expected, Scenario, Span,
+    clients::compare,
     judge::{self, ObservedReport, Revisions},
 };
+use futures::{StreamExt as _, future::join_all, stream};
+
+/// So many pods of a scenario are made at the same time.
+const AT_ONCE: usize = 8;
 
 /// Plays a scenario and compares what came out of it with what was expected.
 pub async fn from_begin_to_end(
@@ -23,13 +28,37 @@ pub async fn from_begin_to_end(
     truth: &GroundTruth,
     begun: Option<Playing<'_>>,
 ) -> ScenarioOutcome {
+    let names: Vec<String> = scenario.pods().collect();
+    // All of them run before the first is acted upon.
+    let begun: Vec<_> = match begun {
+        Some(playing) => vec![Ok(playing)],
+        None => {
+            let begins = names.iter().map(|name| Playing::begin(scenario, name, lab));
+            stream::iter(begins).buffered(AT_ONCE).collect().await
+        }
+    };
+    let outcomes = begun.into_iter().map(|one| play(scenario, lab, watcher, truth, one));
+    let mut outcomes = join_all(outcomes).await.into_iter();
+    let first = outcomes.next().expect("it has a name");
+    outcomes.fold(first, |mut first, other| {
+        first.ok &= other.ok;
+        first.disagreements.extend(other.disagreements);
+        first
+    })
+}
+
+/// Plays one of its pods, which runs.
+async fn play(
+    scenario: &Scenario,
+    lab: &Cluster,
+    watcher: &AgentMonitor,
+    truth: &GroundTruth,
+    begun: anyhow::Result<Playing<'_>>,
+) -> ScenarioOutcome {
     let mut accounts = watcher.reports();
     let mut left = ScenarioLeaks::default();
     let account = async {
-        let mut playing = match begun {
-            Some(playing) => playing,
-            None => Playing::begin(scenario, lab).await?,
-        };
+        let mut playing = begun?;
         let played = async {
             if scenario.around_agent().0.is_some() {
                 playing.is_listed().await; // what ran before the agent did
@@ -82,6 +111,9 @@ fn outcome(
                 expected.phases = phases(&scenario.expected, lab, life);
                 points.extend(judge::disagreements(&expected, &seen));
                 points.extend(too_few_calls(&expected, lab, life));
+                if let Some(traffic) = &expected.traffic {
+                    points.extend(compare::disagreements(traffic, &account.clients, life));
+                }
                 if lab.delays().any() {
                     points.extend(Revisions::of(life, &account.first).disagreements(&expected));
                 }
