@@ -34,14 +34,38 @@ const DELAYS: [&str; 3] = ["3s", "9s", "30s"];
 /// How many scenarios a lab plays whose runtime answers late: the agent has one call of each kind under way,
 /// so that each container that dies at the same time is one delay more.
 const WITH_LATE_RUNTIME: usize = 11;
+/// The seeded connections of the gate.
+const IN_GATE_MIXES: [&str; 2] = ["mix-01", "mix-07"];
 /// The only delay of the gate.
 const IN_GATE: (Late, &str) = (Late::Apiserver, "9s");
 
 /// What is played on all versions: what is left behind is the runtime's doing, and one of each kind of
 /// the rest.
 fn is_about_the_runtime(scenario: &Scenario) -> bool {
-    let named = ["handles-sigterm", "sigterm-ignored", "oom-killed", "runtime-killed"];
+    let named = [
+        "handles-sigterm",
+        "sigterm-ignored",
+        "oom-killed",
+        "runtime-killed",
+        "exits-with-requests",
+    ];
     scenario.group == "leaks" || named.contains(&scenario.name)
+}
+
+/// What ends clients' connections, of which the gate has no time for all.
+fn is_about_traffic(scenario: &Scenario) -> bool {
+    scenario.group == "traffic"
+}
+
+fn is_in_gate(scenario: &Scenario) -> bool {
+    let is_more_of_the_same = scenario.alone
+        || scenario.name.starts_with("mix-") && !IN_GATE_MIXES.contains(&scenario.name);
+    !is_about_traffic(scenario) || !is_more_of_the_same
+}
+
+/// On cgroup v1 the container of a connection is not known; the rest is the same.
+fn is_in_gate_on_v1(scenario: &Scenario) -> bool {
+    ["exits-with-requests", "sidecar-proxy"].contains(&scenario.name)
 }
 
 /// What is played with sources whose answers come late: verdicts and causes must be the same.
@@ -55,21 +79,25 @@ fn is_about_a_fault(scenario: &Scenario) -> bool {
     scenario.group == "faults" && scenario.around_agent().0.is_none()
 }
 
-/// All of it on the machine's own version, what is about the runtime on the others, and deaths behind
-/// sources that are late.
+/// All of it on the machine's own version, what is about the runtime on the others, what ends connections also on
+/// cgroup v1, and deaths behind sources that are late.
 fn runs() -> anyhow::Result<Vec<Arc<Run>>> {
     let own = containerd::version(&containerd::ContainerdOptions::new("", "").containerd)?;
     let is_own = |version: &&str| own.starts_with(&format!("{version}."));
     let name = VERSIONS.iter().find(|version| is_own(version)).map_or(own.as_str(), |one| one);
-    let all = catalogue();
-    let about_runtime: Vec<_> = all.iter().filter(|one| is_about_the_runtime(one)).collect();
+    let (all, long) = (catalogue(), is_long());
+    let all: Vec<_> = all.iter().filter(|one| long || is_in_gate(one)).collect();
+    let is_for_others =
+        |one: &&Scenario| is_about_the_runtime(one) || long && is_about_traffic(one);
+    let about_runtime: Vec<_> = all.iter().copied().filter(is_for_others).collect();
+    let is_for_v1 = |one: &&Scenario| is_in_gate_on_v1(one) || long && is_about_traffic(one);
+    let on_v1 = Run::new(name, None, all.iter().copied().filter(is_for_v1)).on_v1();
     anyhow::ensure!(about_runtime.len() >= 4, "{about_runtime:?}");
     let others = VERSIONS.iter().filter(|version| !is_own(version));
     let others = others.map(|other| Run::new(other, Some(other), about_runtime.iter().copied()));
-    let long = is_long();
     let is_played_late = |one: &&Scenario| is_about_a_death(one) || long && is_about_a_fault(one);
     let delays = DELAYS.iter().flat_map(|by| Late::ALL.map(|which| (which, *by)));
-    let played_late: Vec<&Scenario> = all.iter().filter(is_played_late).collect();
+    let played_late: Vec<&Scenario> = all.iter().copied().filter(is_played_late).collect();
     let late = delays.filter(|delay| long || *delay == IN_GATE).flat_map(|(which, by)| {
         let run = |scenarios: &[&Scenario], part| {
             Run::new(name, None, scenarios.iter().copied()).late(which, by, part)
@@ -80,7 +108,7 @@ fn runs() -> anyhow::Result<Vec<Arc<Run>>> {
         let parts = played_late.chunks(WITH_LATE_RUNTIME).enumerate();
         parts.map(|(number, scenarios)| run(scenarios, Some(number + 1))).collect()
     });
-    let runs = std::iter::once(Run::new(name, None, &all)).chain(others).chain(late);
+    let runs = std::iter::once(Run::new(name, None, all)).chain(others).chain([on_v1]).chain(late);
     Ok(runs.map(Arc::new).collect())
 }
 

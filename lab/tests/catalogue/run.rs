@@ -33,8 +33,8 @@ pub(crate) struct Run {
     /// `--containerd`; `None`: the machine's own.
     containerd: Option<&'static str>,
     scenarios: Vec<&'static str>,
-    /// `--delay-apiserver` and `--delay-runtime`.
-    delays: Vec<(&'static str, &'static str)>,
+    /// `--cgroup`, `--delay-apiserver` and `--delay-runtime`.
+    flags: Vec<(&'static str, &'static str)>,
     state: Mutex<State>,
     news: Condvar,
 }
@@ -106,18 +106,24 @@ impl Run {
             name,
             containerd,
             scenarios: scenarios.into_iter().map(|scenario| scenario.name).collect(),
-            delays: Vec::new(),
+            flags: Vec::new(),
             state: Mutex::default(),
             news: Condvar::new(),
         }
     }
 
+    /// The same on cgroup v1.
+    pub(crate) fn on_v1(self) -> Self {
+        let name = format!("{}-cgroup-v1", self.name);
+        Self { part: name.clone(), name, flags: vec![("--cgroup", "v1")], ..self }
+    }
+
     /// The same with sources whose answers come so late, `late-both-9s`; `part`: of several of that name.
     pub(crate) fn late(self, which: Late, by: &'static str, part: Option<usize>) -> Self {
-        let delays = which.flags().iter().map(|flag| (*flag, by)).collect();
+        let flags = which.flags().iter().map(|flag| (*flag, by)).collect();
         let name = format!("late-{}-{by}", which.name());
         let part = part.map_or_else(|| name.clone(), |part| format!("{name}-part-{part}"));
-        Self { name, part, delays, ..self }
+        Self { name, part, flags, ..self }
     }
 
     /// A test for each scenario, and for what is demanded of the whole. They wait until it has been
@@ -282,7 +288,7 @@ impl Run {
         command.arg("--json").args(binaries::flags(work));
         command.arg("--keep-failures").arg(self.failed());
         command.args(self.containerd.iter().flat_map(|version| ["--containerd", version]));
-        command.args(self.delays.iter().flat_map(|(flag, by)| [flag, by]));
+        command.args(self.flags.iter().flat_map(|(flag, by)| [flag, by]));
         let chosen = self.scenarios.iter().filter(|name| wanted.contains(&self.of(name)));
         let chosen: Vec<&str> = chosen.copied().collect();
         // What is demanded of the whole is asked of the whole.
