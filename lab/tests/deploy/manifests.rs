@@ -24,7 +24,7 @@ use std::{
 
 const NAME: &str = "coroner";
 
-fn deploy() -> PathBuf {
+pub(crate) fn deploy() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy")
 }
 
@@ -33,7 +33,7 @@ fn render(directory: &Path) -> Result<Vec<Object>> {
 }
 
 /// Every kustomization that can be applied: `base`, `monitoring`, and each of `overlays`.
-fn kustomizations() -> Result<Vec<PathBuf>> {
+pub(crate) fn kustomizations() -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut open = vec![deploy()];
     while let Some(directory) = open.pop() {
@@ -42,9 +42,10 @@ fn kustomizations() -> Result<Vec<PathBuf>> {
             found.push(directory.clone());
         }
         for entry in fs::read_dir(&directory)? {
-            let path = entry?.path();
-            if path.is_dir() {
-                open.push(path);
+            let entry = entry?;
+            // No links: the chart has one to the dashboards.
+            if entry.file_type()?.is_dir() {
+                open.push(entry.path());
             }
         }
     }
@@ -115,14 +116,19 @@ fn there_is_what_the_docs_name() -> Result<()> {
         .collect::<Result<_, _>>()?;
     let wanted = [
         "apparmor",
+        "bottlerocket",
         "cgroup-v1",
         "crio",
         "events",
         "events-lookup",
+        "host-network",
         "kernel-5.10",
+        "kubelet-api",
         "kubernetes-1.29",
         "network-policy",
+        "openshift",
         "scrape-annotations",
+        "tls",
     ];
     let wanted = wanted.map(|name| format!("overlays/{name}"));
     let wanted: BTreeSet<String> =
@@ -138,7 +144,7 @@ fn there_is_what_the_docs_name() -> Result<()> {
 #[test]
 fn every_one_is_rendered_and_has_no_field_that_its_kind_has_not() -> Result<()> {
     for (name, objects) in variants()? {
-        let wanted = if name.ends_with("network-policy") { 7 } else { 6 };
+        let wanted = if ["network-policy", "openshift"].contains(&&*name) { 7 } else { 6 };
         assert_eq!(objects.len(), wanted, "{name}: {objects:?}");
         manifest::daemon_set(&objects)?;
     }
@@ -177,6 +183,13 @@ fn all_is_in_one_namespace_which_admits_it() -> Result<()> {
                         ("ClusterRole", NAME)
                     );
                     (&one.metadata, false)
+                }
+                Object::RoleBinding(one) => {
+                    let subjects = one.subjects.clone().unwrap_or_default();
+                    let subject = (subjects[0].name.as_str(), subjects[0].namespace.as_deref());
+                    assert_eq!((subjects.len(), subject), (1, (NAME, Some(NAME))));
+                    assert_eq!(one.metadata.namespace.as_deref(), Some(NAME), "{variant}");
+                    continue;
                 }
                 other => panic!("{variant}: {other:?}"),
             };
@@ -218,6 +231,8 @@ fn the_agent_understands_its_arguments_and_is_found_where_it_listens() -> Result
             let http = probe.as_ref().and_then(|probe| probe.http_get.as_ref());
             let http = http.with_context(|| format!("{variant}: no probe of {path}"))?;
             assert_eq!(http.path.as_deref(), Some(path));
+            let scheme = (variant == "tls").then_some("HTTPS");
+            assert_eq!(http.scheme.as_deref(), scheme, "{variant}");
             assert_eq!(http.port, IntOrString::String("metrics".into()));
         }
         let meta = set.spec.template.metadata.as_ref().context("no metadata")?;
@@ -261,7 +276,8 @@ fn it_has_what_it_needs_and_no_more() -> Result<()> {
     for (variant, objects) in variants()? {
         let set = manifest::daemon_set(&objects)?;
         let spec = spec(set);
-        assert_eq!((spec.host_pid, spec.host_network, spec.host_ipc), (Some(true), None, None));
+        let network = (variant == "host-network").then_some(true);
+        assert_eq!((spec.host_pid, spec.host_network, spec.host_ipc), (Some(true), network, None));
         assert_eq!(spec.init_containers, None, "{variant}");
         let context = container(set).security_context.as_ref().context("no securityContext")?;
         assert_eq!(context.privileged, Some(false), "{variant}");
@@ -288,7 +304,7 @@ fn it_has_what_it_needs_and_no_more() -> Result<()> {
         assert_eq!((field, annotation), wanted, "{variant}");
         let seccomp = context.seccomp_profile.as_ref().context("no seccomp profile")?;
         match variant.as_str() {
-            "crio" => {
+            "crio" | "openshift" => {
                 let name = seccomp.localhost_profile.as_deref().context("no profile")?;
                 assert!(deploy().join("seccomp").join(name).is_file(), "{name} is not shipped");
             }
@@ -341,6 +357,14 @@ fn of_the_host_only_its_own_socket_s_directory_can_be_written_to() -> Result<()>
         for volume in &volumes {
             let mount =
                 mounts.iter().find(|mount| mount.name == volume.name).context("no mount")?;
+            if let Some(secret) = &volume.secret {
+                assert_eq!((variant.as_str(), secret.optional), ("tls", None));
+                assert_eq!(mount.read_only, Some(true), "{variant}");
+                let files = [&run.tls_cert, &run.tls_key].map(|file| file.as_deref());
+                let folder = files.map(|file| file.and_then(Path::parent));
+                assert_eq!(folder, [Some(Path::new(&mount.mount_path)); 2], "{variant}");
+                continue;
+            }
             let Some(path) = host_path(volume) else {
                 let empty = volume.empty_dir.as_ref().context("neither hostPath nor emptyDir")?;
                 assert!(empty.size_limit.is_some(), "{variant}");
@@ -396,6 +420,9 @@ fn it_may_read_pods_and_its_node_and_write_events_only_where_asked_to() -> Resul
         if variant == "events" {
             wanted.push(("events.k8s.io", "events", "create"));
             wanted.push(("events.k8s.io", "events", "patch"));
+        }
+        if variant == "kubelet-api" {
+            wanted.push(("", "nodes/pods", "get"));
         }
         if variant == "events-lookup" {
             wanted.push(("", "events", "list"));

@@ -10,7 +10,7 @@ use k8s_openapi::api::{
     apps::v1::DaemonSet,
     core::v1::{Namespace, ResourceQuota, ServiceAccount},
     networking::v1::NetworkPolicy,
-    rbac::v1::{ClusterRole, ClusterRoleBinding},
+    rbac::v1::{ClusterRole, ClusterRoleBinding, RoleBinding},
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -26,6 +26,8 @@ pub(crate) enum Object {
     ClusterRole(Box<ClusterRole>),
     /// rbac.authorization.k8s.io/v1.
     ClusterRoleBinding(Box<ClusterRoleBinding>),
+    /// rbac.authorization.k8s.io/v1.
+    RoleBinding(Box<RoleBinding>),
     /// apps/v1.
     DaemonSet(Box<DaemonSet>),
     /// networking.k8s.io/v1.
@@ -83,6 +85,9 @@ fn object(document: Value) -> Result<Object> {
         }
         ("rbac.authorization.k8s.io/v1", "ClusterRoleBinding") => {
             strict(document).map(Object::ClusterRoleBinding)
+        }
+        ("rbac.authorization.k8s.io/v1", "RoleBinding") => {
+            strict(document).map(Object::RoleBinding)
         }
         ("apps/v1", "DaemonSet") => strict(document).map(Object::DaemonSet),
         ("networking.k8s.io/v1", "NetworkPolicy") => strict(document).map(Object::NetworkPolicy),
