@@ -218,6 +218,7 @@ fn dependabot_covers_every_dependency_list() {
         ("cargo", "/fuzz", "fuzz/Cargo.lock"),
         ("github-actions", "/", ".github/workflows"),
         ("pip", "/dashboards", "dashboards/requirements.txt"),
+        ("pip", "/deploy", "deploy/requirements.txt"),
         ("pip", "/xtask", "xtask/requirements.txt"),
     ];
     let wanted: Vec<_> = lists

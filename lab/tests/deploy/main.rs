@@ -3,6 +3,7 @@
 
 #[path = "../shared/binaries.rs"]
 mod binaries;
+mod chart;
 mod daemonset;
 mod dashboards;
 mod events;

@@ -18,6 +18,8 @@ pub(crate) enum Tool {
     Kubectl,
     /// Reads AppArmor profiles.
     ApparmorParser,
+    /// Renders the chart, and installs it.
+    Helm,
 }
 
 impl Tool {
@@ -27,6 +29,7 @@ impl Tool {
             Self::Prometheus => "prometheus",
             Self::Kubectl => "kubectl",
             Self::ApparmorParser => "apparmor_parser",
+            Self::Helm => "helm",
         }
     }
 
@@ -41,7 +44,9 @@ impl Tool {
         let (name, variable) = (self.name(), self.variable());
         let named = env::var_os(&variable).filter(|path| !path.is_empty()).map(PathBuf::from);
         let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/tools");
-        let path = named.unwrap_or_else(|| tools.join("bin").join(name));
+        // PyPI's tools have folders of their own.
+        let folder = if self == Self::Helm { "helm/bin" } else { "bin" };
+        let path = named.unwrap_or_else(|| tools.join(folder).join(name));
         if !path.is_file() {
             bail!(
                 "{} is not there: `cargo xtask setup` brings {name}, or name one in {variable}",

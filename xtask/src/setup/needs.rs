@@ -63,6 +63,7 @@ pub(crate) const DEPLOY: &[Need] = &[
     Need::Debian(&KUBECTL),
     Need::Debian(&APPARMOR),
     Need::Python(&python::GRAFANA),
+    Need::Python(&python::HELM),
 ];
 /// To boot a foreign kernel, beyond the build and the kernel itself.
 pub(crate) const VM: &[Need] = &[Need::Debian(&QEMU), Need::Debian(&BUSYBOX)];

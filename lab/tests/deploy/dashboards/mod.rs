@@ -7,7 +7,7 @@ mod docs;
 mod expressions;
 pub(crate) mod fleet;
 mod generated;
-mod model;
+pub(crate) mod model;
 pub(crate) mod prometheus;
 mod quiet;
 mod run;

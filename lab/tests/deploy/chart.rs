@@ -1,0 +1,277 @@
+//! `deploy/chart`: the chart, rendered by a real helm, has the objects of the kustomizations.
+
+use crate::{dashboards::model, manifest, manifests, tools::Tool};
+use anyhow::{Context as _, Result, ensure};
+use clap::CommandFactory as _;
+use coroner::config::args::Cli;
+use serde_json::{Value, json};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+/// What renders a kustomization's objects from the chart: further arguments of `helm template`, and values.
+fn same_as() -> BTreeMap<&'static str, (&'static [&'static str], Value)> {
+    let crio = json!({
+        "seccompProfile": {"type": "Localhost", "localhostProfile": "coroner.json"},
+        "seLinuxOptions": {"type": "spc_t"},
+    });
+    let mut openshift = crio.clone();
+    openshift["openshift"] = true.into();
+    let bottlerocket =
+        json!({"user": "system_u", "role": "system_r", "type": "super_t", "level": "s0"});
+    let apparmor = json!({"type": "Localhost", "localhostProfile": "coroner"});
+    BTreeMap::from([
+        ("base", (&[][..], json!({}))),
+        ("overlays/apparmor", (&[], json!({"appArmorProfile": apparmor}))),
+        ("overlays/bottlerocket", (&[], json!({"seLinuxOptions": bottlerocket}))),
+        ("overlays/cgroup-v1", (&[], json!({"config": {"cgroup-root": "/sys/fs/cgroup/memory"}}))),
+        ("overlays/crio", (&[], crio)),
+        ("overlays/events", (&[], json!({"config": {"events": true}}))),
+        ("overlays/events-lookup", (&[], json!({"rbac": {"eventsLookup": true}}))),
+        ("overlays/host-network", (&[], json!({"hostNetwork": true}))),
+        ("overlays/kernel-5.10", (&[], json!({"extraCapabilities": ["SYS_RESOURCE"]}))),
+        ("overlays/kubelet-api", (&[], json!({"config": {"kubelet-api": "pods"}}))),
+        ("overlays/kubernetes-1.29", (&["--kube-version=1.29.0"], json!({}))),
+        ("overlays/network-policy", (&[], json!({"networkPolicy": {"enabled": true}}))),
+        ("overlays/openshift", (&[], openshift)),
+        ("overlays/scrape-annotations", (&[], json!({"scrapeAnnotations": true}))),
+        ("overlays/tls", (&[], json!({"tls": {"secretName": "coroner-tls"}}))),
+    ])
+}
+
+/// The kinds of Prometheus' operator, as a cluster has them.
+const OPERATOR: [&str; 3] = [
+    "--api-versions=monitoring.coreos.com/v1",
+    "--api-versions=monitoring.coreos.com/v1/PodMonitor",
+    "--api-versions=monitoring.coreos.com/v1/PrometheusRule",
+];
+
+fn chart() -> PathBuf {
+    manifests::deploy().join("chart")
+}
+
+fn helm(arguments: &[&str], values: &Value) -> Result<String> {
+    let work = tempfile::tempdir()?;
+    let file = work.path().join("values.json");
+    fs::write(&file, values.to_string())?;
+    let (command, further) = arguments.split_first().context("no command")?;
+    let output = Command::new(Tool::Helm.find()?)
+        .arg(command)
+        .args(if *command == "template" { &["coroner"][..] } else { &["--strict"] })
+        .arg(chart())
+        .args(["--namespace=coroner", "--values"])
+        .arg(&file)
+        .args(further)
+        // Nothing of a person's own settings, and nothing into the home folder.
+        .env("HELM_CONFIG_HOME", work.path())
+        .env("HELM_CACHE_HOME", work.path())
+        .env("HELM_DATA_HOME", work.path())
+        .output()?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+/// The objects by kind and name, without what only one of the two says of itself.
+fn objects(documents: Vec<Value>) -> BTreeMap<String, Value> {
+    let mut all = BTreeMap::new();
+    for mut object in documents.into_iter().filter(|one| !one.is_null()) {
+        for meta in ["/metadata", "/spec/template/metadata"] {
+            if let Some(labels) = object.pointer_mut(&format!("{meta}/labels"))
+                && let Some(labels) = labels.as_object_mut()
+            {
+                labels.retain(|label, _| {
+                    !["helm.sh/chart", "app.kubernetes.io/managed-by"].contains(&&**label)
+                });
+            }
+        }
+        let variables = "/spec/template/spec/containers/0/env";
+        if let Some(variables) = object.pointer_mut(variables).and_then(Value::as_array_mut) {
+            variables.sort_by_key(|one| one["name"].to_string());
+        }
+        let (kind, name) = (object["kind"].as_str(), object["metadata"]["name"].as_str());
+        let key = format!("{} {}", kind.unwrap_or_default(), name.unwrap_or_default());
+        assert!(all.insert(key.clone(), object).is_none(), "{key} twice");
+    }
+    all
+}
+
+fn rendered(further: &[&str], values: &Value) -> Result<BTreeMap<String, Value>> {
+    let text = helm(&[&["template"], further].concat(), values)?;
+    // No field that its kind does not have.
+    let own: Vec<Value> = serde_saphyr::from_multiple(&text).context("not YAML")?;
+    manifest::read(&text)?;
+    Ok(objects(own))
+}
+
+fn kustomized(folder: &Path) -> Result<BTreeMap<String, Value>> {
+    let output = Command::new(Tool::Kubectl.find()?).arg("kustomize").arg(folder).output()?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Ok(objects(serde_saphyr::from_multiple(&String::from_utf8(output.stdout)?)?))
+}
+
+/// Fails with what differs, not with all objects.
+fn are_equal(name: &str, chart: &BTreeMap<String, Value>, own: &BTreeMap<String, Value>) {
+    let keys = |all: &BTreeMap<String, Value>| all.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(keys(chart), keys(own), "{name}");
+    for (key, object) in own {
+        assert_eq!(chart[key], *object, "{name}: {key}: the chart's is on the left");
+    }
+}
+
+#[test]
+fn chart_and_kustomizations_have_the_same_objects() -> Result<()> {
+    let mut wanted = same_as();
+    for folder in manifests::kustomizations()? {
+        let name = folder.strip_prefix(manifests::deploy())?.display().to_string();
+        if name == "monitoring" {
+            continue;
+        }
+        let (further, mut values) =
+            wanted.remove(&*name).with_context(|| format!("{name}: with which values?"))?;
+        values["namespace"] = json!({"create": true});
+        are_equal(&name, &rendered(further, &values)?, &kustomized(&folder)?);
+    }
+    assert!(wanted.is_empty(), "{wanted:?}");
+    Ok(())
+}
+
+#[test]
+fn objects_of_the_operator_are_there_where_it_is() -> Result<()> {
+    let none = rendered(&[], &json!({}))?;
+    let all = rendered(&OPERATOR, &json!({}))?;
+    let further = all.into_iter().filter(|(key, _)| !none.contains_key(key)).collect();
+    are_equal("monitoring", &further, &kustomized(&manifests::deploy().join("monitoring"))?);
+    Ok(())
+}
+
+#[test]
+fn dashboards_are_those_of_the_folder() -> Result<()> {
+    let text = helm(&["template"], &json!({"dashboards": {"enabled": true}}))?;
+    let documents: Vec<Value> = serde_saphyr::from_multiple(&text)?;
+    let maps = documents.iter().filter(|one| one["kind"] == "ConfigMap");
+    let maps: BTreeMap<_, _> = maps
+        .flat_map(|map| map["data"].as_object().into_iter().flatten())
+        .map(|(file, content)| (file.clone(), content.as_str().unwrap_or_default().to_owned()))
+        .collect();
+    let mut files = BTreeMap::new();
+    for dashboard in model::dashboards() {
+        let file = format!("{}.json", dashboard.name);
+        files.insert(file.clone(), fs::read_to_string(model::folder().join(file))?);
+    }
+    assert_eq!(maps, files);
+    Ok(())
+}
+
+/// A number of the values replaces the threshold of that name, and nothing else.
+#[test]
+fn settings_and_overrides_change_the_rules_that_they_name() -> Result<()> {
+    let rules = |values: Value| -> Result<String> {
+        let objects = rendered(&OPERATOR, &json!({"rules": values}))?;
+        Ok(serde_json::to_string_pretty(&objects["PrometheusRule coroner"])?)
+    };
+    let before = rules(json!({}))?;
+    let after = rules(json!({"settings": {
+        "leakingSandboxes": 17, "dashboards": "https://grafana.corp", "runbooks": "https://books.corp",
+    }}))?;
+    let expected = before
+        .replace("10 # leakingSandboxes", "17 # leakingSandboxes")
+        .replace("https://grafana.example.com", "https://grafana.corp")
+        .replace(
+            "https://github.com/coroner-dev/coroner/blob/main/dashboards/runbooks",
+            "https://books.corp",
+        );
+    assert_ne!(before, after);
+    assert_eq!(after, expected);
+    let without = rules(json!({"disabled": ["CoronerOrphans"]}))?;
+    assert!(before.contains("\"CoronerOrphans\"") && !without.contains("\"CoronerOrphans\""));
+    let changed = rules(json!({"overrides": {"CoronerOrphans": {"for": "9h"}}}))?;
+    assert!(!before.contains("\"9h\"") && changed.contains("\"9h\""));
+    for wrong in [
+        json!({"settings": {"leakingSandbox": 17}}),
+        json!({"disabled": ["CoronerOrphan"]}),
+        json!({"overrides": {"CoronerOrphan": {}}}),
+    ] {
+        assert!(rules(wrong.clone()).is_err(), "{wrong}");
+    }
+    Ok(())
+}
+
+#[test]
+fn helm_finds_nothing_wrong_with_any_of_the_values() -> Result<()> {
+    for (name, (_, values)) in same_as() {
+        helm(&["lint"], &values).with_context(|| name)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn values_that_do_not_exist_are_refused() -> Result<()> {
+    for wrong in [
+        json!({"image": {"digset": ""}}),
+        json!({"image": {"digest": "sha256:1"}}),
+        json!({"config": {"leak-treshold": "10m"}}),
+        json!({"tls": {"secretName": true}}),
+        json!({"seccompProfile": {"type": "runtime/default"}}),
+    ] {
+        let error =
+            helm(&["template"], &wrong).err().with_context(|| format!("{wrong} is accepted"))?;
+        assert!(error.to_string().contains("values don't meet the specifications"), "{error}");
+    }
+    Ok(())
+}
+
+/// The names of objects and of their fields, but not of those that a user fills: `resources`, labels.
+fn names(value: &Value, schema: &Value, path: &str, wrong: &mut Vec<String>) {
+    let (Some(fields), Some(known)) = (value.as_object(), schema["properties"].as_object()) else {
+        return;
+    };
+    for (name, value) in fields {
+        match known.get(name) {
+            Some(schema) => names(value, schema, &format!("{path}.{name}"), wrong),
+            None => wrong.push(format!("{path}.{name} is not in the schema")),
+        }
+    }
+    let closed = ["localhostProfile", "user", "role", "type", "level", "global"];
+    let missing =
+        known.keys().filter(|name| !fields.contains_key(*name) && !closed.contains(&&***name));
+    wrong.extend(missing.map(|name| format!("{path}.{name} is not in values.yaml")));
+}
+
+#[test]
+fn the_schema_has_every_value_and_every_flag() -> Result<()> {
+    let schema: Value = serde_json::from_slice(&fs::read(chart().join("values.schema.json"))?)?;
+    let values: Value = serde_saphyr::from_str(&fs::read_to_string(chart().join("values.yaml"))?)?;
+    let mut wrong = Vec::new();
+    names(&values, &schema, "", &mut wrong);
+    assert!(wrong.is_empty(), "{wrong:#?}");
+
+    let command = Cli::command();
+    let run = command.find_subcommand("run").context("no `run`")?;
+    let flags =
+        run.get_arguments().chain(command.get_arguments()).filter(|one| one.get_env().is_some());
+    let flags: BTreeSet<&str> = flags.filter_map(|one| one.get_long()).collect();
+    let known = &schema["properties"]["config"]["propertyNames"]["enum"];
+    let known: BTreeSet<&str> =
+        known.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    assert_eq!(known, flags);
+    Ok(())
+}
+
+#[test]
+fn the_version_is_the_agents() -> Result<()> {
+    let about: Value = serde_saphyr::from_str(&fs::read_to_string(chart().join("Chart.yaml"))?)?;
+    for field in ["version", "appVersion"] {
+        assert_eq!(about[field], env!("CARGO_PKG_VERSION"), "{field}");
+    }
+    let image = |values: Value| -> Result<Value> {
+        let set = &rendered(&[], &values)?["DaemonSet coroner"];
+        Ok(set["spec"]["template"]["spec"]["containers"][0]["image"].clone())
+    };
+    let digest = format!("sha256:{}", "0".repeat(64));
+    let named = json!({"image": {"repository": "r.corp/coroner", "tag": "t", "digest": digest}});
+    assert_eq!(image(named)?, format!("r.corp/coroner:t@{digest}"));
+    Ok(())
+}
