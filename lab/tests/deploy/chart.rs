@@ -60,12 +60,13 @@ fn helm(arguments: &[&str], values: &Value) -> Result<String> {
     let (command, further) = arguments.split_first().context("no command")?;
     let output = Command::new(Tool::Helm.find()?)
         .arg(command)
-        .args(if *command == "template" { &["coroner"][..] } else { &["--strict"] })
+        .arg(if *command == "lint" { "--strict" } else { "coroner" })
         .arg(chart())
         .args(["--namespace=coroner", "--values"])
         .arg(&file)
         .args(further)
         // Nothing of a person's own settings, and nothing into the home folder.
+        .env("KUBECONFIG", work.path().join("none"))
         .env("HELM_CONFIG_HOME", work.path())
         .env("HELM_CACHE_HOME", work.path())
         .env("HELM_DATA_HOME", work.path())
@@ -273,5 +274,25 @@ fn the_version_is_the_agents() -> Result<()> {
     let digest = format!("sha256:{}", "0".repeat(64));
     let named = json!({"image": {"repository": "r.corp/coroner", "tag": "t", "digest": digest}});
     assert_eq!(image(named)?, format!("r.corp/coroner:t@{digest}"));
+    Ok(())
+}
+
+/// They are the only file that `helm template` does not show.
+#[test]
+fn the_notes_are_in_the_chart_and_name_what_the_cluster_lacks() -> Result<()> {
+    let notes = |values: Value| -> Result<String> {
+        let text = helm(&["install", "--dry-run=client"], &values)?;
+        let (_, notes) = text.split_once("NOTES:\n").context("no notes")?;
+        Ok(notes.to_owned())
+    };
+    let label =
+        "kubectl label namespace coroner --overwrite pod-security.kubernetes.io/enforce=privileged";
+    let all = notes(json!({}))?;
+    assert!(all.contains("kubectl -n coroner rollout status ds/coroner"), "{all}");
+    assert!(all.contains(label) && all.contains("no Prometheus Operator"), "{all}");
+    let quiet = notes(json!({
+        "namespace": {"create": true}, "podMonitor": {"enabled": false}, "rules": {"enabled": false},
+    }))?;
+    assert!(!quiet.contains(label) && !quiet.contains("no Prometheus Operator"), "{quiet}");
     Ok(())
 }
