@@ -1,6 +1,7 @@
 //! What the engine says of a history, held against its truth.
 
 use super::{
+    connections::Connections,
     decidable::{Hidden, hidden},
     truth::{End, Expected},
     view::View,
@@ -12,7 +13,7 @@ use coroner_core::{
     report::ContainerDeath,
     time::Anchor,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 /// What must never be.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -159,9 +160,19 @@ pub(crate) fn judge(expected: &Expected, inputs: &[Received]) -> Shares {
     let mut ended: Vec<(u64, &'static str, String)> = Vec::new();
     let mut judgement = Shares::default();
     let mut uncounted: BTreeMap<String, i32> = BTreeMap::new();
-    for received in inputs {
-        let at = received.at.0 / 1_000_000;
-        for said in engine.step(received.clone()).reports {
+    let mut connections = Connections::default();
+    let mut queue: VecDeque<_> = inputs.iter().cloned().collect();
+    while let Some(received) = queue.pop_front() {
+        let (time, at) = (received.at, received.at.0 / 1_000_000);
+        let outputs = engine.step(received);
+        for request in &outputs.requests {
+            match connections.answer(request, time) {
+                Ok(None) => {}
+                Ok(Some(input)) => queue.push_front(Received { at: time, input }),
+                Err(what) => judgement.wrong.push((Kind::Contradiction, what)),
+            }
+        }
+        for said in outputs.reports {
             let mut note = |what, death: &ContainerDeath| {
                 told.entry(death.id.to_string()).or_default().push(Told {
                     at,
@@ -177,11 +188,15 @@ pub(crate) fn judge(expected: &Expected, inputs: &[Received]) -> Shares {
                     *uncounted.entry(death.id.to_string()).or_default() += 1;
                 }
                 Report::PodTerminated(end) => {
+                    let wrong = connections.check(&end);
+                    judgement.wrong.extend(wrong.map(|what| (Kind::Contradiction, what)));
                     ended.push((at, end.cause.as_str(), end.cause_message.clone()));
                     *uncounted.entry(end.pod.uid.to_string()).or_default() += 1;
                     end.containers.iter().for_each(|death| note("its pod's report", death));
                 }
                 Report::PodUpdated(end, _) => {
+                    let wrong = connections.check(&end);
+                    judgement.wrong.extend(wrong.map(|what| (Kind::Contradiction, what)));
                     end.containers.iter().for_each(|death| note("its pod's updated report", death));
                 }
                 Report::CountDeath(death) => {
@@ -193,6 +208,9 @@ pub(crate) fn judge(expected: &Expected, inputs: &[Received]) -> Shares {
                 _ => {}
             }
         }
+    }
+    if let Some(what) = connections.rest() {
+        judgement.wrong.push((Kind::Lost, what));
     }
     let mut wrong = |kind, what: String| judgement.wrong.push((kind, what));
     for said in engine.count_the_rest() {

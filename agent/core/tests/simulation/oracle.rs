@@ -1,5 +1,6 @@
 //! Plays random histories, and makes what goes wrong as simple as can be.
 
+mod connections;
 mod decidable;
 mod judge;
 mod kubelet;

@@ -1,0 +1,73 @@
+//! The adapter that counts connections, whose answers are what it was asked for, and what must come of them.
+
+use coroner_core::{
+    ids::SandboxId,
+    input::{
+        ConnectionEvent, Input, NetworkCounters, TrafficBlindness, TrafficCount, TrafficEvent,
+        TrafficFact, TrafficPeer, TrafficReading,
+    },
+    output::{Request, TrafficRequest},
+    report::PodTermination,
+    time::BootTime,
+};
+use std::collections::BTreeMap;
+
+/// One history's. Each reading shows one more connection that was cut.
+#[derive(Default)]
+pub(super) struct Connections {
+    /// How many were cut so far, of each sandbox that is counted.
+    counted: BTreeMap<SandboxId, u64>,
+}
+
+impl Connections {
+    /// The answer, or what is wrong with the request.
+    pub(super) fn answer(
+        &mut self,
+        request: &Request,
+        at: BootTime,
+    ) -> Result<Option<Input>, String> {
+        let Request::Traffic(request) = request else { return Ok(None) };
+        let network = Some(NetworkCounters { listening: vec![80], ..NetworkCounters::default() });
+        let reading = TrafficReading { at, network, ..TrafficReading::default() };
+        let (sandbox, fact) = match request {
+            TrafficRequest::Count(wanted) if wanted.processes.is_empty() => {
+                let reason = TrafficBlindness::NoProcess;
+                self.counted.insert(wanted.sandbox.clone(), 0);
+                (&wanted.sandbox, TrafficFact::NotVisible { reason })
+            }
+            // It starts over where it counted.
+            TrafficRequest::Count(wanted) => {
+                self.counted.insert(wanted.sandbox.clone(), 0);
+                (&wanted.sandbox, TrafficFact::Began { reading, sees_refusals: true })
+            }
+            TrafficRequest::Read(sandbox) => {
+                let cut = self.counted.get_mut(sandbox).ok_or("read, and not counted")?;
+                *cut += 1;
+                let (peer, event) = (TrafficPeer::Client, ConnectionEvent::CutRequest);
+                let cut =
+                    TrafficCount { cgroup: None, peer, event, count: *cut, first: at, last: at };
+                let reading = TrafficReading { counts: vec![cut], ..reading };
+                (sandbox, TrafficFact::Counted { reading })
+            }
+            TrafficRequest::Forget(sandbox) => {
+                self.counted.remove(sandbox).ok_or("forgotten, and not counted")?;
+                return Ok(None);
+            }
+        };
+        Ok(Some(Input::Traffic(TrafficEvent { sandbox: sandbox.clone(), fact })))
+    }
+
+    /// What is wrong with a report: it has the last reading, if it has any.
+    pub(super) fn check(&self, report: &PodTermination) -> Option<String> {
+        let traffic = report.traffic.as_ref()?;
+        let seen = traffic.sum(&[TrafficPeer::Client], &[ConnectionEvent::CutRequest]).count;
+        let read = self.counted.values().copied().max().unwrap_or(seen);
+        (seen != read).then(|| format!("{seen} connections cut instead of {read}"))
+    }
+
+    /// What is counted when all is over.
+    pub(super) fn rest(&self) -> Option<String> {
+        let rest = self.counted.len();
+        (rest > 0).then(|| format!("the connections of {rest} sandboxes are counted for ever"))
+    }
+}
