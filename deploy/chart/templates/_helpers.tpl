@@ -1,14 +1,20 @@
-{{/* On every object. */}}
+{{/* Of an object: the root, then further labels. The last of two equal keys wins. */}}
 {{- define "coroner.labels" -}}
-{{ include "coroner.selector" . }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/component: agent
-app.kubernetes.io/part-of: coroner
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
-{{- with .Values.commonLabels }}
-{{ toYaml . }}
+{{- $root := first . -}}
+{{- $own := dict "app.kubernetes.io/managed-by" $root.Release.Service -}}
+{{- $_ := set $own "helm.sh/chart" (printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_") -}}
+{{- include "coroner.podLabels" (concat (list $root $own) (rest .)) }}
 {{- end }}
+
+{{/* Without those that change with the chart alone: a change here restarts all agents. */}}
+{{- define "coroner.podLabels" -}}
+{{- $root := first . -}}
+{{- $labels := include "coroner.selector" $root | fromYaml -}}
+{{- $_ := set $labels "app.kubernetes.io/version" $root.Chart.AppVersion -}}
+{{- $_ := set $labels "app.kubernetes.io/component" "agent" -}}
+{{- $_ := set $labels "app.kubernetes.io/part-of" "coroner" -}}
+{{- range prepend (rest .) $root.Values.commonLabels }}{{ $labels = mergeOverwrite $labels (. | default dict) }}{{ end -}}
+{{ toYaml $labels }}
 {{- end }}
 
 {{/* It is immutable in a DaemonSet, and the same as in deploy/base. */}}
@@ -30,7 +36,19 @@ app.kubernetes.io/name: coroner
 {{- $config = merge $config (dict "tls-cert" "/tls/tls.crt" "tls-key" "/tls/tls.key") -}}
 {{- if .Values.tls.clientCA }}{{ $config = merge $config (dict "tls-client-ca" "/tls/ca.crt") }}{{ end -}}
 {{- end -}}
+{{/* YAML reads an unquoted `off` as false. */}}
+{{- range list "api-listen" "events-lookup" "kubelet-api" "kubelet-log" "log-level" "socket" "traffic" -}}
+{{- if eq (get $config . | toString) "false" }}{{ $_ := set $config . "off" }}{{ end -}}
+{{- end -}}
 {{ toJson $config }}
+{{- end }}
+
+{{- define "coroner.scheme" -}}
+{{- if get (include "coroner.config" . | fromJson) "tls-cert" }}https{{ else }}http{{ end }}
+{{- end }}
+
+{{- define "coroner.port" -}}
+{{- get (include "coroner.config" . | fromJson) "listen" | default ":9470" | regexFind "[0-9]+$" }}
 {{- end }}
 
 {{/* Of a probe. */}}
@@ -38,7 +56,7 @@ app.kubernetes.io/name: coroner
 httpGet:
   path: {{ .path }}
   port: metrics
-  {{- if .root.Values.tls.secretName }}
+  {{- if eq (include "coroner.scheme" .root) "https" }}
   scheme: HTTPS
   {{- end }}
 {{- end }}
@@ -49,4 +67,18 @@ httpGet:
 {{- else if eq .type "RuntimeDefault" }}runtime/default
 {{- else }}unconfined
 {{- end }}
+{{- end }}
+
+{{- define "coroner.podAnnotations" -}}
+{{- $all := dict "kubectl.kubernetes.io/default-container" "coroner" -}}
+{{- if semverCompare "<1.30-0" .Capabilities.KubeVersion.Version -}}
+{{- $_ := set $all "container.apparmor.security.beta.kubernetes.io/coroner" (include "coroner.appArmorAnnotation" .Values.appArmorProfile) -}}
+{{- end -}}
+{{- if .Values.scrapeAnnotations -}}
+{{- $_ := set $all "prometheus.io/scrape" "true" -}}
+{{- $_ := set $all "prometheus.io/port" (include "coroner.port" .) -}}
+{{- $_ := set $all "prometheus.io/path" "/metrics" -}}
+{{- if eq (include "coroner.scheme" .) "https" }}{{ $_ := set $all "prometheus.io/scheme" "https" }}{{ end -}}
+{{- end -}}
+{{ mergeOverwrite $all (.Values.podAnnotations | default dict) | toYaml }}
 {{- end }}

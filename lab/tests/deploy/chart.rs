@@ -2,11 +2,11 @@
 
 use crate::{dashboards::model, manifest, manifests, tools::Tool};
 use anyhow::{Context as _, Result, ensure};
-use clap::CommandFactory as _;
+use clap::{ArgAction, CommandFactory as _, Parser as _};
 use coroner::config::args::Cli;
 use serde_json::{Value, json};
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
     process::Command,
@@ -79,14 +79,12 @@ fn helm(arguments: &[&str], values: &Value) -> Result<String> {
 fn objects(documents: Vec<Value>) -> BTreeMap<String, Value> {
     let mut all = BTreeMap::new();
     for mut object in documents.into_iter().filter(|one| !one.is_null()) {
-        for meta in ["/metadata", "/spec/template/metadata"] {
-            if let Some(labels) = object.pointer_mut(&format!("{meta}/labels"))
-                && let Some(labels) = labels.as_object_mut()
-            {
-                labels.retain(|label, _| {
-                    !["helm.sh/chart", "app.kubernetes.io/managed-by"].contains(&&**label)
-                });
-            }
+        // Not those of a pod: with them, a change of the chart alone would restart all agents.
+        if let Some(labels) = object.pointer_mut("/metadata/labels").and_then(Value::as_object_mut)
+        {
+            labels.retain(|label, _| {
+                !["helm.sh/chart", "app.kubernetes.io/managed-by"].contains(&&**label)
+            });
         }
         let variables = "/spec/template/spec/containers/0/env";
         if let Some(variables) = object.pointer_mut(variables).and_then(Value::as_array_mut) {
@@ -175,7 +173,7 @@ fn settings_and_overrides_change_the_rules_that_they_name() -> Result<()> {
     };
     let before = rules(json!({}))?;
     let after = rules(json!({"settings": {
-        "leakingSandboxes": 17, "dashboards": "https://grafana.corp", "runbooks": "https://books.corp",
+        "leakingSandboxes": 17, "dashboards": "https://grafana.corp/", "runbooks": "https://books.corp/",
     }}))?;
     let expected = before
         .replace("10 # leakingSandboxes", "17 # leakingSandboxes")
@@ -208,9 +206,120 @@ fn helm_finds_nothing_wrong_with_any_of_the_values() -> Result<()> {
     Ok(())
 }
 
+/// Each of the flags that a container sets is parsed by the agent's own parser.
+#[test]
+fn flags_of_every_type_reach_the_agent() -> Result<()> {
+    for (flag, value, expected) in [
+        ("api-listen", json!(false), "off"),
+        ("cri-events", json!(true), "true"),
+        ("events", json!(false), "false"),
+        ("events-lookup", json!(false), "off"),
+        ("events-lookup", json!("1m"), "1m"),
+        ("history-limit", json!(4_194_304), "4194304"),
+        ("kubelet-api", json!(false), "off"),
+        ("kubelet-log", json!(false), "off"),
+        ("leak-threshold", json!("1m 30s"), "1m 30s"),
+        ("log-level", json!(false), "off"),
+        ("record-limit", json!("64MiB"), "64MiB"),
+        ("ring-bytes", json!(4_194_304), "4194304"),
+        ("socket", json!(false), "off"),
+        ("traffic", json!(false), "off"),
+        ("workload-metrics", json!(0), "0"),
+    ] {
+        let values = json!({"config": {flag: value}});
+        let set = &rendered(&[], &values)?["DaemonSet coroner"];
+        let variables = set["spec"]["template"]["spec"]["containers"][0]["env"].clone();
+        let mut arguments = vec!["coroner".to_owned(), "run".to_owned()];
+        let mut found = None;
+        for variable in variables.as_array().into_iter().flatten() {
+            let name = variable["name"].as_str().unwrap_or_default();
+            let Some(name) = name.strip_prefix("CORONER_") else { continue };
+            let name = name.to_lowercase().replace('_', "-");
+            let text = variable["value"].as_str().with_context(|| name.clone())?;
+            if name == flag {
+                found = Some(text.to_owned());
+            }
+            // A flag without a value has one in its variable.
+            match text {
+                "true" => arguments.push(format!("--{name}")),
+                "false" => {}
+                text => arguments.push(format!("--{name}={text}")),
+            }
+        }
+        assert_eq!(found.as_deref(), Some(expected), "{values}");
+        Cli::try_parse_from(arguments).with_context(|| values.to_string())?;
+    }
+    Ok(())
+}
+
+/// What follows from other values, at its place in an object.
+#[test]
+fn values_change_what_follows_from_them() -> Result<()> {
+    const POD: &str = "/spec/template/metadata";
+    const CONTAINER: &str = "/spec/template/spec/containers/0";
+    let tls = json!({"ca": {"secret": {"name": "coroner-tls", "key": "ca.crt"}}});
+    let mounted = json!({"config": {"tls-cert": "/my/tls.crt", "tls-key": "/my/tls.key"}});
+    let mut scraped = mounted.clone();
+    scraped["podMonitor"] = json!({"tlsConfig": tls});
+    let mut annotated = mounted.clone();
+    annotated["scrapeAnnotations"] = true.into();
+    let port = json!({"config": {"listen": ":9999"}, "scrapeAnnotations": true});
+    let labels = json!({
+        "commonLabels": {"team": "a", "app.kubernetes.io/part-of": "platform"},
+        "podLabels": {"team": "b"}, "podMonitor": {"labels": {"team": "c"}},
+        "podAnnotations": {"prometheus.io/path": "/other"}, "scrapeAnnotations": true,
+    });
+    let (set, monitor) = ("DaemonSet coroner", "PodMonitor coroner");
+    let endpoint = "/spec/podMetricsEndpoints/0";
+    for (values, object, place, expected) in [
+        (&port, set, format!("{CONTAINER}/ports/0/containerPort"), json!(9999)),
+        (&port, set, format!("{POD}/annotations/prometheus.io~1port"), json!("9999")),
+        (&mounted, set, format!("{CONTAINER}/livenessProbe/httpGet/scheme"), json!("HTTPS")),
+        (&annotated, set, format!("{POD}/annotations/prometheus.io~1scheme"), json!("https")),
+        (&scraped, monitor, format!("{endpoint}/scheme"), json!("https")),
+        (&scraped, monitor, format!("{endpoint}/tlsConfig"), tls.clone()),
+        (&labels, set, "/metadata/labels/app.kubernetes.io~1part-of".to_owned(), json!("platform")),
+        (&labels, set, "/metadata/labels/team".to_owned(), json!("a")),
+        (&labels, set, format!("{POD}/labels/team"), json!("b")),
+        (&labels, set, format!("{POD}/annotations/prometheus.io~1path"), json!("/other")),
+        (&labels, monitor, "/metadata/labels/team".to_owned(), json!("c")),
+    ] {
+        let further: &[&str] = if object == monitor { &OPERATOR } else { &[] };
+        let objects = rendered(further, values)?;
+        assert_eq!(objects[object].pointer(&place), Some(&expected), "{values}: {place}");
+    }
+    // Prometheus would scrape with HTTPS, and refuse every certificate.
+    let error = rendered(&OPERATOR, &mounted).err().context("no CA, and no error")?;
+    assert!(error.to_string().contains("podMonitor.tlsConfig is empty"), "{error}");
+    Ok(())
+}
+
 #[test]
 fn values_that_do_not_exist_are_refused() -> Result<()> {
     for wrong in [
+        json!({"config": null}),
+        json!({"config": {"traffic": true}}),
+        json!({"config": {"kubelet-api": "node"}}),
+        json!({"config": {"api-listen": true}}),
+        json!({"config": {"events": "1"}}),
+        json!({"config": {"leak-threshold": 600}}),
+        json!({"config": {"leak-threshold": "600"}}),
+        json!({"config": {"events-lookup": "10"}}),
+        json!({"config": {"ring-bytes": "1GiB"}}),
+        json!({"config": {"history-limit": 2.5}}),
+        json!({"config": {"state-dir": false}}),
+        json!({"config": {"listen": "9999"}}),
+        json!({"config": {"tls-cert": "/my/tls.crt"}}),
+        json!({"tls": {"clientCA": true}}),
+        json!({"networkPolicy": {"enabled": true, "from": []}}),
+        json!({"networkPolicy": {"enabled": true, "from": null}}),
+        json!({"commonLabels": {"app.kubernetes.io/name": "other"}}),
+        json!({"podLabels": {"app.kubernetes.io/name": "other"}}),
+        json!({"seccompProfile": {"type": "Localhost"}}),
+        json!({"appArmorProfile": {"type": "Unconfined", "localhostProfile": "coroner"}}),
+        json!({"rules": {"settings": {"leakingSandboxes": "1 or vector(1)"}}}),
+        json!({"rules": {"settings": {"runbooks": "books"}}}),
+        json!({"rules": {"overrides": {"CoronerOrphans": {"alert": "Other"}}}}),
         json!({"image": {"digset": ""}}),
         json!({"image": {"digest": "sha256:1"}}),
         json!({"config": {"leak-treshold": "10m"}}),
@@ -235,7 +344,7 @@ fn names(value: &Value, schema: &Value, path: &str, wrong: &mut Vec<String>) {
             None => wrong.push(format!("{path}.{name} is not in the schema")),
         }
     }
-    let closed = ["localhostProfile", "user", "role", "type", "level", "global"];
+    let closed = ["user", "role", "type", "level", "global"];
     let missing =
         known.keys().filter(|name| !fields.contains_key(*name) && !closed.contains(&&***name));
     wrong.extend(missing.map(|name| format!("{path}.{name} is not in values.yaml")));
@@ -246,18 +355,23 @@ fn the_schema_has_every_value_and_every_flag() -> Result<()> {
     let schema: Value = serde_json::from_slice(&fs::read(chart().join("values.schema.json"))?)?;
     let values: Value = serde_saphyr::from_str(&fs::read_to_string(chart().join("values.yaml"))?)?;
     let mut wrong = Vec::new();
-    names(&values, &schema, "", &mut wrong);
+    let mut without_flags = schema.clone();
+    without_flags["properties"]["config"] = json!({});
+    names(&values, &without_flags, "", &mut wrong);
     assert!(wrong.is_empty(), "{wrong:#?}");
 
     let command = Cli::command();
     let run = command.find_subcommand("run").context("no `run`")?;
     let flags =
         run.get_arguments().chain(command.get_arguments()).filter(|one| one.get_env().is_some());
-    let flags: BTreeSet<&str> = flags.filter_map(|one| one.get_long()).collect();
-    let known = &schema["properties"]["config"]["propertyNames"]["enum"];
-    let known: BTreeSet<&str> =
-        known.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-    assert_eq!(known, flags);
+    // By its name: whether it takes no value.
+    let flags: BTreeMap<&str, bool> = flags
+        .filter_map(|one| Some((one.get_long()?, matches!(one.get_action(), ArgAction::SetTrue))))
+        .collect();
+    let known = &schema["properties"]["config"]["properties"];
+    let known = known.as_object().context("no flags")?.iter();
+    let known = known.map(|(name, value)| (&**name, value["type"] == "boolean")).collect();
+    assert_eq!(flags, known);
     Ok(())
 }
 

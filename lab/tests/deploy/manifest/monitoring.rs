@@ -38,6 +38,12 @@ pub(crate) struct PodMetricsEndpoint {
     pub(crate) port: String,
     /// A metric's own labels are kept where the target has labels of the same names.
     pub(crate) honor_labels: bool,
+    /// `http` by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    scheme: Option<String>,
+    /// How a certificate is verified; of the user.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tls_config: Option<serde_json::Value>,
     /// What becomes of the target's labels.
     #[serde(default)]
     pub(crate) relabelings: Vec<Relabeling>,
