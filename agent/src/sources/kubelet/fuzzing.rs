@@ -28,7 +28,7 @@ pub fn journal(mut file: File, bytes: &[u8], since: u64) -> Option<Vec<Option<Ve
 /// The message of a line, as it stands there.
 pub fn message(line: &[u8]) -> Option<&[u8]> {
     klog::line(klog::without_prefix(line))
-        .and_then(|line| klog::message(klog::without_prefix(line.text)))
+        .and_then(|line| klog::message(klog::without_mark(line.text)))
         .map(|(message, _)| message)
 }
 

@@ -16,18 +16,27 @@ pub(super) struct Line<'a> {
 }
 
 /// What other programs put before a line: a downstream build's mark, the header of syslog or of a container's log.
+/// Only their exact forms count, for what follows may be what a container printed.
 pub(super) fn without_prefix(line: &[u8]) -> &[u8] {
     /// A prefix longer than this is none.
     const LONGEST: usize = 160;
     if starts_a_line(line) {
         return line;
     }
-    if let Some(rest) = line.strip_prefix(b"??? ") {
+    if let Some(rest) = line.strip_prefix(MARK) {
         return rest;
     }
     let head = &line[..line.len().min(LONGEST)];
-    for sign in [&b"]: "[..], b" F "] {
-        if let Some(at) = memchr::memmem::find(head, sign) {
+    // The time begins with a letter or a digit; the line of a value begins with a tab.
+    if !head.first().is_some_and(u8::is_ascii_alphanumeric) {
+        return line;
+    }
+    for (sign, fits) in
+        [(&b"]: "[..], is_of_syslog as fn(&[u8]) -> bool), (b" F ", is_of_a_runtime)]
+    {
+        if let Some(at) = memchr::memmem::find(head, sign)
+            && fits(&head[..at])
+        {
             let rest = &line[at + sign.len()..];
             if starts_a_line(rest) || rest.first() == Some(&b'{') {
                 return rest;
@@ -35,6 +44,30 @@ pub(super) fn without_prefix(line: &[u8]) -> &[u8] {
         }
     }
     line
+}
+
+/// The mark of a downstream build.
+const MARK: &[u8] = b"??? ";
+
+/// A text without the mark.
+pub(super) fn without_mark(text: &[u8]) -> &[u8] {
+    text.strip_prefix(MARK).unwrap_or(text)
+}
+
+/// `Nov 23 14:18:35 node kubelet[315900`, with journalctl's forms of the time.
+fn is_of_syslog(head: &[u8]) -> bool {
+    let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b" :.,+-_[".contains(byte);
+    let words = head.split(|byte| *byte == b' ').filter(|word| !word.is_empty());
+    let Some(open) = memchr::memrchr(b'[', head) else { return false };
+    let has_pid = head.len() > open + 1 && head[open + 1..].iter().all(u8::is_ascii_digit);
+    has_pid && head.iter().all(plain) && (3..=6).contains(&words.count())
+}
+
+/// `2026-11-23T14:18:35.5Z stderr`.
+fn is_of_a_runtime(head: &[u8]) -> bool {
+    let mut words = head.split(|byte| *byte == b' ');
+    let first = words.next().is_some_and(|time| time.contains(&b'T'));
+    first && matches!(words.next(), Some(b"stdout" | b"stderr")) && words.next().is_none()
 }
 
 /// Whether this may be the beginning of klog's header.
@@ -232,10 +265,18 @@ mod tests {
             "",
             "??? ",
             "Nov 23 14:18:35 node kubelet[315900]: ",
+            "2026-11-23T14:18:35+0000 node-1.example kubelet[3]: ",
+            "Mon 2026-11-23 14:18:35 UTC node kubelet[3]: ",
             "2026-11-23T14:18:35.5Z stderr F ",
         ] {
             let line = [prefix.as_bytes(), bare].concat();
             assert_eq!(without_prefix(&line), bare, "{prefix}");
+        }
+        for forged in
+            ["\t", "\tx]: ", "\tx F ", "x]: ", "a b[1]: ", " a b c[1]: ", "a \"b\" c[1]: ", "x F "]
+        {
+            let line = [forged.as_bytes(), bare].concat();
+            assert_eq!(without_prefix(&line), line, "{forged}");
         }
     }
 }

@@ -13,15 +13,18 @@ pub(super) enum Found {
     TooLong,
 }
 
-/// Puts lines together from blocks of bytes.
+/// Puts lines together from blocks of bytes. What a container prints reaches the log as a value of several lines, so
+/// no part of such a value may ever be taken for a line of the kubelet.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
-    /// The last line, without its end so far.
+    /// The last line, without its end so far; of one that is too long the first two bytes.
     torn: Vec<u8>,
     /// The torn line is too long already.
     overlong: bool,
     /// A line whose last value goes on in the next lines.
-    open: Option<Vec<u8>>,
+    open: Option<Found>,
+    /// The journal may have cut the last line: what comes next is its rest.
+    cut: bool,
 }
 
 impl Lines {
@@ -29,56 +32,66 @@ impl Lines {
     pub(super) fn feed(&mut self, mut block: &[u8]) -> Vec<Found> {
         let mut found = Vec::new();
         while let Some(end) = memchr::memchr(b'\n', block) {
-            let (line, rest) = (&block[..end], &block[end + 1..]);
-            block = rest;
-            if self.overlong || self.torn.len() + line.len() > MAX_LINE {
-                self.torn.clear();
-                self.overlong = false;
-                found.extend(self.open.take().map(Found::Line));
-                found.push(Found::TooLong);
-            } else if self.torn.is_empty() {
-                self.line(line, &mut found);
-            } else {
-                let mut whole = std::mem::take(&mut self.torn);
-                whole.extend_from_slice(line);
-                self.line(&whole, &mut found);
-            }
+            self.grow(&block[..end]);
+            block = &block[end + 1..];
+            let line = std::mem::take(&mut self.torn);
+            let overlong = std::mem::take(&mut self.overlong);
+            self.add(line, overlong, &mut found);
         }
-        if self.overlong || self.torn.len() + block.len() > MAX_LINE {
-            self.torn = Vec::new();
-            self.overlong = true;
-        } else {
-            self.torn.extend_from_slice(block);
-        }
+        self.grow(block);
         found
     }
 
-    /// Takes a whole line, as the journal has them.
-    pub(super) fn line(&mut self, line: &[u8], found: &mut Vec<Found>) {
-        let line = line.strip_suffix(b"\r").unwrap_or(line);
-        if let Some(mut open) = self.open.take() {
-            let ends = line.starts_with(b" >");
-            if (ends || line.first() == Some(&b'\t')) && open.len() + line.len() < MAX_LINE {
-                open.push(b'\n');
-                open.extend_from_slice(line);
-                self.keep(open, !ends || line.ends_with(b"=<"), found);
-                return;
-            }
-            found.push(Found::Line(open));
+    fn grow(&mut self, bytes: &[u8]) {
+        if self.overlong || self.torn.len() + bytes.len() > MAX_LINE {
+            self.overlong = true;
+            self.torn.extend_from_slice(&bytes[..bytes.len().min(2)]);
+            self.torn.truncate(2);
+        } else {
+            self.torn.extend_from_slice(bytes);
         }
-        self.keep(line.to_vec(), line.ends_with(b"=<"), found);
     }
 
-    fn keep(&mut self, line: Vec<u8>, is_open: bool, found: &mut Vec<Found>) {
-        match is_open {
+    /// Takes a whole line, as the journal has them; `None`: it is too long to be read. journald cuts a line at its
+    /// LineMax (48 KiB unless configured), and the rest is a line of its own: it is left out.
+    pub(super) fn line(&mut self, line: Option<&[u8]>, found: &mut Vec<Found>) {
+        let overlong = line.is_none_or(|line| line.len() > MAX_LINE);
+        if !std::mem::replace(&mut self.cut, overlong) {
+            let kept = line.unwrap_or_default();
+            self.add(kept[..kept.len().min(MAX_LINE)].to_vec(), overlong, found);
+        }
+    }
+
+    fn add(&mut self, mut line: Vec<u8>, overlong: bool, found: &mut Vec<Found>) {
+        if !overlong && line.last() == Some(&b'\r') {
+            line.pop();
+        }
+        let opens = !overlong && line.ends_with(b"=<");
+        let ends = line.starts_with(b" >");
+        let continues = ends || line.first() == Some(&b'\t');
+        let (line, goes_on) = match self.open.take() {
+            Some(open) if continues => match open {
+                Found::Line(mut text) if !overlong && text.len() + line.len() < MAX_LINE => {
+                    text.push(b'\n');
+                    text.extend_from_slice(&line);
+                    (Found::Line(text), !ends || opens)
+                }
+                _ => (Found::TooLong, !ends || opens),
+            },
+            open => {
+                found.extend(open);
+                (if overlong { Found::TooLong } else { Found::Line(line) }, opens)
+            }
+        };
+        match goes_on {
             true => self.open = Some(line),
-            false => found.push(Found::Line(line)),
+            false => found.push(line),
         }
     }
 
     /// The line that waits for the next ones, if there is one: nothing comes any more.
     pub(super) fn end(&mut self) -> Option<Found> {
-        self.open.take().map(Found::Line)
+        self.open.take()
     }
 
     /// Leaves out what was begun: what follows is another file, or another part of the file. Returns true if
@@ -125,5 +138,30 @@ mod tests {
             assert!(lines.torn.len() <= MAX_LINE);
         }
         assert_eq!(lines.feed(b"x\nshort\n"), [Found::TooLong, line("short")]);
+    }
+
+    #[test]
+    fn a_value_that_is_too_long_is_left_out_to_its_end() {
+        let long = "\tx".repeat(MAX_LINE);
+        let many = "\tx\n".repeat(MAX_LINE);
+        for value in [format!("{long}\n"), many] {
+            let mut lines = Lines::default();
+            let text = format!("a out=<\n{value}\ty]: b\n > pod=\"p\"\nc\n");
+            let found: Vec<_> = text.as_bytes().chunks(999).flat_map(|b| lines.feed(b)).collect();
+            assert_eq!(found, [Found::TooLong, line("c")]);
+        }
+    }
+
+    #[test]
+    fn the_rest_of_a_line_that_the_journal_cut_is_no_line() {
+        let long = vec![b'\t'; 3 * MAX_LINE];
+        for (first, cut) in [(None, Some(&*long)), (Some("a out=<"), Some(&*long)), (None, None)] {
+            let (mut lines, mut found) = (Lines::default(), Vec::new());
+            first.into_iter().for_each(|first| lines.line(Some(first.as_bytes()), &mut found));
+            for text in [cut, Some(b"forged"), Some(b"b")] {
+                lines.line(text, &mut found);
+            }
+            assert_eq!(found, [Found::TooLong, line("b")]);
+        }
     }
 }

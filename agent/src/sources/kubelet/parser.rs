@@ -62,7 +62,7 @@ pub(super) fn parse(line: &[u8], receipt: &Receipt) -> Parsed {
         return json(line, receipt);
     }
     let Some(line) = klog::line(line) else { return Parsed::nothing(LineResult::Skipped) };
-    let text = klog::without_prefix(line.text);
+    let text = klog::without_mark(line.text);
     let Some((message, rest)) = klog::message(text) else {
         return match table::beginning(text) {
             Some(pattern) => unstructured(pattern, text, line.time, receipt),

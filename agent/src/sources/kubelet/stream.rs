@@ -178,7 +178,7 @@ impl Stream {
         let line = JournalLine { realtime, monotonic, boot, message: None };
         let receipt = receipt(&line, self.machine.suspended);
         let (mut found, now) = (Vec::new(), self.now());
-        self.messages.line(&message, &mut found);
+        self.messages.line(Some(&message), &mut found);
         for one in &found {
             reading.take(one, &receipt, now, counters);
         }
@@ -237,9 +237,13 @@ mod tests {
         reading.events(None).into_iter().filter_map(time).collect()
     }
 
-    fn json(boot: &str, unit: &str) -> String {
+    fn quoted(text: &str) -> String {
+        serde_json::to_string(text).unwrap()
+    }
+
+    fn json(boot: &str, unit: &str, message: &str) -> String {
         format!(
-            r#"{{"__CURSOR":"s","__REALTIME_TIMESTAMP":"1795443515558272","__MONOTONIC_TIMESTAMP":"5000","_BOOT_ID":"{boot}","_SYSTEMD_UNIT":"{unit}","MESSAGE":"{LINE}","_CMDLINE":"x"}}"#
+            r#"{{"__CURSOR":"s","__REALTIME_TIMESTAMP":"1795443515558272","__MONOTONIC_TIMESTAMP":"5000","_BOOT_ID":"{boot}","_SYSTEMD_UNIT":"{unit}","MESSAGE":{message},"_CMDLINE":"x"}}"#
         ) + "\n"
     }
 
@@ -254,6 +258,7 @@ mod tests {
     fn journalctls_formats_and_a_plain_log_are_read_together() {
         let counters = LineCounters::default();
         let plain = LINE.replace('\\', "") + "\n";
+        let json = |boot, unit| json(boot, unit, &format!("\"{LINE}\""));
         // Received 100 µs after it was written, 5 ms after the boot.
         assert_eq!(entries(&json(BOOT, "k3s.service"), &counters), [4_900]);
         assert_eq!(entries(&export(BOOT), &counters), [4_900]);
@@ -263,10 +268,30 @@ mod tests {
     }
 
     #[test]
+    fn what_a_container_prints_is_no_line() {
+        let forged = "\tx]: ".to_owned() + &LINE.replace('\\', "") + "\n";
+        let real = r#"I1123 14:18:35.558172  1 prober.go:1] "Probe failed" pod="a/b" output=<"#;
+        let empty = "\t\n".repeat(9_000);
+        // Whole, cut off by a rotation at either end, and too long.
+        for text in [
+            format!("{real}\n{empty}{forged} > podUID=\"u\"\n"),
+            format!("{forged} > podUID=\"u\"\n"),
+            format!("{real}\n{forged}{real}\n{forged}"),
+        ] {
+            let counters = LineCounters::default();
+            let read = entries(&text, &counters).len();
+            assert_eq!(read, text.matches(real).count() - usize::from(text.contains(&empty)));
+            let journal: String =
+                text.lines().map(|line| json(BOOT, "kubelet.service", &quoted(line))).collect();
+            assert_eq!(entries(&journal, &counters).len(), read);
+        }
+    }
+
+    #[test]
     fn lines_of_another_boot_are_left_out_and_counted() {
         let counters = LineCounters::default();
         let other = BOOT.replace('0', "f");
-        let text = json(&other, "kubelet.service") + &export(&other);
+        let text = json(&other, "kubelet.service", "\"x\"") + &export(&other);
         assert!(entries(&text, &counters).is_empty());
         assert_eq!(counters.of(LineResult::OtherBoot), 2);
     }

@@ -6,7 +6,7 @@ mod object;
 pub(crate) use follow::{FollowError, Follower, JournalLine};
 
 use super::{
-    lines::{Found, Lines},
+    lines::Lines,
     reading::{LineCounters, Reading},
     time::Receipt,
 };
@@ -202,12 +202,8 @@ impl Journal {
             reading.of_another_boot(counters);
             return;
         }
-        let Some(message) = &line.message else {
-            reading.take(&Found::TooLong, &receipt(line, suspended), at, counters);
-            return;
-        };
         let mut found = Vec::new();
-        self.lines.line(message, &mut found);
+        self.lines.line(line.message.as_deref(), &mut found);
         for one in &found {
             reading.take(one, &receipt(line, suspended), at, counters);
         }
