@@ -118,6 +118,11 @@ impl KubeletEntry {
         }
     }
 
+    /// A run of the kubelet begins: its verbosity may be another than before.
+    pub fn begins_a_run(&self) -> bool {
+        matches!(self.statement, Says::KubeletVersion | Says::KubeletStarted)
+    }
+
     /// What it is about: the pod, else the container or sandbox, else the pod's name, else the node.
     fn key(&self) -> String {
         // A mirror pod has another UID each time.
@@ -173,6 +178,11 @@ impl KubeletEntry {
     }
 }
 
+/// The bit of a level.
+fn bit(level: u8) -> u32 {
+    1 << level.min(31)
+}
+
 /// The key of a pod by its name: an id has no slash.
 fn name_key(namespace: &str, name: &str) -> String {
     format!("{namespace}/{name}")
@@ -215,8 +225,11 @@ pub struct KubeletState {
     order: VecDeque<String>,
     /// The log is read from this moment on.
     since: Option<BootTime>,
-    /// The kubelet runs with at least this `-v`.
-    level: Option<u8>,
+    /// The levels of the lines of this run of the kubelet, a bit each. A higher one does not stand for a lower one:
+    /// `--vmodule` raises the verbosity of single files.
+    levels: u32,
+    /// The kubelet began to run then, as far as is known.
+    run: BootTime,
     /// The last moment of which there is a line.
     latest: BootTime,
     gaps: VecDeque<Gap>,
@@ -241,8 +254,9 @@ impl KubeletState {
                     None => self.gap(self.latest, since, KubeletLogGap::Damaged),
                 }
                 self.since = Some(self.since.map_or(since, |before| before.min(since)));
+                self.levels = 0;
             }
-            KubeletEvent::Verbosity { at_least } => self.level = self.level.max(Some(at_least)),
+            KubeletEvent::Verbosity { at_least } => self.levels |= bit(at_least),
             KubeletEvent::Gap { from, to, cause, .. } => self.gap(from, to, cause),
             KubeletEvent::Unreadable { .. } => {
                 self.gap(self.latest, BootTime(u64::MAX), KubeletLogGap::Damaged);
@@ -267,6 +281,9 @@ impl KubeletState {
             }
             KubeletEvent::Entry(entry) => {
                 self.latest = self.latest.max(entry.time);
+                if entry.begins_a_run() {
+                    (self.levels, self.run) = (0, self.run.max(entry.latest()));
+                }
                 if entry.is_wanted() {
                     self.keep(*entry);
                 }
@@ -313,7 +330,7 @@ impl KubeletState {
 
     /// The kubelet runs with at least this `-v`.
     pub fn level(&self) -> Option<u8> {
-        self.level
+        self.levels.checked_ilog2().and_then(|level| u8::try_from(level).ok())
     }
 
     /// Whether the pod's Events were listed at this moment or later; `None`: not yet.
@@ -360,10 +377,11 @@ impl KubeletState {
         self.of(OF_THE_NODE)
     }
 
-    /// A line of this level that was written in this time is known: its absence shows that it was not.
+    /// A line of this level that was written in this time is known: its absence shows that it was not. The kubelet's
+    /// run covers the whole time, and has written lines of this level.
     pub fn is_complete(&self, from: BootTime, to: BootTime, level: u8) -> bool {
-        self.since.is_some_and(|since| since <= from)
-            && self.level >= Some(level)
+        self.since.is_some_and(|since| since.max(self.run) <= from)
+            && self.levels & bit(level) != 0
             && self.latest > to
             && self.gaps_in(from, to).next().is_none()
     }

@@ -222,7 +222,12 @@ impl Health {
             }
             KubeletEvent::Verbosity { at_least } => {
                 if let KubeletLog::Read { level, .. } = &mut self.kubelet_log {
-                    *level = Some(*at_least);
+                    *level = (*level).max(Some(*at_least));
+                }
+            }
+            KubeletEvent::Entry(entry) if entry.begins_a_run() => {
+                if let KubeletLog::Read { level, .. } = &mut self.kubelet_log {
+                    *level = None;
                 }
             }
             KubeletEvent::Unreadable { error } => {

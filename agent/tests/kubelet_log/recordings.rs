@@ -37,7 +37,7 @@ fn log(name: &str) -> Log {
     for event in fuzzing::log(&text, anchor, &counters) {
         match event {
             KubeletEvent::Entry(entry) => entries.push(*entry),
-            KubeletEvent::Verbosity { at_least } => verbosity = at_least,
+            KubeletEvent::Verbosity { at_least } => verbosity = verbosity.max(at_least),
             other => panic!("{name}: {other:?}"),
         }
     }

@@ -18,10 +18,10 @@ pub enum KubeletEvent {
     },
     /// A line that the agent knows, about a pod or about the kubelet as a whole.
     Entry(Box<KubeletEntry>),
-    /// A line of a higher verbosity than before was read: the kubelet runs with `-v` of at least this. What needs
+    /// The first line of this level was read of a run of the kubelet, which runs with `-v` of at least this. What needs
     /// more is not logged, as far as is known.
     Verbosity {
-        /// The highest level of a line so far.
+        /// The level of the line.
         at_least: u8,
     },
     /// Lines that were not read.

@@ -61,8 +61,8 @@ fn a_gap_makes_a_log_incomplete() {
     let mut state = KubeletState::default();
     let whole = |state: &KubeletState| state.is_complete(BootTime(10), BootTime(20), 2);
     assert!(!whole(&state), "it is not read");
-    state.apply(KubeletEvent::Verbosity { at_least: 2 });
     state.apply(KubeletEvent::Reading { origin: KubeletLogOrigin::File, since: BootTime(5) });
+    state.apply(KubeletEvent::Verbosity { at_least: 2 });
     said(&mut state, 20, Says::KillBegin, "a");
     assert!(!whole(&state), "a later line may still be about this time");
     said(&mut state, 21, Says::KillBegin, "a");
@@ -78,6 +78,29 @@ fn a_gap_makes_a_log_incomplete() {
     assert!(whole(&state));
     state.apply(gap(19, 20));
     assert!(!whole(&state));
+}
+
+#[test]
+fn the_verbosity_is_one_of_a_run_of_the_kubelet() {
+    let read = KubeletEvent::Reading { origin: KubeletLogOrigin::File, since: BootTime(5) };
+    let mut state = KubeletState::default();
+    state.apply(read.clone());
+    // Of --vmodule.
+    state.apply(KubeletEvent::Verbosity { at_least: 4 });
+    said(&mut state, 50, Says::KillBegin, "a");
+    let whole = |state: &KubeletState, from| state.is_complete(BootTime(from), BootTime(40), 2);
+    assert!(!whole(&state, 10) && state.level() == Some(4));
+    state.apply(KubeletEvent::Verbosity { at_least: 2 });
+    assert!(whole(&state, 10));
+    for (at, begins) in [(20, Says::KubeletVersion), (21, Says::KubeletStarted)] {
+        state.apply(KubeletEvent::Verbosity { at_least: 2 });
+        said(&mut state, at, begins, "");
+        assert!(!whole(&state, 30) && state.level().is_none(), "{begins:?}");
+    }
+    state.apply(KubeletEvent::Verbosity { at_least: 2 });
+    assert!(whole(&state, 21) && !whole(&state, 20), "the run before may have had another");
+    state.apply(read);
+    assert!(!whole(&state, 21), "it may have been restarted in between");
 }
 
 #[test]

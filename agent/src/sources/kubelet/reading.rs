@@ -7,7 +7,7 @@ use super::{
     time::Receipt,
 };
 use coroner_core::{
-    input::{KubeletEvent, KubeletLogGap},
+    input::{KubeletEntry, KubeletEvent, KubeletLogGap},
     time::BootTime,
 };
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -31,8 +31,8 @@ impl LineCounters {
 #[derive(Debug)]
 pub(super) struct Reading {
     budget: Budget,
-    /// The highest level of a line so far.
-    level: Option<u8>,
+    /// The levels of the lines of this run of the kubelet, a bit each.
+    levels: u32,
     /// The last moment up to which nothing is missing.
     last: BootTime,
     /// Lines that were not read since then: over the budget, and others.
@@ -44,7 +44,7 @@ pub(super) struct Reading {
 impl Reading {
     /// From `since` on.
     pub(super) fn new(budget: Budget, since: BootTime) -> Self {
-        Self { budget, level: None, last: since, over: 0, unread: 0, events: Vec::new() }
+        Self { budget, levels: 0, last: since, over: 0, unread: 0, events: Vec::new() }
     }
 
     /// Takes a line at the moment `now`.
@@ -71,11 +71,15 @@ impl Reading {
         let parsed = parse(line, receipt);
         counters.add(parsed.result, 1);
         self.unread += u64::from(parsed.result == LineResult::NotUnderstood);
+        if parsed.entries.iter().any(KubeletEntry::begins_a_run) {
+            self.levels = 0;
+        }
+        let bit = 1 << parsed.level.min(31);
         if matches!(parsed.result, LineResult::Read | LineResult::Skipped)
             && parsed.level > 0
-            && self.level.is_none_or(|level| parsed.level > level)
+            && self.levels & bit == 0
         {
-            self.level = Some(parsed.level);
+            self.levels |= bit;
             self.events.push(KubeletEvent::Verbosity { at_least: parsed.level });
         }
         for entry in parsed.entries {
@@ -146,5 +150,30 @@ mod tests {
         assert_eq!(counters.of(LineResult::OverBudget), 15);
         reading.take(&Found::TooLong, &receipt, now, &counters);
         assert_eq!(counters.of(LineResult::TooLong), 1);
+    }
+
+    #[test]
+    fn the_verbosity_is_told_once_for_each_level_and_run() {
+        let anchor = Anchor { boot_ns: 1 << 50, wall_ns: 1_795_446_000_000_000_000 };
+        let receipt = Receipt::File { anchor, near: WallTime(anchor.wall_ns), zone: 0 };
+        let counters = LineCounters::default();
+        let mut reading = Reading::new(Budget::unlimited(), BootTime(3));
+        for message in [
+            r#""SyncPod enter" pod="a/b""#,
+            r#""SyncLoop REMOVE" source="file" pods=["a/b"]"#,
+            r#""SyncLoop REMOVE" source="file" pods=["a/b"]"#,
+            r#""Kubelet version" kubeletVersion="v1.36.0""#,
+            r#""SyncLoop REMOVE" source="file" pods=["a/b"]"#,
+        ] {
+            let line = format!("I1123 14:18:35.558172  1 kubelet.go:2124] {message}");
+            let line = Found::Line(line.into_bytes());
+            reading.take(&line, &receipt, BootTime(anchor.boot_ns), &counters);
+        }
+        let level = |event: KubeletEvent| match event {
+            KubeletEvent::Verbosity { at_least } => Some(at_least),
+            _ => None,
+        };
+        let levels: Vec<_> = reading.events(None).into_iter().filter_map(level).collect();
+        assert_eq!(levels, [4, 2, 2]);
     }
 }
