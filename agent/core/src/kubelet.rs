@@ -118,6 +118,27 @@ impl KubeletEntry {
         }
     }
 
+    /// It says that a container is stopped, or is about to be.
+    pub(crate) fn is_of_a_stop(&self) -> bool {
+        matches!(
+            self.statement,
+            Says::KillBegin
+                | Says::KillEnd
+                | Says::KillGraceOverride
+                | Says::KillReason
+                | Says::KillUnwanted
+                | Says::KillFailed
+                | Says::KillBeforeRemoval
+                | Says::PreStopBegin
+                | Says::EventKilling
+                | Says::SandboxRestarting
+                | Says::SandboxStopping
+                | Says::SandboxRemoving
+                | Says::TerminatingBegin
+                | Says::TerminatingGrace
+        )
+    }
+
     /// A run of the kubelet begins: its verbosity may be another than before.
     pub fn begins_a_run(&self) -> bool {
         matches!(self.statement, Says::KubeletVersion | Says::KubeletStarted)
@@ -228,8 +249,8 @@ pub struct KubeletState {
     /// The levels of the lines of this run of the kubelet, a bit each. A higher one does not stand for a lower one:
     /// `--vmodule` raises the verbosity of single files.
     levels: u32,
-    /// The kubelet began to run then, as far as is known.
-    run: BootTime,
+    /// Nothing is claimed of the time before: another run of the kubelet, or a stop or a gap that is not kept any more.
+    whole: BootTime,
     /// The last moment of which there is a line.
     latest: BootTime,
     gaps: VecDeque<Gap>,
@@ -249,10 +270,9 @@ impl KubeletState {
         match event {
             KubeletEvent::Reading { since, .. } => {
                 // A log that can be read again ends the gap that had no end.
-                match self.gaps.back_mut().filter(|last| last.to == BootTime(u64::MAX)) {
-                    Some(open) => open.to = since,
-                    None => self.gap(self.latest, since, KubeletLogGap::Damaged),
-                }
+                let open = self.gaps.pop_back_if(|last| last.to == BootTime(u64::MAX));
+                let from = open.map_or(self.latest, |open| open.from);
+                self.gap(from, since, KubeletLogGap::Damaged);
                 self.since = Some(self.since.map_or(since, |before| before.min(since)));
                 self.levels = 0;
             }
@@ -282,7 +302,7 @@ impl KubeletState {
             KubeletEvent::Entry(entry) => {
                 self.latest = self.latest.max(entry.time);
                 if entry.begins_a_run() {
-                    (self.levels, self.run) = (0, self.run.max(entry.latest()));
+                    (self.levels, self.whole) = (0, self.whole.max(entry.latest()));
                 }
                 if entry.is_wanted() {
                     self.keep(*entry);
@@ -292,8 +312,15 @@ impl KubeletState {
     }
 
     fn gap(&mut self, from: BootTime, to: BootTime, cause: KubeletLogGap) {
-        if to > from {
-            push_latest(&mut self.gaps, Gap { from, to, cause }, MAX_GAPS);
+        if to <= from {
+            return;
+        }
+        let joins = |last: &&mut Gap| last.cause == cause && from <= last.to && to >= last.from;
+        if let Some(last) = self.gaps.back_mut().filter(joins) {
+            (last.from, last.to) = (last.from.min(from), last.to.max(to));
+        } else if let Some(oldest) = push_latest(&mut self.gaps, Gap { from, to, cause }, MAX_GAPS)
+        {
+            self.whole = self.whole.max(oldest.to);
         }
     }
 
@@ -312,14 +339,23 @@ impl KubeletState {
         if dropped.is_none() {
             self.order.push_back(key);
         }
+        self.forget(dropped);
         while self.order.len() > MAX_ENTRIES {
             let Some(oldest) = self.order.pop_front() else { break };
             if let Some(of_one) = self.statements.get_mut(&oldest) {
-                of_one.pop_front();
+                let dropped = of_one.pop_front();
                 if of_one.is_empty() {
                     self.statements.remove(&oldest);
                 }
+                self.forget(dropped);
             }
+        }
+    }
+
+    /// The log is not known whole of the time of a stop that is dropped.
+    fn forget(&mut self, dropped: Option<Statement>) {
+        if let Some(stop) = dropped.filter(|dropped| dropped.entry.is_of_a_stop()) {
+            self.whole = self.whole.max(stop.last + stop.entry.uncertainty());
         }
     }
 
@@ -380,7 +416,7 @@ impl KubeletState {
     /// A line of this level that was written in this time is known: its absence shows that it was not. The kubelet's
     /// run covers the whole time, and has written lines of this level.
     pub fn is_complete(&self, from: BootTime, to: BootTime, level: u8) -> bool {
-        self.since.is_some_and(|since| since.max(self.run) <= from)
+        self.since.is_some_and(|since| since.max(self.whole) <= from)
             && self.levels & bit(level) != 0
             && self.latest > to
             && self.gaps_in(from, to).next().is_none()

@@ -17,7 +17,7 @@ use crate::{
 use anyhow::{Context, anyhow, bail};
 use coroner_api::{ListQuery, openapi, terminations::Termination};
 use coroner_core::{
-    input::{Input, KubeletEvent, KubeletLogOrigin, Received},
+    input::{Input, KubeletEvent, Received},
     kubelet::KubeletState,
     phases::split,
     report::PodTermination,
@@ -80,13 +80,7 @@ fn read_log(path: &Path, clock: Anchor) -> anyhow::Result<Vec<Received>> {
         of(LineResult::OtherBoot)
     ));
     let mut last = BootTime(0);
-    let mut inputs = vec![Received {
-        at: last,
-        input: Input::Kubelet(KubeletEvent::Reading {
-            origin: KubeletLogOrigin::File,
-            since: last,
-        }),
-    }];
+    let mut inputs = Vec::new();
     for event in events {
         if let KubeletEvent::Entry(entry) = &event {
             last = last.max(entry.time);

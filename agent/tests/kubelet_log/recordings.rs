@@ -4,7 +4,7 @@
 use coroner::sources::kubelet::{LineCounters, LineResult, fuzzing, table};
 use coroner_core::{
     input::{KubeletEntry, KubeletEvent, KubeletKillReason, KubeletStatement as Says},
-    time::Anchor,
+    time::{Anchor, BootTime},
 };
 use flate2::read::GzDecoder;
 use std::{
@@ -33,14 +33,17 @@ fn log(name: &str) -> Log {
     let anchor = fs::read_to_string(folder.join("clock.json")).unwrap();
     let anchor: Anchor = serde_json::from_str(&anchor).unwrap();
     let counters = LineCounters::default();
-    let (mut entries, mut verbosity) = (Vec::new(), 0);
+    let (mut entries, mut verbosity, mut began) = (Vec::new(), 0, BootTime(0));
     for event in fuzzing::log(&text, anchor, &counters) {
         match event {
             KubeletEvent::Entry(entry) => entries.push(*entry),
             KubeletEvent::Verbosity { at_least } => verbosity = verbosity.max(at_least),
+            KubeletEvent::Reading { since, .. } => began = since,
             other => panic!("{name}: {other:?}"),
         }
     }
+    let first: Option<&KubeletEntry> = entries.first();
+    assert!(first.is_some_and(|first| began.0 > 0 && began <= first.latest()), "{name}");
     Log { text, entries, verbosity, counters }
 }
 

@@ -13,7 +13,7 @@ use coroner_core::{
     ids::{CgroupId, PodUid, Tgid},
     input::{
         ApiEvent, CriEvent, Disposition, ExitStatus, Input, KernelEvent, KernelFact, KubeletEvent,
-        KubeletLogOrigin, ProcessRef, Received, SignalGenerated, SignalResult, Task,
+        ProcessRef, Received, SignalGenerated, SignalResult, Task,
     },
     time::{Anchor, BootTime, WallTime},
 };
@@ -82,9 +82,7 @@ pub(crate) fn unpacked(path: &Path) -> Vec<u8> {
 /// The kubelet's log, as the adapter reads it: each second what is new.
 pub(crate) fn kubelet_log(text: &[u8], anchor: Anchor, first: BootTime) -> Vec<Received> {
     let kubelet = |at, event| Received { at, input: Input::Kubelet(event) };
-    let since = first - Duration::from_secs(300);
-    let origin = KubeletLogOrigin::File;
-    let mut out = vec![kubelet(first, KubeletEvent::Reading { origin, since })];
+    let mut out = Vec::new();
     let mut last = first;
     for event in fuzzing::log(text, anchor, &LineCounters::default()) {
         if let KubeletEvent::Entry(entry) = &event {

@@ -122,24 +122,7 @@ impl<'a> PodView<'a> {
         let grace = self.graces(Some(container), None).max().unwrap_or_default();
         let from = created.max(began - (seconds(grace) + KUBELET_SLACK));
         let is_of_a_stop = |(said, _): &Named<'a>| {
-            let says = matches!(
-                said.entry.statement,
-                Says::KillBegin
-                    | Says::KillEnd
-                    | Says::KillGraceOverride
-                    | Says::KillReason
-                    | Says::KillUnwanted
-                    | Says::KillFailed
-                    | Says::KillBeforeRemoval
-                    | Says::PreStopBegin
-                    | Says::EventKilling
-                    | Says::SandboxRestarting
-                    | Says::SandboxStopping
-                    | Says::SandboxRemoving
-                    | Says::TerminatingBegin
-                    | Says::TerminatingGrace
-            );
-            says && said.last >= from && said.entry.earliest() <= until
+            said.entry.is_of_a_stop() && said.last >= from && said.entry.earliest() <= until
         };
         let denied = said.is_none()
             && ended.is_some_and(|ended| kubelet.is_complete(from, ended, KILL_LEVEL))

@@ -81,6 +81,61 @@ fn a_gap_makes_a_log_incomplete() {
 }
 
 #[test]
+fn what_is_dropped_is_not_claimed_to_be_whole() {
+    let begun = || {
+        let mut state = KubeletState::default();
+        state.apply(KubeletEvent::Reading { origin: KubeletLogOrigin::File, since: BootTime(5) });
+        state.apply(KubeletEvent::Verbosity { at_least: 2 });
+        said(&mut state, 1_000_000, Says::PlegEvent, "z");
+        state
+    };
+    let whole = |state: &KubeletState, from| state.is_complete(BootTime(from), BootTime(900), 2);
+    // Of one container 96 statements are kept, of all 8,192; of what says no stop, nothing is claimed.
+    for (says, same, count, wanted) in [
+        (Says::KillBegin, true, 97, [false, true]),
+        (Says::CgroupsRemoved, true, 97, [true, true]),
+        (Says::KillBegin, false, 8_193, [false, true]),
+    ] {
+        let mut state = begun();
+        assert!(whole(&state, 10));
+        for at in 0..count {
+            said(&mut state, 20, says, &if same { "a".into() } else { format!("{at}") });
+        }
+        assert_eq!([whole(&state, 19), whole(&state, 21)], wanted, "{says:?}");
+    }
+    let gap = |from: u64, to: u64| KubeletEvent::Gap {
+        from: BootTime(from),
+        to: BootTime(to),
+        cause: KubeletLogGap::Budget,
+        lines: 1,
+    };
+    // 64 gaps are kept; those that touch are one.
+    for (step, wanted) in [(2, false), (1, true)] {
+        let mut state = begun();
+        (0..65).for_each(|at| state.apply(gap(1_000 + at * step, 1_001 + at * step)));
+        assert_eq!(whole(&state, 10), wanted, "{step}");
+    }
+}
+
+#[test]
+fn a_log_that_is_read_again_closes_the_gap_where_reading_begins() {
+    for (since, wanted) in [(15, true), (30, false)] {
+        let reading = |since| KubeletEvent::Reading {
+            origin: KubeletLogOrigin::File,
+            since: BootTime(since),
+        };
+        let mut state = KubeletState::default();
+        state.apply(reading(5));
+        said(&mut state, 20, Says::KillBegin, "a");
+        state.apply(KubeletEvent::Unreadable { error: String::new() });
+        state.apply(reading(since));
+        state.apply(KubeletEvent::Verbosity { at_least: 2 });
+        said(&mut state, 50, Says::KillBegin, "a");
+        assert_eq!(state.is_complete(BootTime(10), BootTime(25), 2), wanted, "{since}");
+    }
+}
+
+#[test]
 fn the_verbosity_is_one_of_a_run_of_the_kubelet() {
     let read = KubeletEvent::Reading { origin: KubeletLogOrigin::File, since: BootTime(5) };
     let mut state = KubeletState::default();

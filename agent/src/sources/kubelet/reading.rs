@@ -3,8 +3,8 @@
 use super::{
     budget::Budget,
     lines::Found,
-    parser::{LineResult, parse},
-    time::Receipt,
+    parser::{LineResult, parse, time_of},
+    time::{Receipt, moment},
 };
 use coroner_core::{
     input::{KubeletEntry, KubeletEvent, KubeletLogGap},
@@ -33,6 +33,8 @@ pub(super) struct Reading {
     budget: Budget,
     /// The levels of the lines of this run of the kubelet, a bit each.
     levels: u32,
+    /// The first line that was read was written no later.
+    began: Option<BootTime>,
     /// The last moment up to which nothing is missing.
     last: BootTime,
     /// Lines that were not read since then: over the budget, and others.
@@ -44,7 +46,7 @@ pub(super) struct Reading {
 impl Reading {
     /// From `since` on.
     pub(super) fn new(budget: Budget, since: BootTime) -> Self {
-        Self { budget, levels: 0, last: since, over: 0, unread: 0, events: Vec::new() }
+        Self { budget, levels: 0, began: None, last: since, over: 0, unread: 0, events: Vec::new() }
     }
 
     /// Takes a line at the moment `now`.
@@ -69,6 +71,11 @@ impl Reading {
             self.report_missing(now);
         }
         let parsed = parse(line, receipt);
+        if self.began.is_none() {
+            let at = time_of(line).and_then(|time| moment(time, receipt));
+            let at = at.map(|at| BootTime(at.boot.0.saturating_add(at.uncertainty_ns)));
+            self.began = at.or(parsed.entries.first().map(KubeletEntry::latest));
+        }
         counters.add(parsed.result, 1);
         self.unread += u64::from(parsed.result == LineResult::NotUnderstood);
         if parsed.entries.iter().any(KubeletEntry::begins_a_run) {
@@ -86,6 +93,12 @@ impl Reading {
             self.last = self.last.max(entry.time).min(now);
             self.events.push(KubeletEvent::Entry(Box::new(entry)));
         }
+    }
+
+    /// From when on lines are known: the first one that was read, or `now`, when reading began. What was there before
+    /// may have been rotated away, or left out.
+    pub(super) fn since(&self, now: BootTime) -> BootTime {
+        self.began.unwrap_or(now)
     }
 
     /// A line of another boot.
@@ -158,6 +171,7 @@ mod tests {
         let receipt = Receipt::File { anchor, near: WallTime(anchor.wall_ns), zone: 0 };
         let counters = LineCounters::default();
         let mut reading = Reading::new(Budget::unlimited(), BootTime(3));
+        assert_eq!(reading.since(BootTime(9)), BootTime(9));
         for message in [
             r#""SyncPod enter" pod="a/b""#,
             r#""SyncLoop REMOVE" source="file" pods=["a/b"]"#,
@@ -173,7 +187,13 @@ mod tests {
             KubeletEvent::Verbosity { at_least } => Some(at_least),
             _ => None,
         };
-        let levels: Vec<_> = reading.events(None).into_iter().filter_map(level).collect();
+        let events = reading.events(None);
+        let first = events.iter().find_map(|event| match event {
+            KubeletEvent::Entry(entry) => Some(entry.latest()),
+            _ => None,
+        });
+        assert_eq!(Some(reading.since(BootTime(9))), first, "nothing is known of the time before");
+        let levels: Vec<_> = events.into_iter().filter_map(level).collect();
         assert_eq!(levels, [4, 2, 2]);
     }
 }

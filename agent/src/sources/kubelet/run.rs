@@ -167,7 +167,7 @@ pub fn probe(options: &Options) -> Result<Found, String> {
 pub async fn run(options: Options, to: mpsc::Sender<Received>) -> anyhow::Result<()> {
     let pool = BlockingPool::new(LONGEST_POLL, 1);
     let now = clock::anchor();
-    let mut since = BootTime(now.boot_ns) - LOOK_BACK;
+    let since = BootTime(now.boot_ns) - LOOK_BACK;
     let mut state = Some((Log::new(&options, &now), Reading::new(Budget::live(), since)));
     let mut readable: Option<bool> = None;
     while !to.is_closed() {
@@ -176,7 +176,7 @@ pub async fn run(options: Options, to: mpsc::Sender<Received>) -> anyhow::Result
             let now = clock::anchor();
             (Log::new(&options, &now), Reading::new(Budget::live(), BootTime(now.boot_ns)))
         });
-        let origin = log.origin();
+        let (origin, asked) = (log.origin(), clock::boot_now());
         let counters = Arc::clone(&options.counters);
         let polled = pool
             .call(move || {
@@ -186,14 +186,15 @@ pub async fn run(options: Options, to: mpsc::Sender<Received>) -> anyhow::Result
             .await;
         let result = match polled {
             Ok((log, reading, result)) => {
+                let since = reading.since(asked);
                 state = Some((log, reading));
-                result
+                result.map(|events| (since, events))
             }
             Err(error) => Err(format!("reading the kubelet's log: {error}")),
         };
         let mut events = Vec::new();
         match result {
-            Ok(more) => {
+            Ok((since, more)) => {
                 if readable != Some(true) {
                     info!(origin = origin.as_str(), "reading the kubelet's log");
                     events.push(KubeletEvent::Reading { origin, since });
@@ -226,7 +227,6 @@ pub async fn run(options: Options, to: mpsc::Sender<Received>) -> anyhow::Result
         if readable == Some(false) {
             state = None;
             sleep(LOOK_AGAIN).await;
-            since = clock::boot_now();
         } else {
             sleep(file::POLL).await;
         }
@@ -269,5 +269,8 @@ pub(super) fn events_of(
     let mut from = text;
     // A slice is always readable.
     let _ = stream::read(&mut from, &mut stream, &mut reading, counters);
-    reading.events(None)
+    let since = reading.since(BootTime(anchor.boot_ns));
+    let mut events = vec![KubeletEvent::Reading { origin: KubeletLogOrigin::File, since }];
+    events.extend(reading.events(None));
+    events
 }
