@@ -317,6 +317,11 @@ impl Cluster {
         first.context("the container has no process")
     }
 
+    /// The directory of a process' cgroup.
+    pub fn cgroup_of(&self, pid: i32) -> anyhow::Result<PathBuf> {
+        self.cgroups.of_process(pid)
+    }
+
     /// `kubectl create`.
     pub fn create(&self, pod: Pod) -> anyhow::Result<Pod> {
         Ok(self.apiserver.store().create_pod(&pod)?)

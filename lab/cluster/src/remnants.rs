@@ -207,14 +207,13 @@ impl Hand {
         Ok(())
     }
 
-    /// ExecSync of the lab's workload (`kubectl exec`). The container may end before the command does.
-    pub async fn exec(&self, pod: &Pod, container: &str, command: &str) -> anyhow::Result<()> {
+    /// ExecSync (`kubectl exec`), and the command's stdout. The container may end before the command does.
+    pub async fn exec(&self, pod: &Pod, container: &str, cmd: &[&str]) -> anyhow::Result<String> {
         let (container_id, _) = container_of(pod, container).context("the container has no id")?;
-        let words = std::iter::once(image::PROGRAM).chain(command.split_whitespace());
-        let cmd = words.map(Into::into).collect();
+        let cmd = cmd.iter().map(|word| (*word).to_owned()).collect();
         let request = ExecSyncRequest { container_id, cmd, timeout: 0 };
-        self.cri.clone().exec_sync(request).await.context("ExecSync")?;
-        Ok(())
+        let answer = self.cri.clone().exec_sync(request).await.context("ExecSync")?.into_inner();
+        Ok(String::from_utf8_lossy(&answer.stdout).into_owned())
     }
 
     /// Removes a pod's cgroup; nothing may be in it any more.

@@ -48,6 +48,7 @@ usage: workload BEHAVIOUR [--flag VALUE]...
                                      as handle, with N children that nobody signals
   shell       --child BEHAVIOUR ...  runs the child and waits for it, forwards nothing (sh -c 'app; true')
   crash       --after D              a real segmentation fault
+  flood                              takes a name that is no UTF-8, and sends itself SIGHUP for ever
   oom         --after D --mib N      touches N MiB, then sleeps
   job         --for D [--exit N]     works for D, exits N
   sleep       --for D                the same, for hooks
@@ -85,6 +86,7 @@ pub(crate) enum Behaviour {
     Spawn { children: u32, work: Duration, exit: u8 },
     Shell { child: Vec<String> },
     Crash { after: Duration },
+    Flood,
     Kill { pid: i32, signal: u8, work: Duration, exit: u8 },
     KillNeighbour { behaviour: String, signal: u8 },
     Oom { after: Duration, mib: usize },
@@ -159,7 +161,7 @@ pub(crate) fn parse(words: &[String]) -> Result<Parsed, Error> {
         return shell(rest).map(Parsed::Run);
     }
     let allowed: &[&'static str] = match name.as_str() {
-        "pause" | "overrun" | "default" | "ignore" | "sig-ign" | "block" => &[],
+        "pause" | "overrun" | "default" | "ignore" | "sig-ign" | "block" | "flood" => &[],
         "handle" => &["--for", "--exit", "--on"],
         "sigwait" | "signalfd" | "leader-exits" | "job" => &["--for", "--exit"],
         "serve" => &["--at", "--port", "--for", "--good", "--exit"],
@@ -224,6 +226,7 @@ pub(crate) fn parse(words: &[String]) -> Result<Parsed, Error> {
             work: flags.duration("--for")?,
             exit: flags.exit()?,
         },
+        "flood" => Behaviour::Flood,
         "crash" => Behaviour::Crash { after: flags.duration("--after")? },
         "oom" => Behaviour::Oom {
             after: flags.duration("--after")?,

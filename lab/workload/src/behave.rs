@@ -74,6 +74,7 @@ pub(crate) fn run(behaviour: Behaviour) -> io::Result<Infallible> {
         Behaviour::Spawn { children, work, exit } => spawn(children, work, exit),
         Behaviour::Shell { child } => shell(&child),
         Behaviour::Crash { after } => crash(after),
+        Behaviour::Flood => flood(),
         Behaviour::Oom { after, mib } => oom(after, mib),
         Behaviour::Job { work, exit } => {
             line(Event::Start);
@@ -193,6 +194,21 @@ fn shell(child: &[String]) -> io::Result<Infallible> {
     let mut child = std::process::Command::new("/proc/self/exe").args(child).spawn()?;
     let status = child.wait()?;
     leave(u8::try_from(status.code().unwrap_or(1)).unwrap_or(1))
+}
+
+/// Its name also tells a terminal to clear itself. It leaves some of the processor to others.
+fn flood() -> io::Result<Infallible> {
+    dispose(libc::SIGHUP, libc::SIG_IGN)?;
+    // SAFETY: a string that ends, and lasts.
+    check(unsafe { libc::prctl(libc::PR_SET_NAME, c"\xff\x1b[2J\xe2\x80".as_ptr()) })?;
+    line(Event::Start);
+    loop {
+        for _ in 0..1000 {
+            // SAFETY: kill touches no memory.
+            check(unsafe { libc::kill(libc::getpid(), libc::SIGHUP) })?;
+        }
+        sleep(Duration::from_millis(2));
+    }
 }
 
 fn crash(after: Duration) -> io::Result<Infallible> {

@@ -103,6 +103,13 @@ impl Cgroups {
         Ok(text.lines().filter_map(|line| line.parse().ok()).collect())
     }
 
+    /// The directory of a process' cgroup.
+    pub fn of_process(&self, pid: i32) -> anyhow::Result<PathBuf> {
+        let text = fs::read_to_string(format!("/proc/{pid}/cgroup"))?;
+        let path = text.lines().find_map(|line| line.strip_prefix("0::/"));
+        Ok(self.root.join(path.context("it is in no cgroup of version 2")?))
+    }
+
     /// Whether a container of the pod has more processes than its main one: one is in it by exec.
     pub fn has_second_process(&self, pod: &str) -> bool {
         let containers = fs::read_dir(self.root.join(pod.trim_start_matches('/')));

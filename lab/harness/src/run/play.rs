@@ -9,7 +9,7 @@ use coroner_core::{
     leak::{Leak, LeakKey},
     report::{ContainerDeath, PodTermination},
 };
-use coroner_lab_cluster::{Cluster, container_of, remnants::Made};
+use coroner_lab_cluster::{Cluster, container_of, image, remnants::Made};
 use coroner_lab_cluster::{
     apiserver::ApiserverFault,
     kubelet::{
@@ -30,6 +30,7 @@ use coroner_workload::network::v6_of;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
+    iter::once,
     net::{IpAddr, Ipv4Addr},
     path::Path,
     time::Duration,
@@ -333,7 +334,9 @@ impl<'a> Playing<'a> {
             }
             Action::LoseStatus { container } => lab.lose_status(&object()?, container).await,
             Action::Exec { container, command } => {
-                lab.hand().exec(&object()?, container, command).await
+                let words: Vec<_> =
+                    once(image::PROGRAM).chain(command.split_whitespace()).collect();
+                lab.hand().exec(&object()?, container, &words).await.map(drop)
             }
             Action::Freeze { container } => lab.freeze(&object()?, container),
             Action::ChangeImage { container, image } => {

@@ -2,19 +2,24 @@
 //! kubectl renders them, not copied. Needs root, containerd, runc, the static workload, kubectl, and
 //! the image (`cargo xtask test deploy` makes and names them).
 
+mod attack;
 mod node;
 mod pod;
 
+use self::{
+    attack::Attack,
+    node::{Deployed, Node},
+};
 use crate::{manifest, tools::Tool};
 use anyhow::{Context as _, Result, anyhow, ensure};
 use coroner_lab_cluster::{containerd, containerd::ContainerdOptions};
 use coroner_lab_scenarios::{self as scenario};
 use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::Container};
-use node::{Deployed, Node};
 use rustix::thread::CapabilitySet;
 use std::{
     env, fs,
     path::{Path, PathBuf},
+    time::{Duration, Instant},
 };
 
 fn workspace() -> PathBuf {
@@ -78,7 +83,8 @@ async fn the_pod_measures_with_no_more_than_the_manifest_gives_it() -> Result<()
     let node = node(directory.path(), &mut set, |_| Ok(())).await?;
     let tried = async {
         let deployed = node.run(&set).await?;
-        deployed.ready().await?;
+        confines_itself(&deployed.ready().await?.text)?;
+        doctor_has_the_flags(&deployed).await?;
         is_confined(&deployed, capabilities(&mut set)?)?;
         measures(&deployed).await?;
         let answer = deployed.readiness().await?;
@@ -162,9 +168,32 @@ async fn the_profile_that_is_shipped_lets_it_work(node: &Node, set: &mut DaemonS
     node.install_seccomp_profile(&shipped, &name)?;
     container(set)?.security_context = context;
     let deployed = node.run(set).await?;
-    deployed.ready().await?;
+    confines_itself(&deployed.ready().await?.text)?;
     ensure!(status(deployed.pid()?, "Seccomp")? == "2");
     deployed.end().await
+}
+
+/// Within what confines the container. This machine's kernel has both.
+fn confines_itself(readiness: &str) -> Result<()> {
+    for by in ["Landlock", "seccomp"] {
+        ensure!(readiness.contains(&format!("; confined by {by}")), "not by {by}: {readiness}");
+    }
+    Ok(())
+}
+
+/// `kubectl exec ds/coroner -- coroner doctor`, without a flag and without a slash.
+async fn doctor_has_the_flags(deployed: &Deployed<'_>) -> Result<()> {
+    let answer = deployed.exec(&["coroner", "doctor", "--output=json"]).await?;
+    let checks: serde_json::Value = serde_json::from_str(&answer)?;
+    for name in ["host files", "CRI", "apiserver", "landlock", "seccomp"] {
+        let found = checks["checks"].as_array().into_iter().flatten();
+        let check = found.into_iter().find(|check| check["name"] == name);
+        let check = check.with_context(|| format!("no check {name}: {answer}"))?;
+        ensure!(check["outcome"] == "ok", "{name}: {check}");
+    }
+    let listed = deployed.exec(&["coroner", "terminations", "--output=json"]).await?;
+    ensure!(listed.contains("\"items\""), "{listed}");
+    Ok(())
 }
 
 /// The default seccomp profile of each lets bpf(2) through with CAP_BPF alone.
@@ -211,4 +240,105 @@ async fn it_is_ready_on_cgroup_v1() -> Result<()> {
     let tried = tried.await;
     node.stop().await?;
     tried
+}
+
+/// Every attack at once, while pods die around it: no death is missed or misjudged, no probe fails, the agent is not
+/// started again and stays below its limit. For ten minutes and with 100,000 cgroups in the long form.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_attack_costs_a_death_or_a_probe() -> Result<()> {
+    let is_long = env::var_os("CORONER_TEST_LONG").is_some();
+    let (cgroups, long) =
+        if is_long { (100_000, Duration::from_secs(600)) } else { (2_000, Duration::ZERO) };
+    let (directory, mut set) = (directory()?, daemon_set("base")?);
+    let node = node(directory.path(), &mut set, |_| Ok(())).await?;
+    let tried = async {
+        let deployed = node.run(&set).await?;
+        deployed.ready().await?;
+        let pid = deployed.pid()?;
+        let attack = Attack::begin(&deployed, cgroups).await?;
+        let withstood = async {
+            let dying = churn(&deployed, long);
+            let mut dying = std::pin::pin!(dying);
+            let mut probes = 0;
+            let deaths = loop {
+                tokio::select! {
+                    deaths = &mut dying => break deaths?,
+                    probed = probe(&deployed, is_long) => probed?,
+                }
+                probes += 1;
+            };
+            let peak = status(deployed.pid()?, "VmHWM")?;
+            eprintln!(
+                "{deaths} pods died, {probes} pairs of probes succeeded, at most {peak} resident"
+            );
+            ensure!(deployed.pid()? == pid, "the agent was started again");
+            let kib: u64 = peak.trim_end_matches(" kB").parse()?;
+            ensure!(kib < 192 << 10, "{peak}: more than the limit");
+            ensure!(!is_long || deaths >= 60, "only {deaths} pods died");
+            anyhow::Ok(())
+        };
+        let withstood = withstood.await;
+        attack.stop().await?;
+        withstood?;
+        deployed.end().await
+    };
+    let tried = tried.await;
+    node.stop().await?;
+    tried
+}
+
+/// The kubelet's two, a second after those before; with its timeout only where the machine has nothing else to do.
+async fn probe(deployed: &Deployed<'_>, on_time: bool) -> Result<()> {
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let both = async {
+        let (alive, ready) = (deployed.liveness().await?, deployed.readiness().await?);
+        ensure!(alive.ok && ready.ok, "a probe failed: {} {}", alive.text, ready.text);
+        Ok(())
+    };
+    if !on_time {
+        return both.await;
+    }
+    tokio::time::timeout(Duration::from_secs(5), both).await.context("a probe timed out")?
+}
+
+/// Ways to die that need nothing but the pod itself.
+const CHURN: [&str; 16] = [
+    "handles-sigterm",
+    "sigterm-ignored",
+    "slower-than-grace",
+    "job-completes",
+    "crash",
+    "job-fails",
+    "sigwait",
+    "signalfd",
+    "go-style",
+    "sig-ign",
+    "blocked",
+    "exits-with-143",
+    "shell-not-forwarding",
+    "leader-exits-first",
+    "two-deaths-in-one-pod",
+    "force-delete",
+];
+
+/// Pods that die, each in another way, and what is said of each; how many.
+async fn churn(deployed: &Deployed<'_>, long: Duration) -> Result<usize> {
+    let began = Instant::now();
+    let names = if long.is_zero() { &CHURN[..4] } else { &CHURN[..] };
+    let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+    let played = scenario::choose(&names, None).map_err(|unknown| anyhow!("{unknown}"))?;
+    let mut deaths = 0;
+    loop {
+        for some in played.chunks(6) {
+            let outcomes = some.iter().map(|scenario| deployed.plays(scenario));
+            for outcome in futures::future::join_all(outcomes).await {
+                let said = outcome.disagreements.join("; ");
+                ensure!(outcome.ok && outcome.timeline.is_some(), "{}: {said}", outcome.scenario);
+                deaths += 1;
+            }
+        }
+        if began.elapsed() >= long {
+            return Ok(deaths);
+        }
+    }
 }

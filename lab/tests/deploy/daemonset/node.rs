@@ -24,7 +24,7 @@ use coroner_lab_harness::{
 use coroner_lab_scenarios::Scenario;
 use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::Pod};
 use std::{
-    net::{IpAddr, Ipv4Addr},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
 };
 
@@ -33,15 +33,17 @@ const CREDENTIALS: &str = "credentials";
 
 /// A node on which the image is.
 pub(crate) struct Node {
-    lab: Cluster,
+    pub(super) lab: Cluster,
     work: PathBuf,
 }
 
 /// A pod of the DaemonSet whose agent answers.
 pub(crate) struct Deployed<'a> {
-    node: &'a Node,
+    pub(super) node: &'a Node,
     id: PodId,
     probes: pod::Probes,
+    /// Where probes and Prometheus reach it.
+    pub(super) address: SocketAddr,
     http: Http,
     /// Its API, as `kubectl port-forward` reaches it.
     api: Http,
@@ -100,23 +102,25 @@ impl Node {
     /// Runs the DaemonSet's pod, until its agent answers.
     pub(crate) async fn run(&self, set: &DaemonSet) -> Result<Deployed<'_>> {
         let probes = pod::probes(set)?;
-        let made = self.lab.create(pod::of(set, &self.lab, &self.credentials())?)?;
-        let id = PodId::of(&made).context("the apiserver gave the pod no UID")?;
+        let id = self.add(pod::of(set, &self.lab, &self.credentials())?)?;
         let network = self.wait(&id, "a sandbox", || self.lab.network(&id.uid)).await?;
         let ip = self.wait(&id, "an address", async || Ok(self.ip(&id))).await?;
-        let metrics = (ip, probes.port).into();
-        let into = Forward::into_network(self.lab.node_network().await, metrics).await?;
+        let address = (ip, probes.port).into();
+        let into = Forward::into_network(self.lab.node_network().await, address).await?;
         // The API is on the pod's loopback, and read as by `kubectl port-forward`.
         let loopback = (Ipv4Addr::LOCALHOST, DEFAULT_API_PORT).into();
         let api = Forward::into_network(network, loopback).await?;
         let (http, api_http) = (Http::new(into.address), Http::new(api.address));
-        let deployed =
-            Deployed { node: self, id, probes, http, api: api_http, _forwards: [into, api] };
-        let answers = || async {
-            Ok(deployed.probe(&deployed.probes.liveness).await.ok().filter(|answer| answer.ok))
-        };
+        let _forwards = [into, api];
+        let deployed = Deployed { node: self, id, probes, address, http, api: api_http, _forwards };
+        let answers = || async { Ok(deployed.liveness().await.ok().filter(|answer| answer.ok)) };
         self.wait(&deployed.id, "an answer of the liveness probe", answers).await?;
         Ok(deployed)
+    }
+
+    /// `kubectl create`.
+    pub(super) fn add(&self, pod: Pod) -> Result<PodId> {
+        PodId::of(&self.lab.create(pod)?).context("the apiserver gave the pod no UID")
     }
 
     /// The pod's address, once it has one.
@@ -125,7 +129,7 @@ impl Node {
     }
 
     /// Waits until there is one, as long as the pod can still come to it.
-    async fn wait<T, F: Future<Output = Result<Option<T>>>>(
+    pub(super) async fn wait<T, F: Future<Output = Result<Option<T>>>>(
         &self,
         id: &PodId,
         what: &str,
@@ -172,6 +176,11 @@ fn failure(pod: &Pod) -> Option<String> {
 }
 
 impl Deployed<'_> {
+    /// What the liveness probe sees.
+    pub(crate) async fn liveness(&self) -> Result<Answer> {
+        self.probe(&self.probes.liveness).await
+    }
+
     /// What the readiness probe sees.
     pub(crate) async fn readiness(&self) -> Result<Answer> {
         self.probe(&self.probes.readiness).await
@@ -199,6 +208,13 @@ impl Deployed<'_> {
     /// The first process of its container, as the host numbers it.
     pub(crate) fn pid(&self) -> Result<i32> {
         self.node.lab.main_pid(&self.id, pod::CONTAINER)
+    }
+
+    /// `kubectl exec POD -- COMMAND`: its stdout.
+    pub(crate) async fn exec(&self, command: &[&str]) -> Result<String> {
+        let (lab, id) = (&self.node.lab, &self.id);
+        let pod = lab.pod(&id.namespace, &id.name).context("the pod is gone")?;
+        lab.hand().exec(&pod, pod::CONTAINER, command).await
     }
 
     /// Plays a scenario on the node and compares what this agent says of it with what is expected.
