@@ -91,7 +91,7 @@ impl Hand {
             .context("cannot make log directory")?;
         let request = CreateContainerRequest {
             pod_sandbox_id: sandbox.clone(),
-            config: Some(translate::container(&object, pod, &container, 0, &self.logs, None)),
+            config: Some(translate::container(&object, pod, &container, 0, &self.logs, None, "")),
             sandbox_config: Some(config),
         };
         let mut cri = self.cri.clone();

@@ -286,7 +286,9 @@ pub struct Http {
 impl Http {
     /// Of the agent that answers at this address.
     pub fn new(address: SocketAddr) -> Self {
-        Self { address, client: Client::builder(TokioExecutor::new()).build_http() }
+        // As the kubelet's prober: a connection for each request.
+        let client = Client::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build_http();
+        Self { address, client }
     }
 
     /// All settled terminations that it remembers, newest first.

@@ -146,9 +146,11 @@ impl Containers {
             true => self.shared.config.apiserver,
             false => self.shared.config.service,
         };
+        let (id, ips) = (&self.pod, self.shared.config.host_ips());
+        let config_of = translate::container(pod, id, container, attempt, logs, services, &ips);
         let request = CreateContainerRequest {
             pod_sandbox_id: sandbox,
-            config: Some(translate::container(pod, &self.pod, container, attempt, logs, services)),
+            config: Some(config_of),
             sandbox_config: Some(config),
         };
         let pod_reach = self.reach();

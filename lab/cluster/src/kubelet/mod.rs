@@ -107,6 +107,18 @@ impl Config {
             log: None,
         }
     }
+
+    /// The node's addresses, from which its probes come, separated by commas.
+    fn host_ips(&self) -> String {
+        let addresses = self.network.as_ref().and_then(Network::addresses);
+        addresses.map_or_else(
+            || self.node_ip.clone(),
+            |of| match of.v6 {
+                Some(v6) => format!("{},{v6}", of.v4),
+                None => of.v4.to_string(),
+            },
+        )
+    }
 }
 
 /// What all workers share.

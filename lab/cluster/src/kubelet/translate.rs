@@ -176,7 +176,7 @@ pub fn sandbox(
 /// A container's configuration for its `attempt`th restart. Carries no limits: the hierarchy that
 /// runc works on need not have the controllers (see [`super::cgroup`]). `services`: where the
 /// apiserver is, which every container is told by its environment (kubelet_pods.go,
-/// `getServiceEnvVarMap`).
+/// `getServiceEnvVarMap`). `host_ips`: the node's addresses, as `status.hostIPs` is written out.
 pub fn container(
     pod: &Pod,
     id: &PodId,
@@ -184,6 +184,7 @@ pub fn container(
     attempt: u32,
     log_root: &Path,
     services: Option<SocketAddr>,
+    host_ips: &str,
 ) -> ContainerConfig {
     let mut labels = id.labels();
     labels.insert("io.kubernetes.container.name".into(), container.name.clone());
@@ -200,7 +201,7 @@ pub fn container(
             .env
             .iter()
             .flatten()
-            .map(|var| KeyValue { key: var.name.clone(), value: value_of(var, pod, id) })
+            .map(|var| KeyValue { key: var.name.clone(), value: value_of(var, pod, id, host_ips) })
             .chain(services.into_iter().flat_map(service_environment))
             .collect(),
         labels,
@@ -221,13 +222,15 @@ pub fn container(
 
 /// A variable's own value, or that of the pod's field which it names: of those of the downward API
 /// (kubelet_pods.go, `podFieldSelectorRuntimeValue`) the ones that name something.
-fn value_of(var: &EnvVar, pod: &Pod, id: &PodId) -> String {
+fn value_of(var: &EnvVar, pod: &Pod, id: &PodId, host_ips: &str) -> String {
     let field = var.value_from.as_ref().and_then(|from| from.field_ref.as_ref());
     let named = match field.map(|field| field.field_path.as_str()) {
         Some("spec.nodeName") => pod.spec.as_ref().and_then(|spec| spec.node_name.clone()),
         Some("metadata.name") => Some(id.name.clone()),
         Some("metadata.namespace") => Some(id.namespace.clone()),
         Some("metadata.uid") => Some(id.uid.clone()),
+        Some("status.hostIPs") => Some(host_ips.to_owned()),
+        Some("status.hostIP") => host_ips.split(',').next().map(str::to_owned),
         _ => None,
     };
     named.or_else(|| var.value.clone()).unwrap_or_default()
@@ -388,6 +391,7 @@ mod tests {
             0,
             Path::new("/l"),
             None,
+            "",
         );
         let mut keys: Vec<_> = config.annotations.keys().map(String::as_str).collect();
         keys.sort_unstable();
@@ -442,7 +446,7 @@ mod tests {
         let id = PodId::of(&pod).unwrap();
         let address = "127.0.0.1:6443".parse().unwrap();
         let of_spec = &pod.spec.as_ref().unwrap().containers[0];
-        let config = container(&pod, &id, of_spec, 2, Path::new("/l"), Some(address));
+        let config = container(&pod, &id, of_spec, 2, Path::new("/l"), Some(address), "");
         assert_eq!(config.metadata.unwrap().attempt, 2);
         assert_eq!(config.log_path, "c/2.log");
         assert_eq!(config.annotations["io.kubernetes.container.restartCount"], "2");
@@ -463,10 +467,12 @@ mod tests {
             let selector = ObjectFieldSelector { field_path: field.into(), ..Default::default() };
             let from = EnvVarSource { field_ref: Some(selector), ..Default::default() };
             let var = EnvVar { value_from: Some(from), ..Default::default() };
-            value_of(&var, &pod, &id)
+            value_of(&var, &pod, &id, "10.0.0.1,fd00::1")
         };
         assert_eq!((of("spec.nodeName"), of("metadata.uid")), ("n1".into(), id.uid.clone()));
-        assert_eq!(of("status.hostIP"), "", "the lab's pods have none");
+        let ips = ("10.0.0.1".into(), "10.0.0.1,fd00::1".into());
+        assert_eq!((of("status.hostIP"), of("status.hostIPs")), ips);
+        assert_eq!(of("status.podIP"), "", "not known before its sandbox");
     }
 
     /// As in recordings/k1.33-containerd1.7/static-and-mirror.
