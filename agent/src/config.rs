@@ -228,6 +228,15 @@ pub enum ConfigError {
     /// Contradiction.
     #[error("--kubelet-api-ca and --kubelet-api-insecure are mutually exclusive; remove one")]
     KubeletCaAndNot,
+    /// A token that may run commands in any pod, for anyone who answers at the node's address.
+    #[error(
+        "--kubelet-api nodes-proxy and --kubelet-api-insecure: the token would let anyone who answers as the kubelet run \
+         commands in any pod of the node; set --kubelet-api-ca"
+    )]
+    ProxyUnverified,
+    /// The CA of the kubelet's certificate.
+    #[error("--kubelet-api-ca {0}: {1}")]
+    KubeletCa(PathBuf, String),
     /// Too often.
     #[error("--events-lookup {0:?}: must be at least {MIN_LOOKUP:?}, or off")]
     Lookup(Duration),
@@ -443,12 +452,19 @@ fn kubelet_api(
     if args.kubelet_api_insecure && args.kubelet_api_ca.is_some() {
         return Err(ConfigError::KubeletCaAndNot);
     }
+    if args.kubelet_api_insecure && allows_proxy {
+        return Err(ConfigError::ProxyUnverified);
+    }
+    // Before the network thread is kept to its own files.
+    let read = |file: &PathBuf| {
+        kube::certificates(file).map_err(|error| ConfigError::KubeletCa(file.clone(), error))
+    };
     Ok(Some(kube::KubeletApiOptions {
         kubeconfig: api.kubeconfig.clone(),
         node: api.node.clone(),
         address: host.node_ip.clone().unwrap_or_else(|| "127.0.0.1".to_owned()),
         port: kube::KUBELET_PORT,
-        ca: args.kubelet_api_ca.clone(),
+        ca: args.kubelet_api_ca.as_ref().map(read).transpose()?,
         insecure: args.kubelet_api_insecure,
         allows_proxy,
     }))
@@ -628,6 +644,19 @@ mod tests {
                 "--node n --kubelet-api pods --kubelet-api-insecure --kubelet-api-ca /c",
                 &host(),
                 ConfigError::KubeletCaAndNot,
+            ),
+            (
+                "--node n --kubelet-api nodes-proxy --kubelet-api-insecure",
+                &host(),
+                ConfigError::ProxyUnverified,
+            ),
+            (
+                "--node n --kubelet-api pods --kubelet-api-ca /no/ca",
+                &host(),
+                ConfigError::KubeletCa(
+                    "/no/ca".into(),
+                    "No such file or directory (os error 2)".into(),
+                ),
             ),
             (
                 "--no-api --events-lookup 10ms",

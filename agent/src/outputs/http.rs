@@ -250,7 +250,7 @@ async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
     let now = clock::boot_now();
     let mut last = shared.scrape.lock();
     if last.as_ref().is_none_or(|(at, _)| now.since(*at) >= SCRAPE_AGE) {
-        match shared.metrics.scrape(&shared.health.lock()) {
+        match shared.metrics.scrape(shared.health.lock()) {
             Ok(text) => *last = Some((now, text.into())),
             Err(error) => return no(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
         }

@@ -1,7 +1,7 @@
 //! The kubelet's API over TLS: whom the agent trusts, what it asks for, and when it does not ask.
 
 use super::kubeconfig;
-use coroner::sources::kube::{KubeletApiOptions, ask_kubelet};
+use coroner::sources::kube::{KubeletApiOptions, ask_kubelet, certificates};
 use coroner_core::{
     ids::PodUid,
     input::{Input, KubeletEvent},
@@ -101,7 +101,7 @@ impl Kubelet {
             node: "n1".into(),
             address: "127.0.0.1".into(),
             port: self.port,
-            ca: Some(self.ca.clone()),
+            ca: Some(certificates(&self.ca).expect("a CA")),
             insecure: false,
             allows_proxy: false,
         };
@@ -146,7 +146,10 @@ async fn its_certificate_is_verified_unless_the_flag_says_not() {
     assert_eq!(kubelet.requests(), ["GET /pods HTTP/1.1"], "and nothing else");
     // Another CA, and another node's certificate: nothing is sent to them.
     let stranger = Kubelet::of("n1", 200, pods()).await;
-    assert_eq!(stranger.asked(NEW, |options| options.ca = Some(kubelet.ca.clone())).await, None);
+    assert_eq!(
+        stranger.asked(NEW, |options| options.ca = certificates(&kubelet.ca).ok()).await,
+        None
+    );
     assert!(stranger.requests().is_empty());
     let other = Kubelet::of("n2", 200, pods()).await;
     assert_eq!(other.asked(NEW, |_| {}).await, None);

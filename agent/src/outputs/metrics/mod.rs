@@ -41,6 +41,7 @@ use parking_lot::Mutex;
 use prometheus::{Encoder, IntCounter, IntCounterVec, Registry, TextEncoder};
 use std::{
     collections::{BTreeSet, HashMap},
+    ops::Deref,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -548,9 +549,11 @@ impl Metrics {
         self.sources.get().map_or(Duration::ZERO, |sources| sources.cri.latency.slowest())
     }
 
-    /// The text of a scrape, with the gauges of this moment.
-    pub fn scrape(&self, health: &Health) -> prometheus::Result<String> {
-        self.refresh(health);
+    /// The text of a scrape, with the gauges of this moment. `health` is let go before the text is made: behind its
+    /// lock, the event loop would wait for that.
+    pub fn scrape(&self, health: impl Deref<Target = Health>) -> prometheus::Result<String> {
+        self.refresh(&health);
+        drop(health);
         let mut text = Vec::new();
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
         String::from_utf8(text).map_err(|error| prometheus::Error::Msg(error.to_string()))

@@ -20,9 +20,13 @@ use coroner_core::{
     output::AskKubelet,
 };
 use kube::{Client, Config, client::ClientBuilder};
-use std::{collections::BTreeSet, path::PathBuf, time::Duration};
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 use tokio::{sync::mpsc, time::Instant, time::timeout};
-use tracing::{debug, info};
+use tracing::{info, warn};
 
 /// Since this version `nodes/pods` suffices (KubeletFineGrainedAuthz); before it `nodes/proxy` is needed, which also
 /// allows to run a command in any pod of the node.
@@ -47,8 +51,8 @@ pub struct KubeletApiOptions {
     pub address: String,
     /// The kubelet's port.
     pub port: u16,
-    /// The CA of the kubelet's certificate (PEM); `None`: the apiserver's.
-    pub ca: Option<PathBuf>,
+    /// The certificates (DER) of the kubelet's CA; `None`: the apiserver's.
+    pub ca: Option<Vec<Vec<u8>>>,
     /// The kubelet's certificate is not verified.
     pub insecure: bool,
     /// `nodes/proxy` may be used where `nodes/pods` does not exist.
@@ -70,7 +74,7 @@ pub async fn ask_kubelet(
         return Ok(());
     }
     let mut next = Instant::now();
-    let mut refused = false;
+    let (mut refused, mut failed) = (false, false);
     while let Some(AskKubelet { pods, version }) = requests.recv().await {
         if Instant::now() < next {
             continue;
@@ -86,24 +90,27 @@ pub async fn ask_kubelet(
         }
         next = Instant::now() + EVERY;
         let asked = clock::boot_now();
-        let known = match timeout(ANSWER_LIMIT, pods_of(&client)).await {
-            Ok(Ok(known)) => known,
-            Ok(Err(failure)) => {
-                let error = describe(&failure, failure.code(), "get of nodes/pods");
-                debug!(error, "cannot ask the kubelet for its pods");
+        let error = match timeout(ANSWER_LIMIT, pods_of(&client)).await {
+            Ok(Ok(known)) => {
+                let has = pods.into_iter().map(|uid| {
+                    let has = known.contains(&uid);
+                    (uid, has)
+                });
+                failed = false;
+                if !send(KubeletEvent::Known { asked, pods: has.collect() }).await {
+                    break;
+                }
                 continue;
             }
-            Err(_) => {
-                debug!("the kubelet did not answer in time");
-                continue;
-            }
+            Ok(Err(failure)) => describe(&failure, failure.code(), "get of nodes/pods"),
+            Err(_) => "it did not answer in time".to_owned(),
         };
-        let pods = pods.into_iter().map(|uid| {
-            let has = known.contains(&uid);
-            (uid, has)
-        });
-        if !send(KubeletEvent::Known { asked, pods: pods.collect() }).await {
-            break;
+        if !std::mem::replace(&mut failed, true) {
+            warn!(
+                error,
+                "the kubelet's API does not say which pods it has; a certificate that its own CA did not sign is \
+                 refused unless --kubelet-api-ca or --kubelet-api-insecure is set"
+            );
         }
     }
     Ok(())
@@ -120,21 +127,23 @@ async fn connect(options: &KubeletApiOptions) -> anyhow::Result<Client> {
     config.accept_invalid_certs = options.insecure;
     config.proxy_url = None;
     if let Some(ca) = &options.ca {
-        let pem = std::fs::read(ca).with_context(|| {
-            format!("cannot read the CA of the kubelet's certificate {}", ca.display())
-        })?;
-        let ders = pem_certificates(&pem);
-        anyhow::ensure!(!ders.is_empty(), "{} has no certificate", ca.display());
-        config.root_cert = Some(ders);
+        config.root_cert = Some(ca.clone());
     }
     config.read_timeout = Some(ANSWER_LIMIT);
     config.connect_timeout = Some(ANSWER_LIMIT);
     Ok(ClientBuilder::try_from(config).context("cannot use the kubelet's address")?.build())
 }
 
-fn pem_certificates(pem: &[u8]) -> Vec<Vec<u8>> {
+/// The certificates of a PEM file, for [`KubeletApiOptions::ca`].
+///
+/// # Errors
+/// It cannot be read, or has none.
+pub fn certificates(file: &Path) -> Result<Vec<Vec<u8>>, String> {
     use tokio_rustls::rustls::pki_types::{CertificateDer, pem::PemObject as _};
-    CertificateDer::pem_slice_iter(pem).filter_map(Result::ok).map(|der| der.to_vec()).collect()
+    let pem = std::fs::read(file).map_err(|error| error.to_string())?;
+    let ders = CertificateDer::pem_slice_iter(&pem).filter_map(Result::ok);
+    let ders: Vec<_> = ders.map(|der| der.to_vec()).collect();
+    if ders.is_empty() { Err("it has no certificate".to_owned()) } else { Ok(ders) }
 }
 
 /// The UIDs of the pods that the kubelet has, mirror pods by their static pods'.

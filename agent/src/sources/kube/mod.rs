@@ -19,7 +19,7 @@ mod shape;
 mod watch;
 
 pub use events::{EventsOptions, lists as list_events};
-pub use kubelet_api::{KUBELET_PORT, KubeletApiOptions, ask_kubelet};
+pub use kubelet_api::{KUBELET_PORT, KubeletApiOptions, ask_kubelet, certificates};
 
 use crate::sources::cut::Cuts;
 use coroner_core::{ids::PodRef, input::Received};
