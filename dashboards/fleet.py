@@ -30,6 +30,16 @@ def workloads(verdicts):
             f'coroner_workload_container_deaths_total{{@,verdict=~"{verdicts}"}}[$__range]))')
 
 
+def connections(what, by, window="$__range", at=""):
+    """Connections of clients that terminating pods cut, refused, or still got after the stop signal (late)."""
+    return f"sum by ({by}) (increase(coroner_pod_connections_{what}_total{{@}}[{window}]{at}))"
+
+
+def lost(window, at=""):
+    """Connections that were cut or refused, by namespace."""
+    return f"({connections('cut', 'namespace', window, at)} + {connections('refused', 'namespace', window, at)})"
+
+
 ROWS = [
     Row("Now, and in this time range", [
         Line(4, [
@@ -158,6 +168,28 @@ ROWS = [
                 "below 0.1, the grace period could be shorter.",
                 "coroner_container_stop_grace_ratio",
                 "percentunit"),
+        ]),
+    ]),
+    Row("Clients of terminating pods", [
+        Line(9, [
+            bars("Connections cut or refused, by namespace",
+                "Connections of clients that the end of a terminating pod cut in the middle of a request, or that it "
+                "refused, of the ten namespaces that lost most.",
+                {"{{namespace}}": ten("namespace", f"{lost('$__rate_interval')} > 0", lost("$__range", " @ end()"))},
+                runbook="CoronerConnectionsLost"),
+            outliers("Connections at terminations",
+                "The namespaces with the most connections of clients that were cut in the middle of a request, refused "
+                "(Linux 6.10 or later), or late: opened after the stop signal, and served.",
+                {what.capitalize(): connections(what, "cluster, namespace") for what in ("cut", "refused", "late")},
+                sort="Cut", labels=("cluster", "namespace"),
+                overrides=[leads_to("namespace", namespace="what to do")],
+                runbook="CoronerConnectionsLost", command="coroner explain POD"),
+            heatmap("Last new connection after the stop signal",
+                "Terminated pods by the time from the stop signal to the last new connection of a client: the delay "
+                "with which the removal of endpoints reaches the clients. Pods to which no client connected while they "
+                "terminated are excluded.",
+                "coroner_pod_last_new_connection_seconds",
+                "s"),
         ]),
     ]),
     Row("Nodes", [

@@ -4,11 +4,6 @@
 /// A query, by dashboard, panel and letter, and why nothing of it happens in the run.
 pub(crate) const QUIET: &[(&str, &str)] = &[
     ("fleet / Contradictions / A", "the lab's runtime and apiserver tell the truth"),
-    ("fleet / Worst namespaces / C", NO_CLIENTS),
-    ("namespace / Connections cut or refused / A", NO_CLIENTS),
-    ("namespace / Connections at terminations / A", NO_CLIENTS),
-    ("namespace / Connections at terminations / B", NO_CLIENTS),
-    ("namespace / Connections at terminations / C", NO_CLIENTS),
     ("agent / Nodes that are not fully observed / E", "takes a kernel that lacks a tracepoint"),
     ("agent / Nodes with problems / E", "takes a kernel that lacks a tracepoint"),
     ("agent / Nodes with problems / G", "takes an agent that starts twice"),
@@ -20,7 +15,6 @@ pub(crate) const QUIET: &[(&str, &str)] = &[
     ("agent / Incomplete termination reports / B", "takes evidence that is lost"),
     ("agent / Incomplete termination reports / C", "takes evidence that is lost"),
 ];
-const NO_CLIENTS: &str = "takes clients of the lab's pods";
 
 /// Queries of events that the run may contain or not.
 pub(crate) const BRIEF: &[(&str, &str)] = &[
@@ -32,4 +26,6 @@ pub(crate) const BRIEF: &[(&str, &str)] = &[
         "the runtime may be back before the agent asks it",
     ),
     ("agent / Nodes with problems / C", "as above"),
+    ("fleet / Connections at terminations / B", "Linux before 6.10 does not show what is refused"),
+    ("namespace / Connections at terminations / B", "as above"),
 ];

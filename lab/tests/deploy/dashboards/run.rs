@@ -18,7 +18,7 @@ use std::{
 };
 
 /// Few and quick, and together they contain every event that a panel shows.
-const SCENARIOS: [&str; 15] = [
+const SCENARIOS: [&str; 18] = [
     // Verdicts, findings and causes.
     "handles-sigterm",
     "sigterm-ignored",
@@ -30,6 +30,10 @@ const SCENARIOS: [&str; 15] = [
     "oom-killed",
     "job-completes",
     "force-delete",
+    // Clients that are cut, refused, and late.
+    "exits-with-requests",
+    "closes-its-listener",
+    "clients-come-late",
     // What is left behind: a sandbox, addresses, an orphan, pods that are stuck.
     "ready-orphan",
     "netns-kept-open",
