@@ -91,7 +91,7 @@ ROWS = [
             table("Nodes with the least leak detection",
                 "The ten nodes on which leak detection was active for the smallest share of this time range, "
                 "because a source was out of sync. At 0 every leak goes unnoticed.",
-                ["bottomk(10, min by (cluster, node) "
+                ["bottomk(10, sum by (cluster, node) "
                  "(rate(coroner_leak_detection_active_seconds_total{@}[$__range])))"],
                 [columns({"cluster": "Cluster", "node": "Node", "Value": "Active"})],
                 unit="percentunit", decimals=1,

@@ -35,7 +35,7 @@ fn every_alert_says_how_bad_it_is_and_what_it_means() -> Result<()> {
         ensure!(url == format!("{RUNBOOKS}/{name}.md"), "{name}: its runbook_url is {url:?}");
         let url = rule.annotations.get("dashboard_url").map(String::as_str).unwrap_or_default();
         let uid = url.split_once("/d/coroner-").map_or("", |(_, rest)| rest);
-        let uid = uid.split('?').next().unwrap_or_default();
+        let uid = uid.split(['?', '{']).next().unwrap_or_default();
         let file = files::workspace().join(format!("dashboards/{uid}.json"));
         ensure!(file.is_file(), "{name}: its dashboard_url is of no dashboard: {url:?}");
     }

@@ -53,6 +53,9 @@ pub(crate) struct Case {
     pub(crate) name: String,
     #[serde(rename = "interval")]
     _interval: String,
+    /// Those of the Prometheus, which templates can use.
+    #[serde(rename = "external_labels", default)]
+    _external_labels: BTreeMap<String, String>,
     pub(crate) input_series: Vec<Series>,
     #[serde(default)]
     pub(crate) alert_rule_test: Vec<AlertTest>,
