@@ -294,6 +294,23 @@ fn values_change_what_follows_from_them() -> Result<()> {
     Ok(())
 }
 
+/// As in a user's kustomization.
+#[test]
+fn monitor_beside_the_component_tls_scrapes_https() -> Result<()> {
+    let work = tempfile::tempdir()?;
+    // Kustomize takes other folders by relative paths only.
+    let up = "../".repeat(fs::canonicalize(work.path())?.components().count());
+    let deploy = format!("{up}{}", fs::canonicalize(manifests::deploy())?.display());
+    let file = json!({
+        "resources": [format!("{deploy}/base"), format!("{deploy}/monitoring")],
+        "components": [format!("{deploy}/components/tls")],
+    });
+    fs::write(work.path().join("kustomization.yaml"), file.to_string())?;
+    let monitor = &kustomized(work.path())?["PodMonitor coroner"];
+    assert_eq!(monitor["spec"]["podMetricsEndpoints"][0]["scheme"], "https");
+    Ok(())
+}
+
 #[test]
 fn values_that_do_not_exist_are_refused() -> Result<()> {
     for wrong in [
