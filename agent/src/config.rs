@@ -310,7 +310,8 @@ impl Config {
         sources.events_lookup = match (args.events_lookup.0, &sources.kube) {
             (Some(every), _) if every < MIN_LOOKUP => return Err(ConfigError::Lookup(every)),
             (Some(every), Some(api)) => {
-                Some(kube::EventsOptions { kubeconfig: api.kubeconfig.clone(), every })
+                let (kubeconfig, node) = (api.kubeconfig.clone(), api.node.clone());
+                Some(kube::EventsOptions { kubeconfig, every, node })
             }
             _ => None,
         };

@@ -23,6 +23,7 @@ fn killing(message: &str) -> Value {
         "reason": "Killing", "message": message,
         "firstTimestamp": "2026-11-22T12:49:56Z", "lastTimestamp": "2026-11-22T12:49:56Z",
         "involvedObject": { "fieldPath": "spec.containers{a}" },
+        "source": { "component": "kubelet", "host": "n1" },
     })
 }
 
@@ -35,7 +36,7 @@ fn list(items: &[Value]) -> Value {
 async fn asked(server: &FakeApiserver, pods: &[PodRef]) -> VecDeque<Option<Vec<KubeletEntry>>> {
     let folder = tempfile::tempdir().expect("a folder");
     let kubeconfig = kubeconfig(folder.path(), &format!("http://{}", server.address));
-    let options = EventsOptions { kubeconfig: Some(kubeconfig), every: NEVER };
+    let options = EventsOptions { kubeconfig: Some(kubeconfig), every: NEVER, node: "n1".into() };
     let (to, mut events) = mpsc::channel(64);
     let (ask, requests) = mpsc::channel(64);
     for pod in pods {
@@ -81,7 +82,7 @@ async fn a_budget_bounds_the_lists_and_a_list_is_one_page() {
     for ((path, query), pod) in got.iter().zip(&pods) {
         assert_eq!(path, EVENTS);
         assert!(
-            query.contains(&format!("fieldSelector=involvedObject.uid={}", pod.uid)),
+            query.contains(&format!("fieldSelector=involvedObject.uid={},source=kubelet", pod.uid)),
             "{query}"
         );
         assert!(query.contains("limit="), "{query}");
@@ -99,7 +100,16 @@ async fn without_the_permission_it_is_asked_once() {
 #[tokio::test]
 async fn what_is_no_list_of_events_is_no_answer() {
     let cut = list(&[killing("x")]).to_string();
-    let table: [(u16, Value, Option<usize>); 7] = [
+    let posted_by = |source: Value| {
+        let mut event = killing("Container a failed liveness probe, will be restarted");
+        event["source"] = source;
+        event["reportingComponent"] = json!("kubelet");
+        (200, list(&[event]), Some(0))
+    };
+    let table: [(u16, Value, Option<usize>); 10] = [
+        posted_by(json!({ "component": "default-scheduler", "host": "n1" })),
+        posted_by(json!({ "component": "kubelet", "host": "n2" })),
+        posted_by(json!({})),
         (200, list(&[]), Some(0)),
         (200, list(&[json!({ "reason": "Scheduled" }), json!({ "reason": "Killing" })]), Some(0)),
         (200, list(&vec![killing("Stopping container a"); 500]), Some(128)),
@@ -133,7 +143,7 @@ async fn an_apiserver_that_does_not_answer_is_no_answer() {
     let (ask, requests) = mpsc::channel(8);
     ask.send(reference("a")).await.expect("there is room");
     drop(ask);
-    let options = EventsOptions { kubeconfig: Some(kubeconfig), every: NEVER };
+    let options = EventsOptions { kubeconfig: Some(kubeconfig), every: NEVER, node: "n1".into() };
     list_events(options, to, requests).await.expect("the adapter ends with its questions");
     let mut last = None;
     while let Some(received) = events.recv().await {

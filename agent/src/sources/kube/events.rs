@@ -44,6 +44,8 @@ pub struct EventsOptions {
     pub kubeconfig: Option<PathBuf>,
     /// One list after each such time, on average.
     pub every: Duration,
+    /// This node's name: the kubelet names it in its Events.
+    pub node: String,
 }
 
 /// An Event, as far as it is read.
@@ -57,6 +59,7 @@ struct Posted {
     last_timestamp: Option<String>,
     event_time: Option<String>,
     involved_object: Object,
+    source: Poster,
 }
 
 #[derive(Deserialize, Default)]
@@ -64,6 +67,17 @@ struct Posted {
 struct Object {
     field_path: String,
 }
+
+/// Who says that it has posted the Event (`EventSource`). Whoever may create Events may write anything there.
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Poster {
+    component: String,
+    host: String,
+}
+
+/// The component of the kubelet's recorder (`makeEventRecorder`, cmd/kubelet/app/server.go); its host is the node.
+const KUBELET: &str = "kubelet";
 
 /// Answers until either channel closes.
 pub async fn lists(
@@ -86,7 +100,7 @@ pub async fn lists(
         let (now, asked) = (Instant::now(), clock::boot_now());
         let may = forbidden_until.is_none_or(|until| now >= until) && bucket.take(now);
         let entries = match may {
-            true => match list(&client, &pod).await {
+            true => match list(&client, &pod, &options.node).await {
                 Ok(entries) => Some(entries),
                 Err(failure) => {
                     if failure.as_ref().is_some_and(|failure| failure.code() == Some(403)) {
@@ -112,13 +126,17 @@ pub async fn lists(
 }
 
 /// What the Events of a pod say. `None` in the error: no answer in time, or no name to ask by.
-async fn list(client: &kube::Client, pod: &PodRef) -> Result<Vec<KubeletEntry>, Option<Failure>> {
+async fn list(
+    client: &kube::Client,
+    pod: &PodRef,
+    node: &str,
+) -> Result<Vec<KubeletEntry>, Option<Failure>> {
     if !is_name(&pod.namespace) || !pod.uid.as_str().bytes().all(is_of_a_uid) {
         return Err(None);
     }
     let asked = async {
         let events = format!("/api/v1/namespaces/{}/events", pod.namespace);
-        let fields = format!("involvedObject.uid={}", pod.uid);
+        let fields = format!("involvedObject.uid={},source={KUBELET}", pod.uid);
         let params = ListParams::default().fields(&fields).limit(MAX_EVENTS);
         let request: Request = kube::core::Request::new(events).list(&params)?;
         let mut answer = Answer::to(client, request, &shape::EVENTS).await?;
@@ -128,7 +146,11 @@ async fn list(client: &kube::Client, pod: &PodRef) -> Result<Vec<KubeletEntry>, 
             let Event::Item(item) = event else { return Ok(entries) };
             let posted =
                 item.decode::<Posted>().filter(|_| entries.len() < 2 * MAX_EVENTS as usize);
-            entries.extend(posted.iter().flat_map(|posted| said(posted, pod, &anchor)));
+            let of_the_kubelet = |posted: &&Posted| {
+                (&*posted.source.component, &*posted.source.host) == (KUBELET, node)
+            };
+            let posted = posted.iter().filter(of_the_kubelet);
+            entries.extend(posted.flat_map(|posted| said(posted, pod, &anchor)));
         }
         Err(Failure::Short)
     };

@@ -51,6 +51,7 @@ pub(super) const EVENTS: Keep = Object(&[
             ("lastTimestamp", WORD),
             ("eventTime", WORD),
             ("involvedObject", Object(&[("fieldPath", PHRASE)])),
+            ("source", Object(&[("component", KEYWORD), ("host", NAME)])),
         ])),
     ),
 ]);

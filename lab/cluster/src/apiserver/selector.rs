@@ -36,6 +36,8 @@ impl Selector {
             let (path, wanted) = comparison(text).ok_or_else(|| {
                 ApiFailure::bad_request(format!("unable to parse the field selector {text:?}"))
             })?;
+            // Of an Event (pkg/registry/core/event, `ToSelectableFields`).
+            let path = if path == "source" { "source.component" } else { path };
             terms.push(Term { path: path.split('.').map(String::from).collect(), wanted });
         }
         for text in split(labels) {
@@ -97,7 +99,7 @@ mod tests {
     fn terms_are_joined_by_and() {
         let pod = json!({
             "metadata": { "name": "web", "namespace": "default", "labels": { "app": "a" } },
-            "spec": { "nodeName": "n1" },
+            "spec": { "nodeName": "n1" }, "source": { "component": "kubelet" },
         });
         for (fields, labels, namespace, matches) in [
             (None, None, None, true),
@@ -105,6 +107,8 @@ mod tests {
             (Some("spec.nodeName==n1,metadata.name=other"), None, None, false),
             (Some("spec.nodeName!=n1"), None, None, false),
             (Some("status.podIP="), None, None, true),
+            (Some("source=kubelet"), None, None, true),
+            (Some("source=other"), None, None, false),
             (None, Some("app=a"), Some("default"), true),
             (None, Some("app=b"), None, false),
             (None, Some("app,!tier"), None, true),

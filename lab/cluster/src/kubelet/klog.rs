@@ -83,15 +83,16 @@ impl LogFile {
 pub(super) struct PodLog {
     pub(super) log: KubeletLog,
     api: Arc<dyn Api>,
+    node: String,
     pod: PodId,
     /// `pod="…" podUID="…"`.
     names: String,
 }
 
 impl PodLog {
-    pub(super) fn new(log: KubeletLog, api: Arc<dyn Api>, pod: PodId) -> Self {
+    pub(super) fn new(log: KubeletLog, api: Arc<dyn Api>, node: String, pod: PodId) -> Self {
         let names = format!("pod=\"{}/{}\" podUID=\"{}\"", pod.namespace, pod.name, pod.uid);
-        Self { log, api, pod, names }
+        Self { log, api, node, pod, names }
     }
 
     /// A message about the pod.
@@ -165,7 +166,7 @@ impl PodLog {
             },
             "type": kind, "reason": reason, "message": message, "count": 1,
             "firstTimestamp": second, "lastTimestamp": second,
-            "source": { "component": "kubelet" }, "reportingComponent": "kubelet",
+            "source": { "component": "kubelet", "host": self.node }, "reportingComponent": "kubelet",
         }));
     }
 

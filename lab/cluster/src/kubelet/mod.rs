@@ -136,7 +136,7 @@ struct KubeletShared {
 impl KubeletShared {
     /// What it says of a pod.
     fn pod_log(&self, pod: &PodId) -> PodLog {
-        PodLog::new(self.log.clone(), self.api.clone(), pod.clone())
+        PodLog::new(self.log.clone(), self.api.clone(), self.config.node.clone(), pod.clone())
     }
 
     /// DELETE with a grace of 0, and what the kubelet then says.
