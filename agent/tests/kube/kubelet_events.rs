@@ -27,9 +27,14 @@ fn killing(message: &str) -> Value {
     })
 }
 
-/// The first page of a list of Events.
+/// A list of Events, whole unless a page follows.
+fn page(items: &[Value], following: &str) -> Value {
+    let metadata = json!({ "resourceVersion": "7", "continue": following });
+    json!({ "kind": "EventList", "apiVersion": "v1", "metadata": metadata, "items": items })
+}
+
 fn list(items: &[Value]) -> Value {
-    json!({ "kind": "EventList", "apiVersion": "v1", "metadata": { "continue": "more" }, "items": items })
+    page(items, "")
 }
 
 /// Asks for the Events of these pods: the answer for each.
@@ -106,13 +111,14 @@ async fn what_is_no_list_of_events_is_no_answer() {
         event["reportingComponent"] = json!("kubelet");
         (200, list(&[event]), Some(0))
     };
-    let table: [(u16, Value, Option<usize>); 10] = [
+    let table: [(u16, Value, Option<usize>); 11] = [
         posted_by(json!({ "component": "default-scheduler", "host": "n1" })),
         posted_by(json!({ "component": "kubelet", "host": "n2" })),
         posted_by(json!({})),
         (200, list(&[]), Some(0)),
         (200, list(&[json!({ "reason": "Scheduled" }), json!({ "reason": "Killing" })]), Some(0)),
-        (200, list(&vec![killing("Stopping container a"); 500]), Some(128)),
+        (200, list(&vec![killing("Stopping container a"); 500]), None),
+        (200, page(&[killing("Stopping container a")], "more"), None),
         (200, json!("}garbage{"), None),
         (200, json!(cut[..cut.len() - 2]), None),
         (200, json!(""), None),

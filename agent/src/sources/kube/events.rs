@@ -7,6 +7,7 @@ use super::{
     errors::describe,
     lookup::is_name,
     shape,
+    watch::ListMetadata,
 };
 use crate::{
     linux::clock,
@@ -143,9 +144,15 @@ async fn list(
         let (cuts, anchor) = (Cuts::default(), clock::anchor());
         let mut entries = Vec::new();
         while let Some(event) = answer.next(&cuts).await? {
-            let Event::Item(item) = event else { return Ok(entries) };
-            let posted =
-                item.decode::<Posted>().filter(|_| entries.len() < 2 * MAX_EVENTS as usize);
+            let item = match event {
+                Event::Item(item) if entries.len() < 2 * MAX_EVENTS as usize => item,
+                // What is not on the first page may be what proves a cause.
+                Event::End(list) if ListMetadata::of(&list)?.following.is_none() => {
+                    return Ok(entries);
+                }
+                _ => return Err(Failure::Unexpected("a whole list of events")),
+            };
+            let posted = item.decode::<Posted>();
             let of_the_kubelet = |posted: &&Posted| {
                 (&*posted.source.component, &*posted.source.host) == (KUBELET, node)
             };
