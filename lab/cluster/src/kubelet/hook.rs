@@ -40,7 +40,9 @@ impl Reach {
     /// Of a port of the pod, or of `host`.
     fn address(&self, host: Option<&str>, port: &IntOrString) -> anyhow::Result<SocketAddr> {
         let IntOrString::Int(port) = port else {
-            anyhow::bail!("the lab's kubelet knows no ports by name");
+            anyhow::bail!(
+                "{port:?} is no port of the container, or one of a hook: those are numbers here"
+            );
         };
         let ip = host.map_or(Ok(self.address), |host| {
             host.parse().with_context(|| format!("the host {host:?} is not an IP address"))

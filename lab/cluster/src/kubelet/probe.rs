@@ -9,7 +9,10 @@ use super::{
 };
 use anyhow::Context as _;
 use coroner_cri_api::v1::ExecSyncRequest;
-use k8s_openapi::api::core::v1::{Container, Probe};
+use k8s_openapi::{
+    api::core::v1::{Container, ContainerPort, Probe},
+    apimachinery::pkg::util::intstr::IntOrString,
+};
 use std::time::Duration;
 use tokio::sync::mpsc;
 
@@ -38,10 +41,15 @@ const STARTUP: &str = "Startup";
 pub(super) async fn watch(
     pod: Reach,
     id: String,
-    container: Container,
+    mut container: Container,
     log: ContainerLog,
     tell: mpsc::UnboundedSender<ProbeReport>,
 ) {
+    let ports = container.ports.take().unwrap_or_default();
+    for probe in [&mut container.startup_probe, &mut container.liveness_probe].into_iter().flatten()
+    {
+        number_ports(probe, &ports);
+    }
     // A receiver that is gone is a pod that is gone.
     let report = |what| {
         let _ = tell.send(ProbeReport { id: id.clone(), what });
@@ -55,6 +63,18 @@ pub(super) async fn watch(
     if let Some(probe) = &container.liveness_probe {
         fails(&pod, &id, probe, &log).await;
         report(Finding::Unhealthy(LIVENESS, probe.termination_grace_period_seconds));
+    }
+}
+
+/// Replaces names of the container's ports by their numbers (probe/util.go, `ResolveContainerPort`).
+fn number_ports(probe: &mut Probe, ports: &[ContainerPort]) {
+    let http = probe.http_get.as_mut().map(|get| &mut get.port);
+    let tcp = probe.tcp_socket.as_mut().map(|socket| &mut socket.port);
+    for port in http.into_iter().chain(tcp) {
+        let IntOrString::String(name) = &*port else { continue };
+        if let Some(named) = ports.iter().find(|one| one.name.as_ref() == Some(name)) {
+            *port = IntOrString::Int(named.container_port);
+        }
     }
 }
 
@@ -125,4 +145,28 @@ fn threshold(probe: &Probe) -> i32 {
 async fn pause(seconds: Option<i32>, default: i32) {
     let seconds = u64::try_from(seconds.unwrap_or(default)).unwrap_or(0);
     tokio::time::sleep(Duration::from_secs(seconds)).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::api::core::v1::HTTPGetAction;
+
+    #[test]
+    fn a_probe_may_name_a_port() {
+        let port = ContainerPort {
+            name: Some("metrics".into()),
+            container_port: 9470,
+            ..Default::default()
+        };
+        let numbered = |named: &str| {
+            let get =
+                HTTPGetAction { port: IntOrString::String(named.into()), ..Default::default() };
+            let mut probe = Probe { http_get: Some(get), ..Default::default() };
+            number_ports(&mut probe, std::slice::from_ref(&port));
+            probe.http_get.expect("it is one").port
+        };
+        assert_eq!(numbered("metrics"), IntOrString::Int(9470));
+        assert_eq!(numbered("other"), IntOrString::String("other".into()));
+    }
 }
