@@ -12,14 +12,9 @@ use coroner_core::{
     input::{ConnectionEvent, TrafficCount, TrafficPeer},
     time::BootTime,
 };
-use coroner_ebpf::traffic::{Cell, Marked, OF_NODE, OF_TERMINATING, PAIRS, PORTS, Traffic};
+use coroner_ebpf::traffic::{CELLS, Cell, Marked, OF_NODE, OF_TERMINATING, PAIRS, PORTS, Traffic};
 use parking_lot::Mutex;
-use std::{
-    collections::{BTreeMap, btree_map::Entry},
-    fmt,
-    net::IpAddr,
-    sync::Arc,
-};
+use std::{fmt, net::IpAddr, sync::Arc};
 
 /// The hook without which nothing is counted.
 pub(super) const TRANSITIONS: &str = "inet_sock_set_state";
@@ -28,13 +23,13 @@ pub(super) const RESETS: &str = "tcp_send_reset";
 
 /// `bpf(2)`: the key must not be there yet.
 const BPF_NOEXIST: u64 = 1;
+/// `bpf(2)`: the key must be there.
+const BPF_EXIST: u64 = 2;
 
 /// The programs that count connections, and their maps. Dropping it detaches them.
 pub struct Counting {
     entries: HashMap<MapData, Value<Marked>, Value<Traffic>>,
     addresses: HashMap<MapData, [u8; 16], u32>,
-    /// How many have named an address, by what they said that it is.
-    owners: BTreeMap<([u8; 16], AddressKind), u32>,
     programs: Arc<Mutex<Ebpf>>,
     /// The hooks whose programs the kernel has accepted.
     loaded: Vec<&'static str>,
@@ -52,7 +47,7 @@ impl fmt::Debug for Counting {
 #[error("the map of the programs is full")]
 pub struct MapIsFull;
 
-/// What an address is. If it has several owners, the first kind counts.
+/// What an address is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum AddressKind {
     /// One of the node's own.
@@ -84,7 +79,7 @@ impl Counting {
         programs: Arc<Mutex<Ebpf>>,
         loaded: Vec<&'static str>,
     ) -> Self {
-        Self { entries, addresses, owners: BTreeMap::new(), programs, loaded, links: Vec::new() }
+        Self { entries, addresses, programs, loaded, links: Vec::new() }
     }
 
     /// The self-test has refused this hook.
@@ -165,48 +160,37 @@ impl Counting {
         self.entries.get(&key.marked(), 0).ok().map(|Value(entry)| entry)
     }
 
+    /// Forgets what was counted, but not the ports and the stop signal.
+    pub fn reset(&mut self, key: EntryKey) {
+        if let Some(entry) = self.read(key) {
+            let entry = Traffic { cells: [Cell::default(); CELLS], ..entry };
+            // Gone in the meantime is as good.
+            let _ = self.entries.insert(key.marked(), Value(entry), BPF_EXIST);
+        }
+    }
+
     /// Counts no longer.
     pub fn remove(&mut self, key: EntryKey) {
         // Not being there is as good.
         let _ = self.entries.remove(&key.marked());
     }
 
-    /// Adds an owner of this address. The same address may be of the node and of pods: anyone who may configure a
-    /// pod's network can add any address to it.
+    /// From now on this address is that of the node or of a terminating pod.
     ///
     /// # Errors
-    /// There is no room; the address has no owner more.
+    /// There is no room.
     pub fn name_address(&mut self, address: IpAddr, kind: AddressKind) -> Result<(), MapIsFull> {
-        let key = mapped(address);
-        *self.owners.entry((key, kind)).or_default() += 1;
-        self.apply_owners(key).map_err(|_| {
-            self.forget_address(address, kind);
-            MapIsFull
-        })
+        let kind = match kind {
+            AddressKind::Node => OF_NODE,
+            AddressKind::Terminating => OF_TERMINATING,
+        };
+        self.addresses.insert(mapped(address), kind, 0).map_err(|_| MapIsFull)
     }
 
-    /// Removes an owner of this address.
-    pub fn forget_address(&mut self, address: IpAddr, kind: AddressKind) {
-        let key = mapped(address);
-        if let Entry::Occupied(mut owners) = self.owners.entry((key, kind)) {
-            *owners.get_mut() -= 1;
-            if *owners.get() == 0 {
-                owners.remove();
-            }
-        }
-        // There is room for what is replaced, and not being there is as good as removed.
-        let _ = self.apply_owners(key);
-    }
-
-    fn apply_owners(&mut self, key: [u8; 16]) -> Result<(), MapError> {
-        let kinds = (key, AddressKind::Node)..=(key, AddressKind::Terminating);
-        match self.owners.range(kinds).next() {
-            Some(((_, AddressKind::Node), _)) => self.addresses.insert(key, OF_NODE, 0),
-            Some(((_, AddressKind::Terminating), _)) => {
-                self.addresses.insert(key, OF_TERMINATING, 0)
-            }
-            None => self.addresses.remove(&key),
-        }
+    /// From now on it is anybody's.
+    pub fn forget_address(&mut self, address: IpAddr) {
+        // Not being there is as good.
+        let _ = self.addresses.remove(&mapped(address));
     }
 
     /// The calling thread can use the maps with the capabilities that it has.

@@ -11,11 +11,9 @@ use coroner_core::{
     exit_blockers::same_start,
     ids::{SandboxId, Tgid},
     input::{
-        NetworkCounters, TaskState, TrafficBlindness, TrafficCount, TrafficEvent, TrafficFact,
-        TrafficReading,
+        NetworkCounters, TaskState, TrafficBlindness, TrafficEvent, TrafficFact, TrafficReading,
     },
     output::{CountTraffic, TrafficRequest},
-    time::BootTime,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -33,8 +31,6 @@ const LINGER: Duration = Duration::from_secs(30);
 const ABANDONED: Duration = Duration::from_secs(600);
 /// Containers of one pod that are counted apart; what happens in others counts with the pod.
 const MAX_CONTAINERS: usize = 32;
-/// Addresses of one pod that are named: a pod can have any number, and all pods share a map.
-const MAX_ADDRESSES: usize = 8;
 /// How often it is tried to begin in a moment without an event.
 const BEGINNINGS: usize = 5;
 /// Processes in the host's network namespace, of which one may be closed to others.
@@ -64,8 +60,6 @@ struct CountedPod {
     processes: Vec<(Tgid, Option<u64>)>,
     /// The pod's own first.
     entries: Vec<EntryKey>,
-    /// When the counting began, and what each entry had already counted then.
-    began: (BootTime, Vec<Vec<TrafficCount>>),
     addresses: Vec<IpAddr>,
     asked: Instant,
     /// The listening ports were read after the stop signal.
@@ -134,7 +128,6 @@ impl CountedPods {
             netns,
             processes,
             entries: Vec::new(),
-            began: (BootTime(0), Vec::new()),
             addresses: Vec::new(),
             asked: Instant::now(),
             is_stop_read: false,
@@ -147,43 +140,43 @@ impl CountedPods {
             }
             pod.entries.insert(0, key);
         }
-        for address in own(net::local_addresses(&folder)) {
-            if self.counting.name_address(address, AddressKind::Terminating).is_ok() {
+        for address in net::local_addresses(&folder) {
+            // Link-local addresses are those of many.
+            let is_shared = matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
+            let kind = AddressKind::Terminating;
+            if !is_shared && self.counting.name_address(address, kind).is_ok() {
                 pod.addresses.push(address);
             }
         }
-        let network = self.begin(&mut pod, &folder);
+        let network = self.begin(&pod, &folder);
         let reading = TrafficReading {
-            at: pod.began.0,
+            at: network.0,
             counts: Vec::new(),
-            network: network.map(|network| NetworkCounters { listening, ..network }),
+            network: network.1.map(|network| NetworkCounters { listening, ..network }),
         };
         self.pods.insert(sandbox, pod);
         Ok(TrafficFact::Began { reading, sees_refusals: self.counting.sees_refusals() })
     }
 
-    /// The namespace's counters of a moment from which on events are counted, each in one of the two only. The entries
-    /// are never written again: the program may note the stop signal in them at any time.
-    fn begin(&self, pod: &mut CountedPod, folder: &Path) -> Option<NetworkCounters> {
-        let mut before = self.counted(&pod.entries);
+    /// The namespace's counters of a moment from which on events are counted, each in one of the two only.
+    fn begin(
+        &mut self,
+        pod: &CountedPod,
+        folder: &Path,
+    ) -> (coroner_core::time::BootTime, Option<NetworkCounters>) {
         let mut beginnings = 0;
         loop {
             let at = clock::boot_now();
             let network = counters(folder);
-            let after = self.counted(&pod.entries);
             beginnings += 1;
-            if after == before || beginnings == BEGINNINGS {
-                pod.began = (at, before);
-                return network;
+            let is_quiet = pod.entries.iter().all(|key| {
+                self.counting.read(*key).is_none_or(|entry| counts(None, &entry).is_empty())
+            });
+            if is_quiet || beginnings == BEGINNINGS {
+                return (at, network);
             }
-            before = after;
+            pod.entries.iter().for_each(|key| self.counting.reset(*key));
         }
-    }
-
-    /// What each entry has counted.
-    fn counted(&self, entries: &[EntryKey]) -> Vec<Vec<TrafficCount>> {
-        let read = |key: &EntryKey| Some(counts(key.cgroup, &self.counting.read(*key)?));
-        entries.iter().map(|key| read(key).unwrap_or_default()).collect()
     }
 
     fn read(&mut self, sandbox: &SandboxId) -> Result<TrafficFact, TrafficBlindness> {
@@ -192,10 +185,9 @@ impl CountedPods {
         pod.asked = Instant::now();
         let at = clock::boot_now();
         let (mut counted, mut is_stopped) = (Vec::new(), false);
-        let (began, before) = &pod.began;
-        for (key, before) in pod.entries.iter().zip(before) {
+        for key in &pod.entries {
             let entry = self.counting.read(*key).ok_or(TrafficBlindness::NoProgram)?;
-            counted.extend(since(*began, before, counts(key.cgroup, &entry)));
+            counted.extend(counts(key.cgroup, &entry));
             is_stopped |= entry.stopped_at != 0;
         }
         // Once: where nothing listens any more, the whole table is read.
@@ -218,9 +210,7 @@ impl CountedPods {
 
     fn remove(&mut self, pod: &CountedPod) {
         pod.entries.iter().for_each(|key| self.counting.remove(*key));
-        pod.addresses
-            .iter()
-            .for_each(|address| self.counting.forget_address(*address, AddressKind::Terminating));
+        pod.addresses.iter().for_each(|address| self.counting.forget_address(*address));
     }
 
     /// Attaches or detaches the programs, as it is time, and removes what nobody asks for.
@@ -277,14 +267,13 @@ impl CountedPods {
         let mut found = net::local_addresses(&self.proc.join(HOSTS[0].to_string()));
         found.extend(self.node_process.iter().flat_map(|process| net::local_addresses(process)));
         for gone in self.node.difference(&found) {
-            self.counting.forget_address(*gone, AddressKind::Node);
+            self.counting.forget_address(*gone);
         }
-        let is_named = |address: &IpAddr| {
-            self.node.contains(address)
-                || self.counting.name_address(*address, AddressKind::Node).is_ok()
-        };
-        // What finds no room is tried again the next time.
-        self.node = found.into_iter().filter(is_named).collect();
+        for new in found.difference(&self.node) {
+            // There are no more than a quarter of the map has room for.
+            let _ = self.counting.name_address(*new, AddressKind::Node);
+        }
+        self.node = found;
     }
 
     /// The first of these processes that is alive: its folder in /proc, and its network namespace.
@@ -325,29 +314,6 @@ fn namespace(folder: &Path) -> io::Result<Option<u32>> {
     Ok(u32::try_from(fs::metadata(folder.join("ns/net"))?.ino()).ok())
 }
 
-/// Of a pod's addresses those that are named. Link-local addresses are those of many.
-fn own(addresses: BTreeSet<IpAddr>) -> impl Iterator<Item = IpAddr> {
-    let is_shared =
-        |address: &IpAddr| matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
-    addresses.into_iter().filter(move |address| !is_shared(address)).take(MAX_ADDRESSES)
-}
-
-/// What was counted since the beginning, by what had been counted `before`.
-fn since(
-    began: BootTime,
-    before: &[TrafficCount],
-    counted: Vec<TrafficCount>,
-) -> impl Iterator<Item = TrafficCount> {
-    counted.into_iter().filter_map(move |now| {
-        let same = |then: &&TrafficCount| (then.peer, then.event) == (now.peer, now.event);
-        let Some(then) = before.iter().find(same) else { return Some(now) };
-        let count = now.count.saturating_sub(then.count);
-        // The first of several after the beginning has no time of its own: not before the beginning.
-        let first = if count == 1 { now.last } else { now.first.max(began) };
-        (count > 0).then_some(TrafficCount { count, first, ..now })
-    })
-}
-
 fn counters(folder: &Path) -> Option<NetworkCounters> {
     let counters = net::tcp_counters(folder)?;
     Some(NetworkCounters {
@@ -356,46 +322,4 @@ fn counters(folder: &Path) -> Option<NetworkCounters> {
         listen_drops: counters.listen_drops,
         listening: Vec::new(),
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use coroner_core::input::{ConnectionEvent, TrafficPeer};
-
-    #[test]
-    fn a_pod_names_few_addresses() {
-        let link_local: IpAddr = "fe80::1".parse().unwrap();
-        let v6: IpAddr = "fd00::1".parse().unwrap();
-        assert_eq!(own([link_local, v6].into()).collect::<Vec<_>>(), [v6]);
-        let many = (0..=255).map(|last| IpAddr::from([10, 0, 0, last])).collect();
-        assert_eq!(own(many).count(), MAX_ADDRESSES);
-    }
-
-    #[test]
-    fn what_was_counted_before_the_beginning_is_left_out() {
-        let count = |event, count, first, last| TrafficCount {
-            cgroup: None,
-            peer: TrafficPeer::Client,
-            event,
-            count,
-            first: BootTime(first),
-            last: BootTime(last),
-        };
-        use ConnectionEvent as E;
-        let before =
-            [count(E::Opened, 2, 5, 6), count(E::Closed, 1, 7, 7), count(E::Reset, 4, 1, 8)];
-        let now = vec![
-            count(E::Opened, 5, 5, 30),
-            count(E::Closed, 2, 7, 20),
-            count(E::Reset, 4, 1, 8),
-            count(E::PeerClosed, 2, 15, 16),
-        ];
-        let expected = [
-            count(E::Opened, 3, 10, 30),
-            count(E::Closed, 1, 20, 20),
-            count(E::PeerClosed, 2, 15, 16),
-        ];
-        assert_eq!(since(BootTime(10), &before, now).collect::<Vec<_>>(), expected);
-    }
 }
