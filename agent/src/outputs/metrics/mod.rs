@@ -437,7 +437,8 @@ impl Metrics {
 
     /// By workload, for the first of them. What has no controller is not counted: its pods have names of their own.
     fn workload(&self, namespace: &str, workload: Option<&Workload>, verdict: Option<Verdict>) {
-        let Some(workload) = workload else { return };
+        // Asked for each update of a pod, and off by default: nothing is copied then.
+        let Some(workload) = workload.filter(|_| self.limits.workloads > 0) else { return };
         let key = (namespace.to_owned(), workload.clone());
         let Some(own) = within(&self.workloads, key, self.limits.workloads) else { return };
         let (namespace, kind, name) = match own {

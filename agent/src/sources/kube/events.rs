@@ -69,7 +69,7 @@ struct Object {
     field_path: String,
 }
 
-/// Who says that it has posted the Event (`EventSource`). Whoever may create Events may write anything there.
+/// Who says that it has posted the Event (`EventSource`). Anyone who may create Events can write anything there.
 #[derive(Deserialize, Default)]
 #[serde(default)]
 struct Poster {
