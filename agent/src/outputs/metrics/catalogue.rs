@@ -107,7 +107,7 @@ macro_rules! catalogue {
     (@kind GaugeVec) => { Kind::Gauge };
     (@kind $counter:ident) => { Kind::Counter };
     (@new $entry:ident, HistogramVec) => {
-        HistogramVec::new($entry.histogram_opts(), $entry.labels)
+        $entry.histogram()
     };
     (@new $entry:ident, $type:ident) => {
         $type::new(Opts::new($entry.name, $entry.help), $entry.labels)
@@ -129,12 +129,18 @@ impl Entry {
         self.values.get(place).copied()
     }
 
-    fn histogram_opts(&self) -> HistogramOpts {
-        let opts = HistogramOpts::new(self.name, self.help);
-        match self.kind {
-            Kind::Histogram(buckets) => opts.buckets(buckets.0.to_vec()),
-            _ => opts,
+    /// One without labels begins at 0: Prometheus' `increase()` ignores the first sample of a
+    /// series, which would be the first event.
+    fn histogram(&self) -> prometheus::Result<HistogramVec> {
+        let mut opts = HistogramOpts::new(self.name, self.help);
+        if let Kind::Histogram(buckets) = self.kind {
+            opts = opts.buckets(buckets.0.to_vec());
         }
+        let family = HistogramVec::new(opts, self.labels)?;
+        if self.labels.is_empty() {
+            family.with_label_values::<&str>(&[]);
+        }
+        Ok(family)
     }
 }
 

@@ -190,11 +190,6 @@ impl Metrics {
         for phase in labels::PHASES.closed() {
             of.phase_seconds.with_label_values(&[phase]);
         }
-        for histogram in
-            [&of.termination_duration, &of.stop_duration, &of.removal_duration, &of.grace_ratio]
-        {
-            histogram.with_label_values::<&str>(&[]);
-        }
         for counter in [&of.unmeasured, &of.incomplete] {
             counter.with_label_values::<&str>(&[]);
         }

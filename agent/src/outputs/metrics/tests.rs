@@ -105,6 +105,15 @@ fn listed(namespace: &str) -> Received {
     Received { at: BootTime(1), input: Input::Cri(event) }
 }
 
+#[test]
+fn every_histogram_without_labels_begins_at_zero() {
+    let text = Metrics::new().unwrap().scrape(&health()).unwrap();
+    let histograms = CATALOGUE.iter().filter(|entry| matches!(entry.kind, Kind::Histogram(_)));
+    for entry in histograms.filter(|entry| entry.labels.is_empty()) {
+        assert!(text.contains(&format!("\n{}_count 0\n", entry.name)), "{}", entry.name);
+    }
+}
+
 /// Every scrape sees the same, however many servers scrape.
 #[test]
 fn verdicts_begin_at_zero_with_a_namespaces_first_pod() {
