@@ -80,6 +80,8 @@ pub struct ApiState {
     listed: Option<BootTime>,
     /// The connection of the watch.
     pub watch: Connection,
+    /// How often an object that existed disappeared.
+    pub ends: u64,
 }
 
 impl ApiState {
@@ -98,6 +100,7 @@ impl ApiState {
                 for (uid, object) in &mut self.pods {
                     let is_listed = listed.contains(&(uid.as_str(), object.is_mirror()));
                     if !is_listed && (object.gone.is_none() || object.reappeared) {
+                        self.ends += 1;
                         dirty.pod(uid);
                     }
                     object.reappeared &= is_listed;
@@ -119,6 +122,7 @@ impl ApiState {
                 if let Some(object) = self.pods.get_mut(&uid).filter(|o| o.pod.uid == own) {
                     object.gone.get_or_insert(Interval { earliest: at, latest: at });
                     object.reappeared = false;
+                    self.ends += 1;
                 }
             }
             ApiEvent::OutOfSync { error } => {
@@ -231,7 +235,9 @@ impl ApiState {
     /// Evicts a pod. True: it was stored.
     pub fn evict(&mut self, uid: &PodUid, dirty: &mut Dirty) -> bool {
         dirty.pod(uid);
-        self.pods.remove(uid).is_some()
+        let was_stored = self.pods.remove(uid).is_some();
+        self.ends += u64::from(was_stored);
+        was_stored
     }
 
     /// Pods whose object exists.

@@ -211,19 +211,20 @@ impl CgroupTree {
         true
     }
 
-    /// The container's own cgroup that a cgroup belongs to; an unknown cgroup is its own.
+    /// The container's own cgroup that a cgroup belongs to; an unknown cgroup is its own. `None`: it is known to
+    /// belong to no container: a pod's, or a level above.
+    pub fn container_cgroup(&self, id: CgroupId) -> Option<CgroupId> {
+        self.cgroups.get(&id).map_or(Some(id), |c| c.owner)
+    }
+
+    /// The same; a cgroup of no container is its own.
     pub fn owner(&self, id: CgroupId) -> CgroupId {
-        self.cgroups.get(&id).and_then(|c| c.owner).unwrap_or(id)
+        self.container_cgroup(id).unwrap_or(id)
     }
 
     /// The cgroup is known to belong to a container.
     pub fn has_owner(&self, id: CgroupId) -> bool {
         self.cgroups.get(&id).is_some_and(|c| c.owner.is_some())
-    }
-
-    /// The cgroup is known to belong to no container: a pod's, or a level above.
-    pub fn is_above_containers(&self, id: CgroupId) -> bool {
-        self.cgroups.get(&id).is_some_and(|c| c.owner.is_none())
     }
 
     /// The container whose own cgroup this is.
@@ -289,7 +290,7 @@ mod tests {
         for id in [own, child, grandchild] {
             assert_eq!(cgroups.owner(id), own);
         }
-        assert!(cgroups.is_above_containers(CgroupId(4)));
+        assert_eq!(cgroups.container_cgroup(CgroupId(4)), None);
         // The scan reports what its mkdir has reported.
         cgroups.add(own, None, "/custom/ctr");
         cgroups.add(grandchild, Some(child), "b");

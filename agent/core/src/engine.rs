@@ -262,14 +262,13 @@ impl Engine {
         };
         self.find_main(cgroup, &fact);
         let removed = matches!(fact, KernelFact::CgroupRemoved { .. });
-        let owner = self.stores.cgroups.owner(cgroup);
-        let own = owner == cgroup;
-        if self.stores.cgroups.is_above_containers(cgroup) {
+        let Some(owner) = self.stores.cgroups.container_cgroup(cgroup) else {
             if removed {
                 self.pod_cgroup_removed(time, cgroup, out);
             }
             return;
-        }
+        };
+        let own = owner == cgroup;
         let ends = removed || matches!(fact, KernelFact::CgroupEmpty { .. });
         let created = matches!(fact, KernelFact::CgroupCreated { .. });
         if !own && (created || ends || matches!(fact, KernelFact::CgroupFrozen { .. })) {

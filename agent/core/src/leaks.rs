@@ -10,6 +10,7 @@ mod clock;
 mod evidence;
 mod facts;
 mod netns;
+mod orphans;
 mod resources;
 mod sandbox_status;
 mod tracker;
@@ -27,6 +28,7 @@ use classify::{Classes, Classifier};
 use clock::DetectionClock;
 use facts::LeakFacts;
 use netns::UnusedNamespaces;
+use orphans::Orphans;
 use sandbox_status::SandboxStatusCache;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -43,6 +45,7 @@ pub struct Leaks {
     clock: DetectionClock,
     statuses: SandboxStatusCache,
     survey: Option<HostSurvey>,
+    orphans: Orphans,
     tracker: LeakTracker,
     /// Pods changed since they were classified, or whose class may change without a change of theirs.
     dirty: BTreeSet<PodUid>,
@@ -66,7 +69,7 @@ impl Leaks {
         if let HostEvent::Survey(mut survey) = event {
             // Sorted for look-ups by pod.
             survey.pod_cgroups.iter_mut().for_each(|all| all.sort_by(|a, b| a.pod.cmp(&b.pod)));
-            self.survey = Some(survey);
+            (self.survey, self.orphans) = (Some(survey), Orphans::default());
         }
     }
 
@@ -129,7 +132,8 @@ impl Leaks {
         }
         self.dirty.retain(|uid| classifier.pod(uid, |_| true, &mut classes));
         let namespaces = UnusedNamespaces::new(&facts);
-        classify::orphans(&facts, &namespaces, &mut classes);
+        self.orphans.update(&facts);
+        self.orphans.classify(&facts, &namespaces, &mut classes);
         let watched = self.clock.watched;
         let refused = self.tracker.track(&facts, &namespaces, watched, &classes, out);
         self.dirty.extend(refused.iter().filter_map(|key| facts.pod_uid(key)).cloned());

@@ -122,11 +122,19 @@ pub struct Lists<T: Item> {
     pub(super) full: Option<BootTime>,
     /// Number of lists so far.
     lists: u64,
+    /// How often something that was listed ceased to be.
+    pub removals: u64,
 }
 
 impl<T: Item> Default for Lists<T> {
     fn default() -> Self {
-        Self { entries: Table::default(), by_parent: Table::default(), full: None, lists: NEVER }
+        Self {
+            entries: Table::default(),
+            by_parent: Table::default(),
+            full: None,
+            lists: NEVER,
+            removals: 0,
+        }
     }
 }
 
@@ -176,6 +184,7 @@ impl<T: Item> Lists<T> {
                 let before = std::mem::replace(&mut known.info, info);
                 let (id, parent, created) = known.info.keys();
                 if before.keys() != (id, parent, created) {
+                    self.removals += 1;
                     let (id, parent) = (id.clone(), parent.clone());
                     remove_from(&mut self.by_parent, before.keys().1, &id);
                     self.place(parent, id);
@@ -184,6 +193,7 @@ impl<T: Item> Lists<T> {
         }
         let mut check = |known: &mut Listed<T>| {
             if known.missed(asked, at, list) {
+                self.removals += 1;
                 known.info.mark(others, dirty);
             }
         };
@@ -275,6 +285,7 @@ impl<T: Item> Lists<T> {
     /// Evicts an entry.
     pub fn evict(&mut self, id: &T::Id) -> Option<T> {
         let known = self.entries.remove(id)?;
+        self.removals += u64::from(known.removed.is_none());
         remove_from(&mut self.by_parent, known.info.keys().1, id);
         Some(known.info)
     }

@@ -1,9 +1,7 @@
 //! Classifies what looks like a leak now. Time and the apiserver decide whether it is one.
 
-use super::{facts::LeakFacts, netns::UnusedNamespaces};
-use crate::{
-    api::PodObject, cri::Sandbox, ids::*, input::*, leak::LeakClass, table::Table, time::*,
-};
+use super::facts::LeakFacts;
+use crate::{api::PodObject, cri::Sandbox, ids::*, leak::LeakClass, table::Table, time::*};
 use std::{cell::OnceCell, collections::BTreeMap};
 
 /// The age of a sandbox among those of its pod; the greatest is the newest.
@@ -90,52 +88,6 @@ impl<'a> Classifier<'a> {
             newest
         });
         ready.get(&name(sandbox)).is_some_and(|newest| *newest > place(sandbox))
-    }
-}
-
-/// Adds things on the host that no source knows the pod or the sandbox of.
-pub(super) fn orphans(
-    facts: &LeakFacts<'_>,
-    namespaces: &UnusedNamespaces<'_>,
-    classes: &mut Classes,
-) {
-    let Some(survey) = facts.survey else { return };
-    for shim in survey.shims.iter().flatten().filter(|shim| !facts.lists(&shim.id)) {
-        let DaemonProcess { pid, started } = shim.process;
-        let key = LeakKey::Shim { pid, started, id: shim.id.clone() };
-        classes.insert(key, Some(LeakClass::OrphanShim));
-    }
-    if namespaces.is_certain {
-        for (namespace, inode) in &namespaces.unclaimed {
-            let key = LeakKey::Netns { name: namespace.name.clone(), inode: *inode };
-            classes.insert(key, Some(LeakClass::OrphanNetns));
-        }
-    }
-    for PodCgroup { pod, cgroup, .. } in survey.pod_cgroups.iter().flatten() {
-        let is_known = facts.exists(pod) || facts.is_static_pod(pod);
-        if !is_known && facts.listed_of(pod).next().is_none() {
-            let key = LeakKey::PodCgroup { pod: pod.clone(), cgroup: *cgroup };
-            classes.insert(key, Some(LeakClass::OrphanPodCgroup));
-        }
-    }
-}
-
-/// This kind of thing could not be read, so its absence proves nothing.
-pub(super) fn is_unseen(
-    facts: &LeakFacts<'_>,
-    namespaces: &UnusedNamespaces<'_>,
-    key: &LeakKey,
-) -> bool {
-    let Some(survey) = facts.survey else { return true };
-    match key {
-        LeakKey::Shim { .. } => survey.shims.is_none(),
-        LeakKey::Netns { name, .. } => {
-            let mut unused = namespaces.unclaimed.iter();
-            survey.netns.is_none()
-                || (!namespaces.is_certain && unused.any(|(one, _)| one.name == *name))
-        }
-        LeakKey::PodCgroup { .. } => survey.pod_cgroups.is_none(),
-        LeakKey::Sandbox { .. } | LeakKey::Pod { .. } => false,
     }
 }
 

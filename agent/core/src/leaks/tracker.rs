@@ -6,11 +6,7 @@ mod seen;
 use candidate::{AbsenceBasis, Candidate, DetailBudget, Next, Verification};
 use seen::Seen;
 
-use super::{
-    classify::{self, Classes},
-    facts::LeakFacts,
-    netns::UnusedNamespaces,
-};
+use super::{classify::Classes, facts::LeakFacts, netns::UnusedNamespaces, orphans};
 use crate::{
     ids::*,
     input::*,
@@ -131,7 +127,7 @@ impl LeakTracker {
         let mut gone = Vec::new();
         let orphans = self.candidates.iter_mut().filter(|(_, one)| one.class.orphan().is_some());
         for (key, candidate) in orphans.filter(|(key, _)| !classes.contains_key(key)) {
-            match classify::is_unseen(facts, namespaces, key) {
+            match orphans::is_unseen(facts, namespaces, key) {
                 true => candidate.from += elapsed, // its time stands still
                 false => gone.push(key.clone()),
             }
