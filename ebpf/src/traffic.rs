@@ -152,9 +152,6 @@ pub const TRIAL: u32 = 1;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Traffic {
-    /// When the container, or any container of the pod, was sent a stop signal from outside, ns of
-    /// CLOCK_BOOTTIME. 0: not yet.
-    pub stopped_at: u64,
     /// Of the pod's entry only: ports on which it listens or has listened, by user space and program. A
     /// port that two CPUs learn at once may be lost, until it is seen again.
     pub ports: [u16; PORTS],
@@ -169,7 +166,6 @@ pub struct Traffic {
 impl Traffic {
     /// Nothing yet.
     pub const NOTHING: Self = Self {
-        stopped_at: 0,
         ports: [0; PORTS],
         known: 0,
         flags: 0,
@@ -224,7 +220,7 @@ const fn table() -> [u8; 256] {
 }
 
 const _: () = assert!(size_of::<Marked>() == 16 && align_of::<Marked>() == 8);
-const _: () = assert!(size_of::<Traffic>() == 48 + 24 * CELLS && align_of::<Traffic>() == 8);
+const _: () = assert!(size_of::<Traffic>() == 40 + 24 * CELLS && align_of::<Traffic>() == 8);
 
 #[cfg(test)]
 mod tests {

@@ -28,6 +28,9 @@ use coroner_ebpf::{
 static TRAFFIC: HashMap<Marked, Traffic> = HashMap::with_max_entries(TRAFFIC_MAX, 0);
 
 #[map]
+static STOPS: HashMap<Marked, u64> = HashMap::with_max_entries(TRAFFIC_MAX, 0);
+
+#[map]
 static ADDRESSES: HashMap<Ip, u32> = HashMap::with_max_entries(ADDRESSES_MAX, 0);
 
 static CELL_OF: [u8; 256] = TABLE;
@@ -135,7 +138,8 @@ fn changed(pod: *mut Traffic, sk: u64, netns: u32, states: u32) {
     } else {
         OUTBOUND
     };
-    count(owner(pod, netns, sk), peer, event);
+    let (entry, cgroup) = owner(pod, netns, sk);
+    count(entry, Marked { netns, reserved: 0, cgroup }, peer, event);
 }
 
 /// What a transition is.
@@ -278,29 +282,32 @@ fn learn(pod: *mut Traffic, port: u16) {
     set!(pod, known, known + 1);
 }
 
-/// The entry of the container that a socket belongs to, or the pod's.
+/// The entry of the container that a socket belongs to, with its cgroup; or the pod's, with 0.
 #[inline(always)]
-fn owner(pod: *mut Traffic, netns: u32, sk: Address) -> *mut Traffic {
+fn owner(pod: *mut Traffic, netns: u32, sk: Address) -> (*mut Traffic, u64) {
     if layout!(traffic.sock_cgroup) == 0 {
-        return pod;
+        return (pod, 0);
     }
     let cgroup = sk.pointer(layout!(traffic.sock_cgroup));
     if cgroup.0 == 0 || cgroup.0 & 1 != 0 {
-        return pod;
+        return (pod, 0);
     }
     let id = cgroup_id(cgroup);
     let container = match Watched::find(id).map_or(0, Watched::owner_id) {
         0 => id,
         container => container,
     };
-    entry(netns, container).unwrap_or(pod)
+    match entry(netns, container) {
+        Some(own) => (own, container),
+        None => (pod, 0),
+    }
 }
 
 #[inline(always)]
-fn count(entry: *mut Traffic, peer: u32, event: u32) {
+fn count(entry: *mut Traffic, key: Marked, peer: u32, event: u32) {
     let event = match event {
-        OPENED if get!(entry, stopped_at) != 0 => OPENED_AFTER_STOP,
-        REFUSED if get!(entry, stopped_at) != 0 => REFUSED_AFTER_STOP,
+        OPENED if is_stopped(key) => OPENED_AFTER_STOP,
+        REFUSED if is_stopped(key) => REFUSED_AFTER_STOP,
         event => event,
     };
     // SAFETY: in bounds. Volatile: the compiler would make a switch of it.
@@ -344,14 +351,15 @@ pub fn tcp_send_reset(ctx: RawTracePointContext) -> i32 {
         }
         sk.pointer(layout!(traffic.sock_net))
     };
-    if let Some(pod) = entry(net.read(layout!(traffic.net_inum)), 0) {
-        answered(pod, skb.0);
+    let netns: u32 = net.read(layout!(traffic.net_inum));
+    if let Some(pod) = entry(netns, 0) {
+        answered(pod, netns, skb.0);
     }
     0
 }
 
 #[inline(never)]
-fn answered(pod: *mut Traffic, skb: u64) {
+fn answered(pod: *mut Traffic, netns: u32, skb: u64) {
     let skb = Address(skb);
     let head = skb.pointer(layout!(traffic.skb_head));
     let transport: u16 = skb.read(layout!(traffic.skb_transport));
@@ -380,7 +388,8 @@ fn answered(pod: *mut Traffic, skb: u64) {
     if !is_syn && !listens(pod, port) {
         return;
     }
-    count(pod, whose(&remote), if is_syn { REFUSED } else { RESET_AFTER_END });
+    let event = if is_syn { REFUSED } else { RESET_AFTER_END };
+    count(pod, Marked { netns, reserved: 0, cgroup: 0 }, whose(&remote), event);
 }
 
 /// A stop signal from outside comes to the main process of a container.
@@ -392,18 +401,26 @@ pub(super) fn stopped(task: Address, container: u64, time: u64) {
     let namespaces = task.pointer(layout!(traffic.task_nsproxy));
     let netns: u32 =
         namespaces.pointer(layout!(traffic.nsproxy_net)).read(layout!(traffic.net_inum));
-    let Some(pod) = entry(netns, 0) else { return };
-    stop(pod, time);
-    if container != 0
-        && let Some(own) = entry(netns, container)
-    {
-        stop(own, time);
+    stop(Marked { netns, reserved: 0, cgroup: 0 }, time);
+    if container != 0 {
+        stop(Marked { netns, reserved: 0, cgroup: container }, time);
     }
 }
 
 #[inline(always)]
-fn stop(entry: *mut Traffic, time: u64) {
-    if get!(entry, stopped_at) == 0 {
-        set!(entry, stopped_at, time);
+fn stop(key: Marked, time: u64) {
+    if let Some(stop) = STOPS.get_ptr_mut(key) {
+        // SAFETY: as above.
+        unsafe {
+            if core::ptr::read_volatile(stop) == 0 {
+                core::ptr::write_volatile(stop, time);
+            }
+        }
     }
+}
+
+#[inline(always)]
+fn is_stopped(key: Marked) -> bool {
+    // SAFETY: as above.
+    STOPS.get_ptr(key).is_some_and(|stop| unsafe { core::ptr::read_volatile(stop) != 0 })
 }

@@ -14,7 +14,12 @@ use coroner_core::{
 };
 use coroner_ebpf::traffic::{CELLS, Cell, Marked, OF_NODE, OF_TERMINATING, PAIRS, PORTS, Traffic};
 use parking_lot::Mutex;
-use std::{fmt, net::IpAddr, sync::Arc};
+use std::{
+    collections::{BTreeMap, btree_map::Entry},
+    fmt,
+    net::IpAddr,
+    sync::Arc,
+};
 
 /// The hook without which nothing is counted.
 pub(super) const TRANSITIONS: &str = "inet_sock_set_state";
@@ -29,7 +34,10 @@ const BPF_EXIST: u64 = 2;
 /// The programs that count connections, and their maps. Dropping it detaches them.
 pub struct Counting {
     entries: HashMap<MapData, Value<Marked>, Value<Traffic>>,
+    stops: HashMap<MapData, Value<Marked>, u64>,
     addresses: HashMap<MapData, [u8; 16], u32>,
+    /// How many have named an address, by what they said that it is.
+    owners: BTreeMap<([u8; 16], AddressKind), u32>,
     programs: Arc<Mutex<Ebpf>>,
     /// The hooks whose programs the kernel has accepted.
     loaded: Vec<&'static str>,
@@ -47,7 +55,7 @@ impl fmt::Debug for Counting {
 #[error("the map of the programs is full")]
 pub struct MapIsFull;
 
-/// What an address is.
+/// What an address is. If it has several owners, the first kind counts.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum AddressKind {
     /// One of the node's own.
@@ -75,11 +83,13 @@ impl EntryKey {
 impl Counting {
     pub(super) fn new(
         entries: HashMap<MapData, Value<Marked>, Value<Traffic>>,
+        stops: HashMap<MapData, Value<Marked>, u64>,
         addresses: HashMap<MapData, [u8; 16], u32>,
         programs: Arc<Mutex<Ebpf>>,
         loaded: Vec<&'static str>,
     ) -> Self {
-        Self { entries, addresses, programs, loaded, links: Vec::new() }
+        let owners = BTreeMap::new();
+        Self { entries, stops, addresses, owners, programs, loaded, links: Vec::new() }
     }
 
     /// The self-test has refused this hook.
@@ -142,13 +152,14 @@ impl Counting {
         listening: &[u16],
         stopped: Option<BootTime>,
     ) -> Result<(), MapIsFull> {
+        let stopped = stopped.map_or(0, |at| at.0);
+        self.stops.insert(key.marked(), stopped, BPF_NOEXIST).map_err(|_| MapIsFull)?;
         let mut entry = Traffic::NOTHING;
-        entry.stopped_at = stopped.map_or(0, |at| at.0);
         for (known, port) in entry.ports.iter_mut().zip(listening) {
             *known = *port;
         }
         entry.known = listening.len().min(PORTS) as u32;
-        self.put(key, entry)
+        self.put(key, entry).inspect_err(|MapIsFull| self.remove(key))
     }
 
     pub(super) fn put(&mut self, key: EntryKey, entry: Traffic) -> Result<(), MapIsFull> {
@@ -158,6 +169,11 @@ impl Counting {
     /// What was counted; `None`: there is no such entry.
     pub fn read(&self, key: EntryKey) -> Option<Traffic> {
         self.entries.get(&key.marked(), 0).ok().map(|Value(entry)| entry)
+    }
+
+    /// The program has seen a stop signal, or was told of one.
+    pub fn is_stopped(&self, key: EntryKey) -> bool {
+        self.stops.get(&key.marked(), 0).is_ok_and(|at| at != 0)
     }
 
     /// Forgets what was counted, but not the ports and the stop signal.
@@ -173,24 +189,45 @@ impl Counting {
     pub fn remove(&mut self, key: EntryKey) {
         // Not being there is as good.
         let _ = self.entries.remove(&key.marked());
+        let _ = self.stops.remove(&key.marked());
     }
 
-    /// From now on this address is that of the node or of a terminating pod.
+    /// Adds an owner of this address. The same address may be of the node and of pods: anyone who may configure a
+    /// pod's network can add any address to it.
     ///
     /// # Errors
-    /// There is no room.
+    /// There is no room; the address has no owner more.
     pub fn name_address(&mut self, address: IpAddr, kind: AddressKind) -> Result<(), MapIsFull> {
-        let kind = match kind {
-            AddressKind::Node => OF_NODE,
-            AddressKind::Terminating => OF_TERMINATING,
-        };
-        self.addresses.insert(mapped(address), kind, 0).map_err(|_| MapIsFull)
+        let key = mapped(address);
+        *self.owners.entry((key, kind)).or_default() += 1;
+        self.apply_owners(key).map_err(|_| {
+            self.forget_address(address, kind);
+            MapIsFull
+        })
     }
 
-    /// From now on it is anybody's.
-    pub fn forget_address(&mut self, address: IpAddr) {
-        // Not being there is as good.
-        let _ = self.addresses.remove(&mapped(address));
+    /// Removes an owner of this address.
+    pub fn forget_address(&mut self, address: IpAddr, kind: AddressKind) {
+        let key = mapped(address);
+        if let Entry::Occupied(mut owners) = self.owners.entry((key, kind)) {
+            *owners.get_mut() -= 1;
+            if *owners.get() == 0 {
+                owners.remove();
+            }
+        }
+        // There is room for what is replaced, and not being there is as good as removed.
+        let _ = self.apply_owners(key);
+    }
+
+    fn apply_owners(&mut self, key: [u8; 16]) -> Result<(), MapError> {
+        let kinds = (key, AddressKind::Node)..=(key, AddressKind::Terminating);
+        match self.owners.range(kinds).next() {
+            Some(((_, AddressKind::Node), _)) => self.addresses.insert(key, OF_NODE, 0),
+            Some(((_, AddressKind::Terminating), _)) => {
+                self.addresses.insert(key, OF_TERMINATING, 0)
+            }
+            None => self.addresses.remove(&key),
+        }
     }
 
     /// The calling thread can use the maps with the capabilities that it has.

@@ -31,6 +31,8 @@ const LINGER: Duration = Duration::from_secs(30);
 const ABANDONED: Duration = Duration::from_secs(600);
 /// Containers of one pod that are counted apart; what happens in others counts with the pod.
 const MAX_CONTAINERS: usize = 32;
+/// Addresses of one pod that are named: a pod can have any number, and all pods share a map.
+const MAX_ADDRESSES: usize = 8;
 /// How often it is tried to begin in a moment without an event.
 const BEGINNINGS: usize = 5;
 /// Processes in the host's network namespace, of which one may be closed to others.
@@ -140,11 +142,8 @@ impl CountedPods {
             }
             pod.entries.insert(0, key);
         }
-        for address in net::local_addresses(&folder) {
-            // Link-local addresses are those of many.
-            let is_shared = matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
-            let kind = AddressKind::Terminating;
-            if !is_shared && self.counting.name_address(address, kind).is_ok() {
+        for address in own(net::local_addresses(&folder)) {
+            if self.counting.name_address(address, AddressKind::Terminating).is_ok() {
                 pod.addresses.push(address);
             }
         }
@@ -188,7 +187,7 @@ impl CountedPods {
         for key in &pod.entries {
             let entry = self.counting.read(*key).ok_or(TrafficBlindness::NoProgram)?;
             counted.extend(counts(key.cgroup, &entry));
-            is_stopped |= entry.stopped_at != 0;
+            is_stopped |= self.counting.is_stopped(*key);
         }
         // Once: where nothing listens any more, the whole table is read.
         let reads_ports = is_stopped && !std::mem::replace(&mut pod.is_stop_read, is_stopped);
@@ -210,7 +209,9 @@ impl CountedPods {
 
     fn remove(&mut self, pod: &CountedPod) {
         pod.entries.iter().for_each(|key| self.counting.remove(*key));
-        pod.addresses.iter().for_each(|address| self.counting.forget_address(*address));
+        for address in &pod.addresses {
+            self.counting.forget_address(*address, AddressKind::Terminating);
+        }
     }
 
     /// Attaches or detaches the programs, as it is time, and removes what nobody asks for.
@@ -267,13 +268,14 @@ impl CountedPods {
         let mut found = net::local_addresses(&self.proc.join(HOSTS[0].to_string()));
         found.extend(self.node_process.iter().flat_map(|process| net::local_addresses(process)));
         for gone in self.node.difference(&found) {
-            self.counting.forget_address(*gone);
+            self.counting.forget_address(*gone, AddressKind::Node);
         }
-        for new in found.difference(&self.node) {
-            // There are no more than a quarter of the map has room for.
-            let _ = self.counting.name_address(*new, AddressKind::Node);
-        }
-        self.node = found;
+        let is_named = |address: &IpAddr| {
+            self.node.contains(address)
+                || self.counting.name_address(*address, AddressKind::Node).is_ok()
+        };
+        // What finds no room is tried again the next time.
+        self.node = found.into_iter().filter(is_named).collect();
     }
 
     /// The first of these processes that is alive: its folder in /proc, and its network namespace.
@@ -314,6 +316,13 @@ fn namespace(folder: &Path) -> io::Result<Option<u32>> {
     Ok(u32::try_from(fs::metadata(folder.join("ns/net"))?.ino()).ok())
 }
 
+/// Of a pod's addresses those that are named. Link-local addresses are those of many.
+fn own(addresses: BTreeSet<IpAddr>) -> impl Iterator<Item = IpAddr> {
+    let is_shared =
+        |address: &IpAddr| matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
+    addresses.into_iter().filter(move |address| !is_shared(address)).take(MAX_ADDRESSES)
+}
+
 fn counters(folder: &Path) -> Option<NetworkCounters> {
     let counters = net::tcp_counters(folder)?;
     Some(NetworkCounters {
@@ -322,4 +331,18 @@ fn counters(folder: &Path) -> Option<NetworkCounters> {
         listen_drops: counters.listen_drops,
         listening: Vec::new(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_names_few_addresses() {
+        let link_local: IpAddr = "fe80::1".parse().unwrap();
+        let v6: IpAddr = "fd00::1".parse().unwrap();
+        assert_eq!(own([link_local, v6].into()).collect::<Vec<_>>(), [v6]);
+        let many = (0..=255).map(|last| IpAddr::from([10, 0, 0, last])).collect();
+        assert_eq!(own(many).count(), MAX_ADDRESSES);
+    }
 }
