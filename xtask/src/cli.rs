@@ -346,8 +346,8 @@ impl Subject {
     /// What it takes beyond the lab: the alternatives, mostly.
     pub(crate) fn needs(self) -> &'static [Need] {
         match self {
-            Self::Accuracy | Self::Node | Self::Kernel | Self::Engine => &[],
-            Self::Storm => setup::STORM,
+            Self::Accuracy | Self::Node | Self::Engine => &[],
+            Self::Kernel | Self::Storm => setup::STORM,
             Self::Instructions => setup::INSTRUCTIONS,
         }
     }

@@ -12,6 +12,7 @@ pub mod load;
 pub mod node;
 pub mod programs;
 pub mod storm;
+mod tracers;
 
 pub use figure::{Beside, Bound, Figure};
 

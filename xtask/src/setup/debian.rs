@@ -246,11 +246,16 @@ pub(crate) static BPFTRACE: Tool = Tool {
     ..WITH_LIBRARIES
 };
 
-/// What coroner is measured beside: sigsnoop and exitsnoop.
+/// What coroner is measured beside: tools that print signals, exits and connections.
 pub(crate) static LIBBPF_TOOLS: Tool = Tool {
     name: "libbpf-tools",
     packages: &["libbpf-tools"],
-    programs: &["usr/sbin/sigsnoop", "usr/sbin/exitsnoop"],
+    programs: &[
+        "usr/sbin/sigsnoop",
+        "usr/sbin/exitsnoop",
+        "usr/sbin/tcpstates",
+        "usr/sbin/tcplife",
+    ],
     ..WITH_LIBRARIES
 };
 

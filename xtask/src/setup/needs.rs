@@ -75,7 +75,7 @@ pub(crate) const EMULATOR: &[Need] = &[Need::Debian(&QEMU_USER)];
 pub(crate) const VM_ARM64: &[Need] = &[Need::Debian(&BUSYBOX_ARM64)];
 /// To fuzz, beyond the build.
 pub(crate) const FUZZ: &[Need] = &[Need::Cargo(&FUZZER), Need::CxxCompiler];
-/// To measure what a storm of events costs, beyond the lab.
+/// What the kernel programs are measured beside, beyond the lab.
 pub(crate) const STORM: &[Need] = &[Need::Debian(&BPFTRACE), Need::Debian(&LIBBPF_TOOLS)];
 /// To count instructions, beyond the lab.
 pub(crate) const INSTRUCTIONS: &[Need] = &[Need::Debian(&VALGRIND)];

@@ -1,11 +1,13 @@
 //! What counting connections costs each transition of a socket's state: with nothing attached, with an empty
-//! program, with namespaces of others counted in (*miss*), and with its own (*hit*), in turns. By the wall clock, and
-//! for the last two by the kernel's own count beside an empty program, as everywhere in this benchmark.
+//! program, with nothing counted yet (`--traffic always`), with namespaces of others counted in (*miss*), with its own
+//! (*hit*), and with tools that print a line for each connection or transition, in turns. By the wall clock, and for miss
+//! and hit by the kernel's own count beside an empty program, as everywhere in this benchmark.
 
 use super::{Ours, report::median};
 use crate::{
     Figure,
     programs::{self, Statistics},
+    tracers::{find, see_tracepoints},
 };
 use anyhow::{Context as _, bail};
 use coroner::sources::kernel::{
@@ -20,8 +22,13 @@ use std::{
         unix::fs::MetadataExt as _,
     },
     path::Path,
+    process::{Child, Command, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     thread,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 /// The tracepoint.
@@ -34,6 +41,10 @@ const TRANSITIONS: f64 = 10.0;
 const OTHERS: u32 = 250;
 /// Where numbers of namespaces that do not exist begin.
 const NOWHERE: u32 = 1;
+/// How long a tool may take until it prints connections.
+const TO_START: Duration = Duration::from_secs(60);
+/// Bytes that a tool may print before its first connection.
+const HEADER: u64 = 512;
 /// What a miss may cost beyond an empty program, ns for each transition.
 const GOAL: f64 = 100.0;
 
@@ -58,17 +69,25 @@ fn in_a_namespace(mut counting: Counting, rounds: u32) -> anyhow::Result<Vec<Fig
     super::actor::stay_on_one_cpu().context("cannot stay on one CPU")?;
     let netns = std::fs::metadata("/proc/thread-self/ns/net")?.ino();
     let own = EntryKey { netns: u32::try_from(netns)?, cgroup: None };
-    for netns in NOWHERE..NOWHERE + OTHERS {
-        counting.insert(EntryKey { netns, cgroup: None }, &[], None)?;
-    }
-    let mut walls = [const { Vec::new() }; 4];
+    let others = (NOWHERE..NOWHERE + OTHERS).map(|netns| EntryKey { netns, cgroup: None });
+    let mut walls = [const { Vec::new() }; 7];
     let mut nets = [const { Vec::new() }; 2];
     for round in 0..=rounds {
-        let mut wall = [0.0; 4];
+        let mut wall = [0.0; 7];
         wall[0] = connect_often()?;
         {
             let _empty = Ours::attach(&[HOOK])?;
             wall[1] = connect_often()?;
+        }
+        for (wall, name) in wall[4..].iter_mut().zip(["tcpstates", "tcplife"]) {
+            let _tracer = ConnectionTracer::start(name)?;
+            *wall = connect_often()?;
+        }
+        counting.attach().map_err(anyhow::Error::msg)?;
+        wall[6] = connect_often()?;
+        counting.detach();
+        for key in others.clone() {
+            counting.insert(key, &[], None)?;
         }
         let mut net = [0.0; 2];
         for (index, hits) in [false, true].into_iter().enumerate() {
@@ -81,12 +100,13 @@ fn in_a_namespace(mut counting: Counting, rounds: u32) -> anyhow::Result<Vec<Fig
             net[index] = by_the_kernel(&mut counting)?;
             counting.remove(own);
         }
+        others.clone().for_each(|key| counting.remove(key));
         if round > 0 {
             walls.iter_mut().zip(wall).for_each(|(all, one)| all.push(one));
             nets.iter_mut().zip(net).for_each(|(all, one)| all.push(one));
         }
     }
-    let [detached, empty, miss, hit] = walls.map(|all| median(&all));
+    let [detached, empty, miss, hit, states, life, always] = walls.map(|all| median(&all));
     let [miss_net, hit_net] = nets.map(|all| median(&all));
     let figure = |name: &str, value| {
         Figure::of(super::report::BENCH, format!("connections.{name}"), value, "ns")
@@ -96,9 +116,55 @@ fn in_a_namespace(mut counting: Counting, rounds: u32) -> anyhow::Result<Vec<Fig
         figure("hit.net", hit_net),
         figure("transition.nothing_attached", detached),
         figure("transition.empty_program", empty).beside("nothing attached", detached),
+        figure("transition.always", always).beside("an empty program", empty),
         figure("transition.miss", miss).beside("an empty program", empty),
         figure("transition.hit", hit).beside("an empty program", empty),
+        figure("transition.tcpstates", states).beside("a hit", hit),
+        figure("transition.tcplife", life).beside("a hit", hit),
     ])
+}
+
+/// A tool of libbpf-tools that prints connections, into a pipe that somebody reads. Dropped, it is killed.
+struct ConnectionTracer(Child);
+
+impl ConnectionTracer {
+    /// Returns when it has printed connections of this process.
+    fn start(name: &str) -> anyhow::Result<Self> {
+        let mut command = Command::new(find(name)?);
+        see_tracepoints(&mut command);
+        let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().with_context(|| format!("cannot start {name}"))?;
+        let mut output = child.stdout.take().context("its output is piped")?;
+        let mut tracer = Self(child);
+        let bytes = Arc::new(AtomicU64::new(0));
+        let seen = Arc::clone(&bytes);
+        thread::spawn(move || {
+            let mut buffer = vec![0; 1 << 16];
+            while let Ok(read @ 1..) = output.read(&mut buffer) {
+                seen.fetch_add(read as u64, Relaxed);
+            }
+        });
+        let began = Instant::now();
+        // Its output is buffered: many lines come at once, after more connections than one.
+        while bytes.load(Relaxed) <= HEADER {
+            if let Some(status) = tracer.0.try_wait()? {
+                bail!("{name} ended at once: {status}");
+            }
+            if began.elapsed() > TO_START {
+                bail!("{name} prints nothing");
+            }
+            connect_often()?;
+        }
+        Ok(tracer)
+    }
+}
+
+impl Drop for ConnectionTracer {
+    fn drop(&mut self) {
+        // Being gone already is as good.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 /// What the program costs beyond the empty one behind it, by the kernel's own count, ns for each transition.

@@ -5,14 +5,14 @@ use super::{
     cost::Parts,
     lines::{Format, SCRIPT, ToolReport},
 };
+use crate::tracers::{find, see_tracepoints};
 use anyhow::{Context as _, bail};
 use coroner_lab_harness::agent::die_with_parent;
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
-    env,
     io::{self, BufRead as _, BufReader},
     os::fd::OwnedFd,
-    path::{Path, PathBuf},
+    path::Path,
     process::Stdio,
     thread::{self, JoinHandle},
     time::{Duration, Instant},
@@ -70,7 +70,7 @@ impl Tool {
                 .process_group(0)
                 .kill_on_drop(true);
             die_with_parent(&mut command);
-            see_tracepoints(&mut command);
+            see_tracepoints(command.as_std_mut());
             let name = command.as_std().get_program().to_owned();
             let child = command.spawn().with_context(|| format!("cannot start {name:?}"))?;
             drop(command); // and with it the pipe's end
@@ -127,32 +127,4 @@ fn count(output: std::fs::File, format: Format) -> ToolReport {
         line.clear();
     }
     told
-}
-
-/// These tools look for tracepoints below /sys/kernel/tracing, which is not mounted everywhere: each
-/// gets it in a mount namespace of its own.
-fn see_tracepoints(command: &mut Command) {
-    // SAFETY: system calls only, on constants.
-    unsafe {
-        command.pre_exec(|| {
-            let check = |result| if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) };
-            let none = std::ptr::null();
-            check(libc::unshare(libc::CLONE_NEWNS))?;
-            let flags = libc::MS_REC | libc::MS_PRIVATE;
-            check(libc::mount(none, c"/".as_ptr(), none, flags, none.cast()))?;
-            let (kind, at) = (c"tracefs".as_ptr(), c"/sys/kernel/tracing".as_ptr());
-            check(libc::mount(kind, at, kind, 0, none.cast()))
-        });
-    }
-}
-
-/// Where set-up has put it, or the machine's own.
-fn find(name: &str) -> anyhow::Result<PathBuf> {
-    let brought = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools/bin").join(name);
-    let path = env::var_os("PATH").unwrap_or_default();
-    let own = env::split_paths(&path).chain(["/usr/sbin".into()]).map(|folder| folder.join(name));
-    let found = std::iter::once(brought).chain(own).find(|file| file.is_file());
-    found.with_context(|| {
-        format!("{name} is not there: `cargo xtask bench storm` brings it, or install it")
-    })
 }
