@@ -36,8 +36,7 @@ pub(super) fn likely(facts: &LeakFacts<'_>, class: LeakClass, key: &LeakKey) -> 
         },
         LeakKey::Pod { uid } => of_stuck_pod(facts, uid, runtime),
     };
-    let said = pod.map(|uid| Said::new(facts, uid)).unwrap_or_default();
-    let ((kind, name), proven) = said.proves(class, found);
+    let ((kind, name), proven) = Said::new(facts, key).proves(class, found);
     LikelyCause {
         kind,
         name: name.map(str::to_owned),
@@ -61,9 +60,9 @@ struct Said<'a> {
 }
 
 impl<'a> Said<'a> {
-    fn new(facts: &LeakFacts<'a>, uid: &PodUid) -> Self {
+    fn new(facts: &LeakFacts<'a>, key: &LeakKey) -> Self {
         let mut said = Self::default();
-        for known in facts.said_of(uid) {
+        for known in facts.said_of(key) {
             let entry = &known.entry;
             match entry.statement {
                 Says::WorkerStuck => said.stuck = true,

@@ -43,9 +43,7 @@ pub(super) fn collect(
         }
         _ => evidence.orphan(key),
     }
-    if let Some(uid) = facts.pod_uid(key) {
-        evidence.said(uid);
-    }
+    evidence.said(key);
     let mut entries = evidence.entries;
     entries.sort_by_key(|one| (one.at.is_none(), one.at));
     entries
@@ -143,11 +141,12 @@ impl<'a> Evidence<'a> {
     }
 
     /// Adds the failures that the kubelet speaks of, the last ones first.
-    fn said(&mut self, uid: &PodUid) {
-        if let Some((asked, knows)) = self.facts.stores.kubelet.knows(uid) {
+    fn said(&mut self, key: &LeakKey) {
+        let knows = self.facts.pod_uid(key).and_then(|uid| self.facts.stores.kubelet.knows(uid));
+        if let Some((asked, knows)) = knows {
             self.add(Some(asked), Kind::KubeletKnows { knows });
         }
-        let said = self.facts.said_of(uid);
+        let said = self.facts.said_of(key);
         let failures = said.iter().rev().filter(|said| is_trouble(said.entry.statement));
         for said in failures.take(MAX_SAID) {
             let entry = &said.entry;

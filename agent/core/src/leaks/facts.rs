@@ -125,14 +125,21 @@ impl<'a> LeakFacts<'a> {
         all.iter().filter(move |volume| volume.pod == *uid).map(|volume| volume.volume.as_str())
     }
 
-    /// What the kubelet said of a pod, its sandboxes and containers, in order of time.
-    pub(super) fn said_of(&self, uid: &PodUid) -> Vec<&'a Statement> {
+    /// What the kubelet said of a candidate, in order of time: of its pod, of the sandbox or all sandboxes of a
+    /// stuck pod, and of their containers. A pod may have thousands of leaked sandboxes, so that each of them
+    /// looks at its own only.
+    pub(super) fn said_of(&self, key: &LeakKey) -> Vec<&'a Statement> {
+        let Some(uid) = self.pod_uid(key) else { return Vec::new() };
         let kubelet = &self.stores.kubelet;
         let mut said: Vec<_> = kubelet.of(uid.as_str()).collect();
-        for sandbox in self.listed_of(uid) {
+        let mut add = |sandbox: &Sandbox| {
             said.extend(kubelet.of(sandbox.info.id.as_str()));
             let containers = self.containers_of(&sandbox.info.id);
             said.extend(containers.flat_map(|container| kubelet.of(container.info.id.as_str())));
+        };
+        match key {
+            LeakKey::Sandbox { id } => self.stores.cri.sandbox(id).into_iter().for_each(add),
+            _ => self.listed_of(uid).for_each(&mut add),
         }
         said.sort_by_key(|said| said.entry.time);
         said

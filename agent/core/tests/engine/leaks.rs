@@ -6,8 +6,8 @@ use super::{
 };
 use coroner_core::{
     input::{
-        ApiEvent, ContainerState, CriSandbox, DaemonProcess, DaemonState, Input, PersistedLeak,
-        SandboxNetwork,
+        ApiEvent, ContainerState, CriSandbox, DaemonProcess, DaemonState, Input, KubeletEntry,
+        KubeletEvent, KubeletStatement, PersistedLeak, SandboxNetwork,
     },
     leak::{
         DetectionState, Leak, LeakCause, LeakClass, LeakEvidenceKind, LeakedContainer, RuntimeAtEnd,
@@ -272,6 +272,22 @@ fn two_sandboxes_of_one_pod() {
     assert_eq!(node.found, [key(1)], "the newest one is right");
     assert_eq!(node.leak(1).unwrap().class, LeakClass::DuplicateReady);
     assert_eq!(node.leak(1).unwrap().cause.kind, LeakCause::SandboxReplaced);
+}
+
+#[test]
+fn what_the_kubelet_says_of_one_sandbox_is_no_evidence_for_another() {
+    let mut node = left();
+    newer(&mut node, false);
+    let says = KubeletStatement::RuntimeStopSandboxFailed;
+    let mut entry = KubeletEntry::new(node.at(), 0, WallTime(0), says);
+    entry.sandbox = Some(ids(2).1);
+    node.seconds(2).say(Input::Kubelet(KubeletEvent::Entry(Box::new(entry))));
+    node.seconds(THRESHOLD + MARGIN);
+    for (n, wanted) in [(1, false), (2, true)] {
+        let said = evidence(node.leak(n).unwrap());
+        let is_said = |one: &&LeakEvidenceKind| matches!(one, LeakEvidenceKind::KubeletSaid { .. });
+        assert_eq!(said.iter().any(is_said), wanted, "{n}: {said:?}");
+    }
 }
 
 #[test]
