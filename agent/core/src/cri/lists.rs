@@ -3,7 +3,7 @@
 
 use crate::table::{Table, remove_from};
 use crate::{dirty::Dirty, input::ContainerState, time::*};
-use std::{fmt::Debug, hash::Hash};
+use std::{collections::BTreeSet, fmt::Debug, hash::Hash};
 
 /// Bound on sandboxes and on containers. Further ones are refused and counted.
 const MAX_KNOWN: usize = 65_536;
@@ -118,6 +118,8 @@ pub struct Lists<T: Item> {
     entries: Table<T::Id, Listed<T>>,
     /// By what they belong to, oldest first; nearly always one entry each.
     by_parent: Table<T::Parent, Vec<T::Id>>,
+    /// Removed entries.
+    removed: BTreeSet<T::Id>,
     /// When the last full list was requested. An entry missing there is younger.
     pub(super) full: Option<BootTime>,
     /// Number of lists so far.
@@ -131,6 +133,7 @@ impl<T: Item> Default for Lists<T> {
         Self {
             entries: Table::default(),
             by_parent: Table::default(),
+            removed: BTreeSet::new(),
             full: None,
             lists: NEVER,
             removals: 0,
@@ -174,6 +177,9 @@ impl<T: Item> Lists<T> {
                 known.ended = None;
             }
             let reappears = known.removed.take().is_some();
+            if reappears {
+                self.removed.remove(info.keys().0);
+            }
             let changes = known.info != info;
             if ends || reappears || changes {
                 known.info.mark(others, dirty);
@@ -194,6 +200,7 @@ impl<T: Item> Lists<T> {
         let mut check = |known: &mut Listed<T>| {
             if known.missed(asked, at, list) {
                 self.removals += 1;
+                self.removed.insert(known.info.keys().0.clone());
                 known.info.mark(others, dirty);
             }
         };
@@ -232,6 +239,9 @@ impl<T: Item> Lists<T> {
         new.info.mark(others, dirty);
         let (id, parent, _) = new.info.keys();
         let (id, parent) = (id.clone(), parent.clone());
+        if new.removed.is_some() {
+            self.removed.insert(id.clone());
+        }
         self.entries.insert(id.clone(), new);
         self.place(parent, id);
     }
@@ -275,16 +285,18 @@ impl<T: Item> Lists<T> {
 
     /// Removed entries: candidates for eviction.
     pub fn removed(&self) -> Vec<(T::Id, T::Parent, BootTime)> {
+        let known = self.removed.iter().filter_map(|id| self.entries.get(id));
         let removed = |known: &Listed<T>| {
             let (id, parent, _) = known.info.keys();
             Some((id.clone(), parent.clone(), known.removed?.latest))
         };
-        self.entries.values().filter_map(removed).collect()
+        known.filter_map(removed).collect()
     }
 
     /// Evicts an entry.
     pub fn evict(&mut self, id: &T::Id) -> Option<T> {
         let known = self.entries.remove(id)?;
+        self.removed.remove(id);
         self.removals += u64::from(known.removed.is_none());
         remove_from(&mut self.by_parent, known.info.keys().1, id);
         Some(known.info)

@@ -186,10 +186,11 @@ impl LeakTracker {
     ) {
         let mut wanted: BTreeMap<PodUid, PodRef> = BTreeMap::new();
         let mut room = MAX_REPORTED;
-        let reported = self.candidates.values().filter_map(|candidate| candidate.reported.as_ref());
-        let with_details = reported.filter(|reported| !reported.leak.evidence.is_empty());
+        let is_detailed =
+            |one: &&Candidate| one.reported.as_ref().is_some_and(|reported| reported.is_detailed);
         let mut detailed = DetailBudget::default();
-        with_details.for_each(|reported| _ = detailed.take(reported.leak.class));
+        let with_details = self.candidates.values().filter(is_detailed);
+        with_details.for_each(|one| _ = detailed.take(one.class));
         // There may be thousands: look-ups come last.
         for (key, candidate) in &mut self.candidates {
             if candidate.reported.is_some() {

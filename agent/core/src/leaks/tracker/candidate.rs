@@ -48,7 +48,17 @@ pub(super) enum AbsenceBasis {
 #[derive(Clone, Debug)]
 pub(super) struct ReportedLeak {
     pub(super) leak: Arc<Leak>,
-    pub(super) described: BootTime,
+    /// When it is described again.
+    pub(super) due: BootTime,
+    /// It has evidence. Each tick asks this of each leak, and does not read all leaks for it.
+    pub(super) is_detailed: bool,
+}
+
+impl ReportedLeak {
+    fn new(leak: &Arc<Leak>, now: BootTime) -> Self {
+        let is_detailed = !leak.evidence.is_empty();
+        Self { leak: Arc::clone(leak), due: now + DESCRIBE_AGAIN, is_detailed }
+    }
 }
 
 /// The apiserver's answer about a candidate's pod.
@@ -104,8 +114,8 @@ impl Candidate {
         let has_room = budget.take(self.class);
         let Some(leak) = self.describe(facts, key, has_room) else { return false };
         let leak = Arc::new(leak);
-        out.reports.push(Report::LeakOpened(Arc::clone(&leak)));
-        self.reported = Some(ReportedLeak { leak, described: facts.now });
+        self.reported = Some(ReportedLeak::new(&leak, facts.now));
+        out.reports.push(Report::LeakOpened(leak));
         true
     }
 
@@ -118,8 +128,9 @@ impl Candidate {
         now: BootTime,
     ) -> Option<Arc<Leak>> {
         let is_of_one_kind = class == self.class || class.lacks_pod() && self.class.lacks_pod();
-        self.class = class;
+        let changes = std::mem::replace(&mut self.class, class) != class;
         if is_of_one_kind {
+            self.reported.iter_mut().filter(|_| changes).for_each(|one| one.due = now);
             return None;
         }
         (self.from, self.verification) = (watched, Verification::None);
@@ -144,12 +155,10 @@ impl Candidate {
         key: &LeakKey,
         budget: &mut DetailBudget,
     ) -> Option<Arc<Leak>> {
-        let ReportedLeak { leak: before, described } = self.reported.as_ref()?;
-        if facts.now < *described + DESCRIBE_AGAIN && before.class == self.class {
-            return None;
-        }
-        let is_promoted = before.evidence.is_empty() && budget.take(self.class);
-        let has_evidence = is_promoted || !before.evidence.is_empty();
+        let reported = self.reported.as_ref().filter(|reported| facts.now >= reported.due)?;
+        let (before, is_detailed) = (&reported.leak, reported.is_detailed);
+        let is_promoted = !is_detailed && budget.take(self.class);
+        let has_evidence = is_promoted || is_detailed;
         let mut leak = self.describe(facts, key, has_evidence)?;
         let is_same_matter = (leak.class, leak.blocked_on) == (before.class, before.blocked_on);
         // Whether the kubelet runs is always known; any other evidence may be evicted.
@@ -167,7 +176,7 @@ impl Candidate {
         leak.evidence.truncate(MAX_EVIDENCE);
         leak.evidence.sort_by_key(|one| (one.at.is_none(), one.at));
         let leak = if is_news { Arc::new(leak) } else { Arc::clone(before) };
-        self.reported = Some(ReportedLeak { leak: Arc::clone(&leak), described: facts.now });
+        self.reported = Some(ReportedLeak::new(&leak, facts.now));
         is_news.then_some(leak)
     }
 
