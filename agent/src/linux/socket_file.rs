@@ -1,7 +1,8 @@
 //! The file of a unix socket, which may be in another root or mount namespace: a socket answers wherever its file is
 //! opened.
 
-use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, fstat, open, openat2};
+use super::below;
+use rustix::fs::{FileType, Mode, OFlags, fstat, open};
 use std::{
     io,
     os::fd::{AsRawFd, OwnedFd},
@@ -39,8 +40,7 @@ impl SocketFile {
 
     /// Opens it by its path below a root; symlinks (`/var/run`) lead to places below that root.
     pub(crate) fn open_below(root: &Path, path: &Path) -> io::Result<Self> {
-        let root = open(root, PATH | OFlags::DIRECTORY, Mode::empty())?;
-        Self::of(openat2(root, path, PATH, Mode::empty(), ResolveFlags::IN_ROOT)?, path)
+        Self::of(below::open(root, path, PATH)?, path)
     }
 
     fn of(file: OwnedFd, path: &Path) -> io::Result<Self> {

@@ -80,6 +80,8 @@ labels! {
     pub enum KubeletLogGap {
         /// More lines came than the agent's budget allows.
         Budget = "budget",
+        /// journald's rate limit suppressed them.
+        RateLimit = "rate_limit",
         /// The log was rotated or truncated before it was read to its end.
         Rotated = "rotated",
         /// Part of the log cannot be read.

@@ -6,14 +6,13 @@ use super::{
     reading::{LineCounters, Reading},
     time::{Receipt, zone},
 };
-use crate::linux::clock;
+use crate::linux::{below, clock};
 use coroner_core::{
     input::{KubeletEvent, KubeletLogGap},
     time::{Anchor, BootTime, WallTime},
 };
-use rustix::fs::{Mode, OFlags};
 use std::{
-    fs::{self, File},
+    fs::{File, Metadata},
     io::{self, Read as _, Seek as _, SeekFrom},
     os::unix::fs::{FileExt as _, MetadataExt as _},
     path::{Path, PathBuf},
@@ -24,6 +23,8 @@ use std::{
 pub(super) const LOOK_BACK: u64 = 4 << 20;
 /// Bytes of a read.
 const BLOCK: usize = 64 * 1024;
+/// Bytes that show that a file is still the one that was read: no line of klog is there twice in the same microsecond.
+const MARK: u64 = 128;
 /// Bytes of a poll: what is left is read in the next one.
 const MAX_POLL: u64 = 16 << 20;
 
@@ -47,11 +48,27 @@ struct Open {
     identity: (u64, u64),
     /// Read so far.
     offset: u64,
+    /// The last bytes that were read: if they are not there any more, the file was truncated and has grown again.
+    mark: Vec<u8>,
+}
+
+impl Open {
+    /// The last bytes before the offset, as they are now.
+    fn before(&self) -> io::Result<Vec<u8>> {
+        let length = self.offset.min(MARK);
+        let mut bytes = vec![0; usize::try_from(length).unwrap_or_default()];
+        match self.file.read_exact_at(&mut bytes, self.offset - length) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(Vec::new()),
+            result => result.map(|()| bytes),
+        }
+    }
 }
 
 /// A log in a file.
 #[derive(Debug)]
 pub(super) struct LogFile {
+    root: PathBuf,
+    /// Below the root.
     path: PathBuf,
     open: Option<Open>,
     lines: Lines,
@@ -60,32 +77,23 @@ pub(super) struct LogFile {
 }
 
 impl LogFile {
-    pub(super) fn new(path: &Path) -> Self {
-        Self { path: path.to_owned(), open: None, lines: Lines::default(), zone: None }
+    pub(super) fn new(root: &Path, path: &Path) -> Self {
+        let (root, path) = (root.to_owned(), path.to_owned());
+        Self { root, path, open: None, lines: Lines::default(), zone: None }
     }
 
     fn unread(&self, error: io::Error) -> FileError {
         FileError::Unread { path: self.path.clone(), error }
     }
 
-    /// Opens the file, whose beginning is left out if it is longer than `look_back`. A FIFO or a device would block,
-    /// or do something: it is refused before it is read.
+    /// Opens the file, whose beginning is left out if it is longer than `look_back`.
     fn open(&self, look_back: u64) -> Result<Open, FileError> {
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-        // A device is not even opened.
-        let found = fs::metadata(&self.path).map_err(|error| self.unread(error))?;
-        if !found.is_file() {
-            return Err(FileError::NotPlain(self.path.clone()));
-        }
-        let file = rustix::fs::open(&self.path, flags, Mode::empty());
-        let mut file = File::from(file.map_err(|error| self.unread(error.into()))?);
+        let file = below::open_plain(&self.root, &self.path).map_err(|error| self.unread(error))?;
+        let mut file = file.ok_or_else(|| FileError::NotPlain(self.path.clone()))?;
         let found = file.metadata().map_err(|error| self.unread(error))?;
-        if !found.is_file() {
-            return Err(FileError::NotPlain(self.path.clone()));
-        }
         let offset = found.len().saturating_sub(look_back);
         file.seek(SeekFrom::Start(offset)).map_err(|error| self.unread(error))?;
-        Ok(Open { file, identity: (found.dev(), found.ino()), offset })
+        Ok(Open { file, identity: (found.dev(), found.ino()), offset, mark: Vec::new() })
     }
 
     /// Reads what is new. `look_back` is for the first time only.
@@ -110,8 +118,8 @@ impl LogFile {
         }
         self.read_on(&now, reading, counters)?;
         // Another file of that name: what the old one still gets is read first, and its last line may never end.
-        let current = fs::metadata(&self.path).ok().filter(fs::Metadata::is_file);
-        let identity = current.map(|found| (found.dev(), found.ino()));
+        let current = below::stat(&self.root, &self.path).ok().filter(below::is_plain);
+        let identity = current.map(|found| (found.st_dev, found.st_ino));
         if identity.is_some() && identity != self.open.as_ref().map(|open| open.identity) {
             self.read_on(&now, reading, counters)?;
             self.finish(&now, reading, counters);
@@ -152,8 +160,10 @@ impl LogFile {
         let unread = |error| FileError::Unread { path: path.clone(), error };
         let Some(open) = &mut self.open else { return Ok(()) };
         let found = open.file.metadata().map_err(unread)?;
-        if found.len() < open.offset {
-            // Truncated (logrotate's copytruncate): what was written in between and cut off is not known.
+        let truncated = found.len() < open.offset
+            || !open.mark.is_empty() && open.before().map_err(unread)? != open.mark;
+        if truncated {
+            // logrotate's copytruncate: what was written in between and cut off is not known.
             open.offset = 0;
             open.file.seek(SeekFrom::Start(0)).map_err(unread)?;
             self.lines.restart();
@@ -179,6 +189,7 @@ impl LogFile {
                 reading.take(line, &receipt, BootTime(now.boot_ns), counters);
             }
         }
+        open.mark = open.before().map_err(unread)?;
         Ok(())
     }
 
@@ -193,7 +204,7 @@ impl LogFile {
 }
 
 /// The file's last change: its last line is not older by much.
-fn near(found: &fs::Metadata, now: &Anchor) -> WallTime {
+fn near(found: &Metadata, now: &Anchor) -> WallTime {
     let changed = found.mtime().saturating_mul(1_000_000_000).saturating_add(found.mtime_nsec());
     // A file from a machine whose clock is ahead.
     WallTime(changed.min(now.wall_ns.saturating_add(86_400_000_000_000)))
@@ -225,7 +236,10 @@ mod tests {
         super::{budget::Budget, parser::LineResult},
         *,
     };
-    use std::{fs::OpenOptions, io::Write as _};
+    use std::{
+        fs::{self, OpenOptions},
+        io::Write as _,
+    };
 
     struct Tail {
         folder: tempfile::TempDir,
@@ -246,7 +260,8 @@ mod tests {
             let path = folder.path().join("kubelet.log");
             fs::write(&path, text).unwrap();
             let reading = Reading::new(Budget::unlimited(), BootTime(0));
-            let (log, counters) = (LogFile::new(&path), LineCounters::default());
+            let log = LogFile::new(folder.path(), Path::new("kubelet.log"));
+            let counters = LineCounters::default();
             Self { folder, log, reading, counters }
         }
 
@@ -300,28 +315,27 @@ mod tests {
 
     #[test]
     fn a_truncated_file_is_read_from_its_beginning_after_a_gap() {
-        let mut tail = Tail::new(&(line("a") + &line("b")));
-        assert_eq!(tail.poll(u64::MAX), ["a", "b"]);
-        fs::write(tail.folder.path().join("kubelet.log"), line("c")).unwrap();
-        assert_eq!(tail.poll(0), ["gap", "c"]);
+        // It is shorter than before, as long, and longer.
+        for after in [1, 2, 5] {
+            let mut tail = Tail::new(&(line("a") + &line("b")));
+            assert_eq!(tail.poll(u64::MAX), ["a", "b"]);
+            let new = line("c").repeat(after);
+            fs::write(tail.folder.path().join("kubelet.log"), new).unwrap();
+            let mut wanted = vec!["c"; after];
+            wanted.insert(0, "gap");
+            assert_eq!(tail.poll(0), wanted);
+            tail.write(&line("d"));
+            assert_eq!(tail.poll(0), ["d"]);
+        }
     }
 
     #[test]
-    fn a_fifo_a_device_and_a_folder_are_refused() {
-        let folder = tempfile::tempdir().unwrap();
-        let fifo = folder.path().join("fifo");
-        rustix::fs::mknodat(
-            rustix::fs::CWD,
-            &fifo,
-            rustix::fs::FileType::Fifo,
-            Mode::from_raw_mode(0o600),
-            0,
-        )
-        .unwrap();
-        for path in [&*fifo, Path::new("/dev/zero"), folder.path()] {
+    fn what_is_no_plain_file_is_refused() {
+        for path in ["/dev/zero", "/dev"] {
             let mut reading = Reading::new(Budget::unlimited(), BootTime(0));
-            let polled = LogFile::new(path).poll(0, &mut reading, &LineCounters::default());
-            assert!(matches!(polled, Err(FileError::NotPlain(_))), "{}", path.display());
+            let mut log = LogFile::new(Path::new("/"), Path::new(path));
+            let polled = log.poll(0, &mut reading, &LineCounters::default());
+            assert!(matches!(polled, Err(FileError::NotPlain(_))), "{path}");
         }
     }
 }

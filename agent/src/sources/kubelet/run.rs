@@ -3,12 +3,12 @@
 use super::{
     budget::Budget,
     file::{self, LogFile},
-    journal::{Journal, Suspended},
+    journal::{self, Clocks, Journal},
     parser::LineResult,
     reading::{LineCounters, Reading},
-    stream::{self, Machine, Stream},
+    stream,
 };
-use crate::linux::{blocking::BlockingPool, clock};
+use crate::linux::{below, blocking::BlockingPool, clock};
 use coroner_core::{
     input::{Input, KubeletEvent, KubeletLogOrigin, Received},
     time::{Anchor, BootTime, WallTime},
@@ -31,7 +31,7 @@ const LONGEST_POLL: Duration = Duration::from_secs(30);
 
 /// Files that a kubelet writes by itself, below the host's root: of distributions without a journal, and RKE2's.
 const KNOWN_FILES: [&str; 2] =
-    ["var/log/kubelet.log", "var/lib/rancher/rke2/agent/logs/kubelet.log"];
+    ["/var/log/kubelet.log", "/var/lib/rancher/rke2/agent/logs/kubelet.log"];
 /// The log is looked for again after this.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
@@ -75,11 +75,12 @@ enum Log {
     File(LogFile),
 }
 
-/// How far the boot clock is ahead of the monotonic one.
-fn suspended() -> Suspended {
+/// This machine's clocks now.
+fn clocks() -> Clocks {
     let monotonic = clock_gettime(ClockId::Monotonic);
     let monotonic = monotonic.tv_sec as u64 * 1_000_000_000 + monotonic.tv_nsec as u64;
-    Suspended { ns: clock::boot_now().0.saturating_sub(monotonic) }
+    let suspended_ns = clock::boot_now().0.saturating_sub(monotonic);
+    Clocks { anchor: clock::anchor(), suspended_ns }
 }
 
 /// This machine's boot.
@@ -91,21 +92,13 @@ fn this_boot() -> Option<[u8; 16]> {
 impl LogSource {
     /// The place itself.
     fn found(&self, host_root: &Path) -> Self {
-        let below = |path: &Path| host_root.join(path.strip_prefix("/").unwrap_or(path));
-        match self {
-            Self::Auto => {
-                let known = KNOWN_FILES.iter().map(|name| host_root.join(name));
-                let file = || known.into_iter().find(|path| path.is_file());
-                let has_journal = ["var/log/journal", "run/log/journal"]
-                    .iter()
-                    .any(|dir| host_root.join(dir).is_dir());
-                match file().filter(|_| !has_journal) {
-                    Some(path) => Self::File(path),
-                    None => Self::Journal,
-                }
-            }
-            Self::Journal => Self::Journal,
-            Self::File(path) => Self::File(below(path)),
+        let Self::Auto = self else { return self.clone() };
+        let is_plain = |path: &&str| {
+            below::stat(host_root, Path::new(path)).is_ok_and(|stat| below::is_plain(&stat))
+        };
+        match KNOWN_FILES.iter().find(|path| is_plain(path)) {
+            Some(path) if !journal::exists(host_root) => Self::File(path.into()),
+            _ => Self::Journal,
         }
     }
 }
@@ -113,7 +106,7 @@ impl LogSource {
 impl Log {
     fn new(options: &Options, now: &Anchor) -> Self {
         match options.source.found(&options.host_root) {
-            LogSource::File(path) => Self::File(LogFile::new(&path)),
+            LogSource::File(path) => Self::File(LogFile::new(&options.host_root, &path)),
             LogSource::Journal | LogSource::Auto => {
                 let since = now.wall(BootTime(now.boot_ns) - LOOK_BACK).0.max(0).unsigned_abs();
                 let journal = Journal::new(&options.host_root, this_boot());
@@ -139,8 +132,7 @@ impl Log {
                 file.poll(file::LOOK_BACK, reading, counters).map_err(|error| error.to_string())
             }
             Self::Journal(journal, since) => {
-                let clocks = (clock::anchor(), suspended());
-                journal.poll(*since, clocks, reading, counters).map_err(|error| error.to_string())
+                journal.poll(*since, clocks(), reading, counters).map_err(|error| error.to_string())
             }
         }
     }
@@ -262,13 +254,9 @@ pub(super) fn events_of(
     boot: Option<[u8; 16]>,
     counters: &LineCounters,
 ) -> Vec<KubeletEvent> {
-    let zone = stream::zone_of_log(text, near);
-    let machine = Machine { anchor, suspended: Suspended { ns: 0 }, boot, near, zone };
-    let mut stream = Stream::new(machine);
+    let clocks = Clocks { anchor, suspended_ns: 0 };
     let mut reading = Reading::new(Budget::unlimited(), BootTime(0));
-    let mut from = text;
-    // A slice is always readable.
-    let _ = stream::read(&mut from, &mut stream, &mut reading, counters);
+    stream::read(text, clocks, near, boot, &mut reading, counters);
     let since = reading.since(BootTime(anchor.boot_ns));
     let mut events = vec![KubeletEvent::Reading { origin: KubeletLogOrigin::File, since }];
     events.extend(reading.events(None));

@@ -1,6 +1,7 @@
 //! What is kept of an error: the actions that failed, and a text without commands, addresses and credentials.
 
 use coroner_core::input::KubeletFailure;
+use std::net::IpAddr;
 
 /// The longest error that is kept, bytes.
 pub(super) const MAX_ERROR: usize = 300;
@@ -53,9 +54,41 @@ pub(super) fn scrubbed(error: &str) -> String {
     if end.is_some() {
         out.push('…');
     }
-    let mut out: String = out.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let mut out: String =
+        without_addresses(&out).chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     out.truncate(out.floor_char_boundary(MAX_ERROR));
     out
+}
+
+/// The text without IP addresses, with a port or not, and `host:port`.
+fn without_addresses(text: &str) -> String {
+    let of_an_address = |c: char| c.is_ascii_alphanumeric() || ".:%_-".contains(c);
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some(begin) = rest.find(of_an_address) {
+        let (before, token) = rest.split_at(begin);
+        let end = token.find(|c| !of_an_address(c)).unwrap_or(token.len());
+        let (token, after) = token.split_at(end);
+        // What belongs to the sentence, or to an arrow.
+        let bare = token.trim_end_matches([':', '.', '-']);
+        let ends = (bare.len()..=token.len()).rev();
+        let address = ends.map(|end| &token[..end]).find(|token| is_address(token));
+        out.push_str(before);
+        out.push_str(if address.is_some() { "…" } else { token });
+        out.push_str(address.map_or("", |address| &token[address.len()..]));
+        rest = after;
+    }
+    out + rest
+}
+
+fn is_address(token: &str) -> bool {
+    let (ip, _zone) = token.split_once('%').unwrap_or((token, ""));
+    let is_port = |port: &str| port.parse::<u16>().is_ok();
+    let of_a_host = |host: &str| {
+        !host.contains([':', '%']) && host.contains(|c: char| c.is_ascii_alphanumeric())
+    };
+    ip.parse::<IpAddr>().is_ok()
+        || token.rsplit_once(':').is_some_and(|(host, port)| of_a_host(host) && is_port(port))
 }
 
 /// The actions that failed: `failed to "KillContainer" for "c" with KillContainerError: …`
@@ -138,6 +171,12 @@ mod tests {
             ("ä://x y", "ä… y"),
             ("bad Token abc", "bad …"),
             ("a\nb", "a b"),
+            ("dial tcp 10.96.0.1:443: i/o timeout", "dial tcp …: i/o timeout"),
+            ("dial tcp [fd00:10::a]:443: refused", "dial tcp […]:443: refused"),
+            ("read 10.0.0.5:3333->10.96.0.1:443: reset", "read …->…: reset"),
+            ("from fe80::1%eth0, 10.0.0.0/8 and fd00::.", "from …, …/8 and …."),
+            ("dial api.example.com:6443", "dial …"),
+            ("at 14:18:35: code = 5; exit::x, v1.36", "at 14:18:35: code = 5; exit::x, v1.36"),
         ];
         for (error, wanted) in cases {
             assert_eq!(scrubbed(error), wanted, "{error}");

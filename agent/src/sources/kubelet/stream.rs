@@ -1,47 +1,71 @@
-//! Standard input, and what `journalctl -o json`, `-o export` or a plain log writes into it.
+//! A whole log that a person has: what `journalctl -o json` or `-o export` prints, or a plain log. Its first line decides
+//! which of them it is, so that no line can pose as an entry of another form.
 
 use super::{
-    journal::{JournalLine, Suspended, UNITS, receipt},
+    journal::{Clocks, Entries, JournalLine, UNITS},
     lines::{Found, Lines},
     parser::time_of,
     reading::{LineCounters, Reading},
     time::{Receipt, zone_around},
 };
-use coroner_core::time::{Anchor, BootTime, WallTime};
-use serde::Deserialize;
-use std::io::{self, Read};
+use coroner_core::time::{BootTime, WallTime};
+use serde_json::{Map, Value as Json};
 
-/// A line of `journalctl -o json`. Other fields are not kept.
-#[derive(Deserialize)]
-struct JsonEntry {
-    #[serde(rename = "MESSAGE")]
-    message: Option<Text>,
-    #[serde(rename = "__REALTIME_TIMESTAMP")]
-    realtime: String,
-    #[serde(rename = "__MONOTONIC_TIMESTAMP")]
-    monotonic: String,
-    #[serde(rename = "_BOOT_ID")]
-    boot: Option<String>,
-    #[serde(rename = "_SYSTEMD_UNIT")]
-    unit: Option<String>,
-}
+/// Bytes of a plain log that are taken apart at once.
+const BLOCK: usize = 64 * 1024;
 
-/// journalctl prints texts that are not UTF-8 as a list of bytes.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Text {
-    Plain(String),
-    Bytes(Vec<u8>),
-}
-
-/// An entry of `journalctl -o export` on its way.
+/// The fields of a journal's entry that are used.
 #[derive(Default)]
-struct ExportEntry {
+struct Fields {
     message: Option<Vec<u8>>,
     realtime: u64,
     monotonic: u64,
     boot: Option<[u8; 16]>,
-    unit: Option<String>,
+    of_a_unit: bool,
+    is_journalds: bool,
+}
+
+impl Fields {
+    fn set(&mut self, name: &[u8], value: &[u8]) {
+        let text = || str::from_utf8(value).unwrap_or_default();
+        match name {
+            b"MESSAGE" => self.message = Some(value.to_vec()),
+            b"__REALTIME_TIMESTAMP" => self.realtime = text().parse().unwrap_or_default(),
+            b"__MONOTONIC_TIMESTAMP" => self.monotonic = text().parse().unwrap_or_default(),
+            b"_BOOT_ID" => self.boot = boot_id(text()),
+            b"_SYSTEMD_UNIT" => self.of_a_unit = UNITS.contains(&text()),
+            b"_TRANSPORT" => self.is_journalds = value == b"driver",
+            _ => {}
+        }
+    }
+
+    /// An entry of `-o json`. journalctl prints a text that is not UTF-8 as a list of bytes, a long one as null, and
+    /// several values of a field as a list of them: only the first of these can be read.
+    fn of_json(entry: Map<String, Json>) -> Self {
+        let mut fields = Self::default();
+        for (name, value) in entry {
+            let byte = |item: &Json| item.as_u64().and_then(|item| u8::try_from(item).ok());
+            let value = match value {
+                Json::String(text) => Some(text.into_bytes()),
+                Json::Array(items) => items.iter().map(byte).collect(),
+                _ => None,
+            };
+            value.into_iter().for_each(|value| fields.set(name.as_bytes(), &value));
+        }
+        fields
+    }
+
+    /// The line, if it is of the kubelet or journald. An entry without a unit is of neither.
+    fn line(self) -> Option<JournalLine> {
+        let Self { message, realtime, monotonic, boot, of_a_unit, is_journalds } = self;
+        (of_a_unit || is_journalds).then_some(JournalLine {
+            realtime,
+            monotonic,
+            boot,
+            message,
+            is_journalds,
+        })
+    }
 }
 
 /// A boot's id in hexadecimal digits.
@@ -57,134 +81,6 @@ pub(super) fn boot_id(text: &str) -> Option<[u8; 16]> {
     Some(id)
 }
 
-/// What is known of the machine that the log is of.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Machine {
-    /// The two clocks, of one moment.
-    pub(super) anchor: Anchor,
-    /// How far the boot clock is ahead of the monotonic one.
-    pub(super) suspended: Suspended,
-    /// The boot; lines of another one are left out.
-    pub(super) boot: Option<[u8; 16]>,
-    /// The last line is not much older than this.
-    pub(super) near: WallTime,
-    /// The zone, ns ahead of UTC, where it is known.
-    pub(super) zone: Option<i64>,
-}
-
-/// A stream of lines: which format they have is seen line by line.
-pub(super) struct Stream {
-    machine: Machine,
-    /// The lines of the stream.
-    lines: Lines,
-    /// The lines in the messages of a journal.
-    messages: Lines,
-    export: Option<ExportEntry>,
-}
-
-impl Stream {
-    pub(super) fn new(machine: Machine) -> Self {
-        Self { machine, lines: Lines::default(), messages: Lines::default(), export: None }
-    }
-
-    /// Takes a block of the stream.
-    pub(super) fn feed(&mut self, block: &[u8], reading: &mut Reading, counters: &LineCounters) {
-        let found = self.lines.feed(block);
-        self.take_all(&found, reading, counters);
-    }
-
-    /// The stream ended.
-    pub(super) fn end(&mut self, reading: &mut Reading, counters: &LineCounters) {
-        let mut found = self.lines.feed(b"\n");
-        found.extend(self.lines.end());
-        self.take_all(&found, reading, counters);
-        self.finish_export(reading, counters);
-        if let Some(line) = self.messages.end() {
-            reading.take(&line, &self.plain(), self.now(), counters);
-        }
-    }
-
-    fn now(&self) -> BootTime {
-        BootTime(self.machine.anchor.boot_ns)
-    }
-
-    fn plain(&self) -> Receipt {
-        let Machine { anchor, near, zone, .. } = self.machine;
-        Receipt::File { anchor, near, zone: zone.unwrap_or_default() }
-    }
-
-    fn take_all(&mut self, found: &[Found], reading: &mut Reading, counters: &LineCounters) {
-        for one in found {
-            let Found::Line(line) = one else {
-                reading.take(one, &self.plain(), self.now(), counters);
-                continue;
-            };
-            if self.export.is_some() || line.starts_with(b"__CURSOR=") {
-                self.export_line(line, reading, counters);
-            } else if line.starts_with(b"{\"")
-                && memchr::memmem::find(line, b"\"__REALTIME").is_some()
-            {
-                let entry = serde_json::from_slice::<JsonEntry>(line).ok();
-                let export = entry.map(|entry| ExportEntry {
-                    message: entry.message.map(|text| match text {
-                        Text::Plain(text) => text.into_bytes(),
-                        Text::Bytes(bytes) => bytes,
-                    }),
-                    realtime: entry.realtime.parse().unwrap_or_default(),
-                    monotonic: entry.monotonic.parse().unwrap_or_default(),
-                    boot: entry.boot.as_deref().and_then(boot_id),
-                    unit: entry.unit,
-                });
-                self.export = export;
-                self.finish_export(reading, counters);
-            } else {
-                reading.take(one, &self.plain(), self.now(), counters);
-            }
-        }
-    }
-
-    /// A line of an entry of `-o export`. Values that are not text are left out: their field has no `=`, and their
-    /// lines look like none of those below.
-    fn export_line(&mut self, line: &[u8], reading: &mut Reading, counters: &LineCounters) {
-        if line.is_empty() {
-            self.finish_export(reading, counters);
-            return;
-        }
-        let entry = self.export.get_or_insert_default();
-        let text = |name: &[u8]| line.strip_prefix(name).and_then(|text| str::from_utf8(text).ok());
-        if let Some(message) = line.strip_prefix(b"MESSAGE=") {
-            entry.message = Some(message.to_vec());
-        } else if let Some(time) = text(b"__REALTIME_TIMESTAMP=") {
-            entry.realtime = time.parse().unwrap_or_default();
-        } else if let Some(time) = text(b"__MONOTONIC_TIMESTAMP=") {
-            entry.monotonic = time.parse().unwrap_or_default();
-        } else if let Some(id) = text(b"_BOOT_ID=") {
-            entry.boot = boot_id(id);
-        } else if let Some(unit) = text(b"_SYSTEMD_UNIT=") {
-            entry.unit = Some(unit.to_owned());
-        }
-    }
-
-    fn finish_export(&mut self, reading: &mut Reading, counters: &LineCounters) {
-        let Some(entry) = self.export.take() else { return };
-        let of_a_unit = entry.unit.as_deref().is_none_or(|unit| UNITS.contains(&unit));
-        let Some(message) = entry.message.filter(|_| of_a_unit) else { return };
-        if entry.boot.zip(self.machine.boot).is_some_and(|(one, other)| one != other) {
-            reading.of_another_boot(counters);
-            return;
-        }
-        let boot = entry.boot.unwrap_or_default();
-        let (realtime, monotonic) = (entry.realtime, entry.monotonic);
-        let line = JournalLine { realtime, monotonic, boot, message: None };
-        let receipt = receipt(&line, self.machine.suspended);
-        let (mut found, now) = (Vec::new(), self.now());
-        self.messages.line(Some(&message), &mut found);
-        for one in &found {
-            reading.take(one, &receipt, now, counters);
-        }
-    }
-}
-
 /// The zone of a plain log that is about this moment.
 pub(super) fn zone_of_log(text: &[u8], moment: WallTime) -> Option<i64> {
     let lines = || text.split(|byte| *byte == b'\n');
@@ -193,48 +89,122 @@ pub(super) fn zone_of_log(text: &[u8], moment: WallTime) -> Option<i64> {
     zone_around(first, last, moment)
 }
 
-/// Reads a stream to its end.
-pub(super) fn read(
-    from: &mut impl Read,
-    stream: &mut Stream,
-    reading: &mut Reading,
-    counters: &LineCounters,
-) -> io::Result<()> {
-    let mut block = vec![0; 64 * 1024];
-    loop {
-        match from.read(&mut block) {
-            Ok(0) => break,
-            Ok(length) => stream.feed(&block[..length], reading, counters),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
+/// The entries of `-o export`, and `None` where the rest is torn. Values with newlines have their length before them
+/// (<https://systemd.io/JOURNAL_EXPORT_FORMATS/>): what was logged cannot end its own entry.
+fn exported(mut text: &[u8], mut take: impl FnMut(Option<Fields>)) {
+    let mut fields = Fields::default();
+    while !text.is_empty() {
+        let end = memchr::memchr(b'\n', text).unwrap_or(text.len());
+        let line = &text[..end];
+        text = text.get(end + 1..).unwrap_or_default();
+        if line.is_empty() {
+            take(Some(std::mem::take(&mut fields)));
+        } else if let Some(at) = memchr::memchr(b'=', line) {
+            fields.set(&line[..at], &line[at + 1..]);
+        } else {
+            let length = text.first_chunk().map(|length| u64::from_le_bytes(*length));
+            let length = length.and_then(|length| usize::try_from(length).ok());
+            let Some((value, rest)) =
+                length.and_then(|length| text.get(8..)?.split_at_checked(length))
+            else {
+                return take(None);
+            };
+            fields.set(line, value);
+            text = rest.strip_prefix(b"\n").unwrap_or(rest);
         }
     }
-    stream.end(reading, counters);
-    Ok(())
+    take(Some(fields));
+}
+
+/// The entries of `-o json`, and `None` for lines that are none.
+fn printed(text: &[u8], mut take: impl FnMut(Option<Fields>)) {
+    for line in text.split(|byte| *byte == b'\n').filter(|line| !line.trim_ascii().is_empty()) {
+        take(serde_json::from_slice(line).ok().map(Fields::of_json));
+    }
+}
+
+/// Whether a log begins with an entry of `journalctl -o json`.
+fn is_json(text: &[u8]) -> bool {
+    let line = text.trim_ascii_start().split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let entry: Option<Map<String, Json>> = serde_json::from_slice(line).ok();
+    entry.is_some_and(|entry| entry.contains_key("__REALTIME_TIMESTAMP"))
+}
+
+/// Reads a log. `clocks` are those of its machine, `boot` is that machine's boot, if it is known, and `near` a moment that
+/// the log is about.
+pub(super) fn read(
+    text: &[u8],
+    clocks: Clocks,
+    near: WallTime,
+    boot: Option<[u8; 16]>,
+    reading: &mut Reading,
+    counters: &LineCounters,
+) {
+    let anchor = clocks.anchor;
+    let now = BootTime(anchor.boot_ns);
+    let zone = zone_of_log(text, near).unwrap_or_default();
+    let plain = Receipt::File { anchor, near, zone };
+    let is_export = text.starts_with(b"__CURSOR=");
+    if is_export || is_json(text) {
+        let (mut entries, mut last) = (Entries::new(boot), None);
+        let take = |fields: Option<Fields>| match fields.map(Fields::line) {
+            None => reading.take(&Found::TooLong, &plain, now, counters),
+            Some(None) => {}
+            Some(Some(line)) => {
+                entries.take(&line, clocks, reading, counters);
+                last = Some(line);
+            }
+        };
+        if is_export {
+            exported(text, take)
+        } else {
+            printed(text, take)
+        }
+        if let Some(last) = last {
+            entries.end(&last, clocks, reading, counters);
+        }
+        return;
+    }
+    let mut lines = Lines::default();
+    for block in text.chunks(BLOCK).chain([&b"\n"[..]]) {
+        for line in lines.feed(block) {
+            reading.take(&line, &plain, now, counters);
+        }
+    }
+    if let Some(line) = lines.end() {
+        reading.take(&line, &plain, now, counters);
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::sources::kubelet::{budget::Budget, parser::LineResult};
-    use coroner_core::input::KubeletEvent;
+    use coroner_core::{
+        input::{KubeletEvent, KubeletLogGap},
+        time::Anchor,
+    };
 
     const BOOT: &str = "0123456789abcdef0123456789abcdef";
     const LINE: &str = r#"I1123 14:18:35.558172  1 kubelet.go:1] \"SyncPod enter\" pod=\"a/b\""#;
 
+    fn events(text: &[u8], boot: Option<&str>, counters: &LineCounters) -> Vec<KubeletEvent> {
+        // The moment of the entries below, 5 ms after the boot, is 2,484 s before.
+        let anchor = Anchor { boot_ns: 2_484_446_728_000, wall_ns: 1_795_446_000_000_000_000 };
+        let clocks = Clocks { anchor, suspended_ns: 0 };
+        let (near, boot) = (WallTime(anchor.wall_ns), boot.and_then(boot_id));
+        let mut reading = Reading::new(Budget::unlimited(), BootTime(0));
+        read(text, clocks, near, boot, &mut reading, counters);
+        reading.events(None)
+    }
+
     /// The boot clock of the entries in a text, in µs.
     fn entries(text: &str, counters: &LineCounters) -> Vec<u64> {
-        let anchor = Anchor { boot_ns: 90_000_000_000_000, wall_ns: 1_795_446_000_000_000_000 };
-        let (boot, near) = (boot_id(BOOT), WallTime(anchor.wall_ns));
-        let suspended = Suspended { ns: 0 };
-        let mut stream = Stream::new(Machine { anchor, suspended, boot, near, zone: None });
-        let mut reading = Reading::new(Budget::unlimited(), BootTime(0));
-        read(&mut text.as_bytes(), &mut stream, &mut reading, counters).unwrap();
         let time = |event| match event {
             KubeletEvent::Entry(entry) => Some(entry.time.0 / 1_000),
             _ => None,
         };
-        reading.events(None).into_iter().filter_map(time).collect()
+        events(text.as_bytes(), Some(BOOT), counters).into_iter().filter_map(time).collect()
     }
 
     fn quoted(text: &str) -> String {
@@ -255,16 +225,89 @@ mod tests {
     }
 
     #[test]
-    fn journalctls_formats_and_a_plain_log_are_read_together() {
+    fn journalctls_formats_and_a_plain_log_are_read() {
         let counters = LineCounters::default();
-        let plain = LINE.replace('\\', "") + "\n";
         let json = |boot, unit| json(boot, unit, &format!("\"{LINE}\""));
         // Received 100 µs after it was written, 5 ms after the boot.
         assert_eq!(entries(&json(BOOT, "k3s.service"), &counters), [4_900]);
         assert_eq!(entries(&export(BOOT), &counters), [4_900]);
-        let all = [json(BOOT, "kubelet.service"), plain, export(BOOT)].concat();
-        assert_eq!(entries(&all, &counters).len(), 3);
+        assert_eq!(entries(&(LINE.replace('\\', "") + "\n"), &counters).len(), 1);
         assert!(entries(&json(BOOT, "ssh.service"), &counters).is_empty());
+        // Neither an entry without a unit nor one of another form is one.
+        assert!(entries(&export(BOOT).replace("_SYSTEMD_UNIT=", "X="), &counters).is_empty());
+        let plain = "x\n".to_owned() + &export(BOOT) + &json(BOOT, "kubelet.service");
+        assert!(entries(&plain, &counters).is_empty());
+    }
+
+    #[test]
+    fn a_message_of_several_lines_forges_no_entry() {
+        let counters = LineCounters::default();
+        let bytes = |message: &str| {
+            let length = (message.len() as u64).to_le_bytes();
+            let text = export(BOOT).replace(&("=".to_owned() + &LINE.replace('\\', "")), "\n@");
+            let (before, after) = text.split_once('@').unwrap();
+            [before.as_bytes(), &length, message.as_bytes(), after.as_bytes()].concat()
+        };
+        let forged = bytes(&("x\n\n".to_owned() + &export(BOOT)));
+        assert_eq!(events(&forged, Some(BOOT), &counters), []);
+        let whole = [forged, export(BOOT).into_bytes()].concat();
+        assert_eq!(events(&whole, Some(BOOT), &counters).len(), 2, "a level and an entry");
+        let torn = bytes("a long message");
+        let counters = LineCounters::default();
+        assert_eq!(events(&torn[..torn.len() - 9], Some(BOOT), &counters), []);
+        assert_eq!(counters.of(LineResult::TooLong), 1);
+    }
+
+    #[test]
+    fn a_message_that_cannot_be_read_is_counted() {
+        for message in ["null", "[\"a\",\"b\"]", "[300]", "7", "["] {
+            let counters = LineCounters::default();
+            let text = json(BOOT, "kubelet.service", "\"x\"") + &json(BOOT, "k3s.service", message);
+            entries(&text, &counters);
+            assert_eq!(counters.of(LineResult::TooLong), 1, "{message}");
+        }
+    }
+
+    #[test]
+    fn what_journald_suppressed_is_a_gap() {
+        let suppressed = |unit: &str, transport: &str| {
+            let message = quoted(&format!("Suppressed 7 messages from {unit}"));
+            let text = json(BOOT, "systemd-journald.service", &message);
+            text.replace("\"_CMDLINE\"", &format!("\"_TRANSPORT\":\"{transport}\",\"_CMDLINE\""))
+        };
+        let counters = LineCounters::default();
+        let line = json(BOOT, "kubelet.service", &format!("\"{LINE}\""));
+        let gap = |text: String| {
+            let found = events((line.clone() + &text).as_bytes(), Some(BOOT), &counters);
+            found.into_iter().find(|event| matches!(event, KubeletEvent::Gap { .. }))
+        };
+        for unit in ["kubelet.service", "/system.slice/k3s.service"] {
+            let Some(KubeletEvent::Gap { from, to, lines, cause }) =
+                gap(suppressed(unit, "driver"))
+            else {
+                panic!("{unit}: no gap")
+            };
+            assert_eq!((from.0, to.0), (4_900_000, 5_000_000));
+            assert_eq!((lines, cause), (7, KubeletLogGap::RateLimit));
+        }
+        assert_eq!(gap(suppressed("ssh.service", "driver")), None);
+        assert_eq!(gap(suppressed("kubelet.service", "journal")), None, "anyone may log that");
+    }
+
+    #[test]
+    fn another_boot_is_seen_by_the_clocks() {
+        let counters = LineCounters::default();
+        let other = BOOT.replace('0', "f");
+        let message = format!("\"{LINE}\"");
+        let line = |boot: &str| json(boot, "kubelet.service", &message);
+        // Before and after a reboot, and one whose clock is set later: by its boot.
+        let before = line(&other).replace(":\"5000\"", ":\"50000000\"");
+        let later = line(BOOT).replace(":\"5000\"", ":\"60000000\"");
+        let text = [before.clone(), line(BOOT), later, before].concat();
+        let found = events(text.as_bytes(), None, &counters);
+        let of_a_pod = found.iter().filter(|event| matches!(event, KubeletEvent::Entry(_)));
+        assert_eq!(of_a_pod.count(), 2);
+        assert_eq!(counters.of(LineResult::OtherBoot), 2);
     }
 
     #[test]
@@ -291,8 +334,9 @@ mod tests {
     fn lines_of_another_boot_are_left_out_and_counted() {
         let counters = LineCounters::default();
         let other = BOOT.replace('0', "f");
-        let text = json(&other, "kubelet.service", "\"x\"") + &export(&other);
-        assert!(entries(&text, &counters).is_empty());
+        for text in [json(&other, "kubelet.service", "\"x\""), export(&other)] {
+            assert!(entries(&text, &counters).is_empty());
+        }
         assert_eq!(counters.of(LineResult::OtherBoot), 2);
     }
 }

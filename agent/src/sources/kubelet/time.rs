@@ -24,8 +24,11 @@ const ZONES: std::ops::RangeInclusive<i64> = -12 * 60 * MINUTE..=14 * 60 * MINUT
 const ROUNDING_NS: u64 = 1_000;
 /// A clock that is being adjusted runs this much too fast or too slow at most (adjtimex(2): 500 ppm).
 const SLEW: u64 = 2_000;
-/// A line that reached the journal later than this has another clock than the journal.
-const LATEST_NS: u64 = 600 * 1_000_000_000;
+/// A line comes after it was written. How much earlier it may seem to come: the clock was set back in between, or a
+/// file's time is that of the last tick.
+const EARLIEST: i64 = 30 * SECOND;
+/// A line that came later than this cannot be told from one of the next zone.
+const LATEST: i64 = ZONE_STEP - EARLIEST;
 
 impl LineTime {
     /// The wall clock if the zone were UTC, in the last year that is not after `near`.
@@ -51,13 +54,13 @@ impl LineTime {
         }
     }
 
-    /// The zone of this line, if it was written shortly before `near`.
+    /// The zone of this line, if it was written at most [`LATEST`] before `near`.
     fn zone(self, near: WallTime) -> Option<i64> {
         match self {
             Self::Wall(_) => Some(0),
             Self::Klog { .. } => {
                 let ahead = self.as_utc(near)?.checked_sub(near.0)?;
-                let zone = (ahead + ZONE_STEP / 2).div_euclid(ZONE_STEP) * ZONE_STEP;
+                let zone = (ahead + LATEST).div_euclid(ZONE_STEP) * ZONE_STEP;
                 ZONES.contains(&zone).then_some(zone)
             }
         }
@@ -126,16 +129,18 @@ pub(super) fn moment(line: LineTime, receipt: &Receipt) -> Option<Moment> {
             let zone = line.zone(received);
             let local = WallTime(received.0.saturating_add(zone.unwrap_or_default()));
             let wall = line.as_utc(local).zip(zone).and_then(|(time, zone)| time.checked_sub(zone));
-            let late = wall.map(|wall| received.0.saturating_sub(wall));
-            match (wall, late) {
-                // A line cannot be received before it was written: the clock was set in between.
-                (Some(wall), Some(late)) if late >= 0 && late.unsigned_abs() <= LATEST_NS => {
-                    let boot = BootTime(boot.0.saturating_sub(late.unsigned_abs()));
-                    let uncertainty_ns = uncertainty_ns + ROUNDING_NS;
+            let late = wall.map_or(0, |wall| received.0.saturating_sub(wall));
+            match wall {
+                // The clock may have been set in between.
+                Some(wall) if (0..=LATEST).contains(&late) => {
+                    let late = late.unsigned_abs();
+                    let uncertainty_ns = uncertainty_ns + ROUNDING_NS + late;
+                    let boot = BootTime(boot.0.saturating_sub(late));
                     Moment { wall: WallTime(wall), boot, uncertainty_ns }
                 }
+                // It was, or there is no such time: the time of the receipt remains.
                 _ => {
-                    let uncertainty_ns = uncertainty_ns + SECOND.unsigned_abs();
+                    let uncertainty_ns = uncertainty_ns + LATEST.unsigned_abs();
                     Moment { wall: received, boot, uncertainty_ns }
                 }
             }
@@ -184,14 +189,30 @@ mod tests {
         let found = moment(line, &receipt(2_000_000)).unwrap();
         assert_eq!(found.wall, WallTime(NEW_YEAR));
         assert_eq!(found.boot, BootTime(50 * SECOND as u64 - 2_000_000));
-        assert_eq!(found.uncertainty_ns, 1_007);
-        // The clock was set back between the two: the journal's time, and a second more of doubt.
+        assert_eq!(found.uncertainty_ns, 2_001_007);
+        // The clock was set back between the two: the journal's time, and all that a line may be late.
         let found = moment(line, &receipt(-5 * SECOND)).unwrap();
         assert_eq!(
             (found.boot, found.uncertainty_ns),
-            (BootTime(50 * SECOND as u64), 1_000_000_007)
+            (BootTime(50 * SECOND as u64), 870_000_000_007)
         );
         // Written before this boot, by its own time.
         assert_eq!(moment(line, &receipt(51 * SECOND)), None);
+    }
+
+    #[test]
+    fn a_late_line_is_no_line_of_another_zone() {
+        let line = LineTime::Klog { month: 1, day: 1, hour: 5, minute: 30, second: 0, micros: 0 };
+        for late in [0, 449, 451, 600, 870] {
+            let late = late * SECOND;
+            let (wall, boot) = (WallTime(NEW_YEAR + late), BootTime(1_000 * SECOND as u64));
+            let receipt = Receipt::Journal { wall, boot, uncertainty_ns: 0 };
+            let found = moment(line, &receipt).unwrap();
+            let wanted = (WallTime(NEW_YEAR), boot.0 - late as u64, late as u64 + 1_000);
+            assert_eq!((found.wall, found.boot.0, found.uncertainty_ns), wanted);
+            assert_eq!(zone(line, wall), Some(330 * MINUTE));
+        }
+        // A file's time is that of the last tick.
+        assert_eq!(zone(line, WallTime(NEW_YEAR - 10_000_000)), Some(330 * MINUTE));
     }
 }

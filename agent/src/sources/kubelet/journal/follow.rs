@@ -16,23 +16,30 @@ const MAX_KNOWN: usize = 8_192;
 /// Arrays of a file: each is twice as long as the one before.
 const MAX_ARRAYS: usize = 64;
 
-/// A line of one of the units, as the journal has it.
+/// What journald's own messages have (server_driver_message).
+const JOURNALD: &[u8] = b"_TRANSPORT=driver";
+
+/// A line of one of the units, or of journald, as the journal has it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct JournalLine {
     /// µs since the epoch, at the receipt.
     pub(crate) realtime: u64,
     /// µs of the monotonic clock.
     pub(crate) monotonic: u64,
-    /// The boot.
-    pub(crate) boot: [u8; 16],
+    /// The boot, where it is known.
+    pub(crate) boot: Option<[u8; 16]>,
     /// The text; `None`: it could not be read.
     pub(crate) message: Option<Vec<u8>>,
+    /// journald itself wrote it, and no unit.
+    pub(crate) is_journalds: bool,
 }
 
 /// What a field of an entry is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum FieldIs {
     Unit,
+    /// Of journald's own messages. Fields that begin with `_` come from nobody else.
+    Journald,
     Message,
     Other,
 }
@@ -51,6 +58,8 @@ pub(crate) struct Follower {
     known: HashMap<u64, FieldIs, foldhash::fast::FixedState>,
     /// The number of the last entry.
     seqnum: Option<u64>,
+    /// Its time, µs since the epoch.
+    realtime: u64,
     /// The last object, which was not read yet when it was seen first.
     waited: u64,
 }
@@ -71,7 +80,17 @@ impl Follower {
         let units = units.iter().map(|unit| format!("_SYSTEMD_UNIT={unit}").into_bytes()).collect();
         let next = header.header_size;
         let known = HashMap::default();
-        Ok(Self { file, units, next, began: next, known, seqnum: None, waited: 0, header })
+        Ok(Self {
+            file,
+            units,
+            next,
+            began: next,
+            known,
+            seqnum: None,
+            realtime: 0,
+            waited: 0,
+            header,
+        })
     }
 
     /// The file's id.
@@ -90,6 +109,12 @@ impl Follower {
         let last = self.seqnum?;
         (self.header.seqnum_id == next.header.seqnum_id)
             .then(|| next.header.head_seqnum.saturating_sub(last.saturating_add(1)))
+    }
+
+    /// Goes on after the last entry that another reader of this file has read, if it has read any.
+    pub(crate) fn resume(&mut self, before: &Self, since: u64) -> Result<(), FollowError> {
+        (self.seqnum, self.realtime) = (before.seqnum, before.realtime);
+        self.seek(before.seqnum.map_or(since, |_| before.realtime.saturating_add(1)))
     }
 
     /// Leaves out entries before a moment, µs since the epoch, by bisection over the entries.
@@ -190,7 +215,7 @@ impl Follower {
                 } else {
                     let entry = Entry::parse(bytes, self.header.compact);
                     let Some(entry) = entry else { return Ok(false) };
-                    self.seqnum = Some(entry.seqnum);
+                    (self.seqnum, self.realtime) = (Some(entry.seqnum), entry.realtime);
                     lines.extend(self.line(entry, &block, start));
                 }
             }
@@ -244,14 +269,16 @@ impl Follower {
             FieldIs::Message
         } else if self.units.iter().any(|unit| unit == raw) {
             FieldIs::Unit
+        } else if raw == JOURNALD {
+            FieldIs::Journald
         } else {
             FieldIs::Other
         }
     }
 
-    /// The line of an entry, if it is of one of the units.
+    /// The line of an entry, if it is of one of the units or of journald.
     fn line(&mut self, entry: Entry, block: &[u8], start: u64) -> Option<JournalLine> {
-        let (mut of_a_unit, mut message) = (false, None);
+        let (mut of_a_unit, mut is_journalds, mut message) = (false, false, None);
         for &item in &entry.items {
             let is = match self.known.get(&item) {
                 Some(is) => *is,
@@ -268,6 +295,7 @@ impl Follower {
             };
             match is {
                 FieldIs::Unit => of_a_unit = true,
+                FieldIs::Journald => is_journalds = true,
                 FieldIs::Message => message = Some(item),
                 FieldIs::Other => {}
             }
@@ -275,7 +303,7 @@ impl Follower {
         if let Some(item) = message {
             self.known.remove(&item);
         }
-        if !of_a_unit {
+        if !of_a_unit && !is_journalds {
             return None;
         }
         // The same text again is the old object, which is not known any more.
@@ -286,7 +314,7 @@ impl Follower {
             text.strip_prefix(b"MESSAGE=").map(<[u8]>::to_vec)
         });
         let Entry { realtime, monotonic, boot, .. } = entry;
-        Some(JournalLine { realtime, monotonic, boot, message: text })
+        Some(JournalLine { realtime, monotonic, boot: Some(boot), message: text, is_journalds })
     }
 
     /// A data object, from the block or from the file.

@@ -6,19 +6,23 @@ mod object;
 pub(crate) use follow::{FollowError, Follower, JournalLine};
 
 use super::{
-    lines::Lines,
+    lines::{Found, Lines},
     reading::{LineCounters, Reading},
     time::Receipt,
 };
+use crate::linux::below;
 use coroner_core::{
     input::{KubeletEvent, KubeletLogGap},
     time::{Anchor, BootTime, WallTime},
 };
+use rustix::fs::{Dir, OFlags};
 use std::{
     collections::{HashSet, VecDeque},
-    fs::{self, File},
+    ffi::OsStr,
     io,
+    os::unix::ffi::OsStrExt as _,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 /// The units that the kubelet runs in: its own, k3s', RKE2's, microk8s', Amazon's snap.
@@ -35,6 +39,17 @@ pub(super) const UNITS: [&str; 7] = [
 /// Journal files that are looked at.
 const MAX_FILES: usize = 256;
 
+/// Where the journal's files are.
+const FOLDERS: [&str; 2] = ["/var/log/journal", "/run/log/journal"];
+/// A file that cannot be read on is tried again after this, and then after twice as long each time.
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+const LONGEST_RETRY: Duration = Duration::from_secs(64);
+/// So many attempts in a row fail before the next file is read.
+const ATTEMPTS: u32 = 4;
+/// The clocks of an entry and of the machine differ by less, or it is of another boot: no kubelet starts, logs and ends
+/// with its machine in less.
+const SAME_BOOT: Duration = Duration::from_secs(10);
+
 /// Why no journal is read.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NoJournal {
@@ -44,44 +59,83 @@ pub(super) enum NoJournal {
     Unread { path: PathBuf, error: FollowError },
 }
 
+/// A machine's clocks at one moment.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Clocks {
+    /// The boot clock and the wall clock.
+    pub(super) anchor: Anchor,
+    /// How far the boot clock is ahead of the monotonic one: the time that the machine was suspended.
+    pub(super) suspended_ns: u64,
+}
+
+/// A file that is read.
+#[derive(Debug)]
+struct Open {
+    follower: Follower,
+    /// Attempts in a row that failed.
+    failures: u32,
+    /// It is opened again then.
+    retry: Option<BootTime>,
+}
+
+impl Open {
+    fn failed(&mut self, now: BootTime, reading: &mut Reading) {
+        let pause = FIRST_RETRY * (1 << self.failures.min(6));
+        self.failures += 1;
+        self.retry = Some(now + pause.min(LONGEST_RETRY));
+        reading.gap(now, 0, KubeletLogGap::Damaged);
+    }
+}
+
 /// The system's journal.
 #[derive(Debug)]
 pub(super) struct Journal {
     root: PathBuf,
-    boot: Option<[u8; 16]>,
     /// Files that are read, oldest first; the last one is the one that the journal writes into.
-    open: VecDeque<Follower>,
-    /// Files that were read, or that are too old.
+    open: VecDeque<Open>,
+    /// Files that are there and were read, or are too old.
     done: HashSet<[u8; 16]>,
-    lines: Lines,
+    entries: Entries,
 }
 
-/// The boot clock at a moment of the monotonic one.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Suspended {
-    /// How far the boot clock is ahead now: the time that the machine was suspended.
-    pub(super) ns: u64,
+/// Whether there is a journal below this root.
+pub(super) fn exists(root: &Path) -> bool {
+    FOLDERS.iter().any(|path| below::open(root, Path::new(path), OFlags::DIRECTORY).is_ok())
+}
+
+/// What a folder below the root has.
+fn list(root: &Path, folder: &Path, most: usize) -> Vec<PathBuf> {
+    let opened = below::open(root, folder, OFlags::RDONLY | OFlags::DIRECTORY);
+    let entries = opened.ok().and_then(|folder| Dir::new(folder).ok()).into_iter().flatten();
+    let names =
+        entries.flatten().map(|one| OsStr::from_bytes(one.file_name().to_bytes()).to_owned());
+    names
+        .filter(|name| name != "." && name != "..")
+        .take(most)
+        .map(|name| folder.join(name))
+        .collect()
 }
 
 impl Journal {
     /// Below the host's root. Lines of another boot than this are left out.
     pub(super) fn new(root: &Path, boot: Option<[u8; 16]>) -> Self {
         let (open, done) = (VecDeque::new(), HashSet::new());
-        Self { root: root.to_owned(), boot, open, done, lines: Lines::default() }
+        Self { root: root.to_owned(), open, done, entries: Entries::new(boot) }
     }
 
     /// The system's files: the one that is written, and those that were rotated away.
     fn files(&self) -> Vec<PathBuf> {
         let mut found = Vec::new();
-        for below in ["var/log/journal", "run/log/journal"] {
-            let machines = fs::read_dir(self.root.join(below)).into_iter().flatten().flatten();
-            for machine in machines.take(MAX_FILES) {
-                let files = fs::read_dir(machine.path()).into_iter().flatten().flatten();
-                found.extend(files.take(16 * MAX_FILES).map(|file| file.path()).filter(|path| {
-                    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-                    name == "system.journal"
-                        || name.starts_with("system@") && name.ends_with(".journal")
-                }));
+        for folder in FOLDERS {
+            for machine in list(&self.root, Path::new(folder), MAX_FILES) {
+                found.extend(list(&self.root, &machine, 16 * MAX_FILES).into_iter().filter(
+                    |path| {
+                        let name =
+                            path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+                        name == "system.journal"
+                            || name.starts_with("system@") && name.ends_with(".journal")
+                    },
+                ));
             }
         }
         // Rotated files have their number and time in their names; the newest come last, `system.journal` first.
@@ -99,29 +153,26 @@ impl Journal {
         found
     }
 
-    fn follower(path: &Path) -> Result<Option<Follower>, FollowError> {
-        // No FIFO, device or link is opened.
-        if !fs::symlink_metadata(path)?.is_file() {
-            return Ok(None);
-        }
-        Ok(Some(Follower::open(File::open(path)?, &UNITS)?))
+    fn follower(&self, path: &Path) -> Result<Option<Follower>, FollowError> {
+        let file = below::open_plain(&self.root, path)?;
+        file.map(|file| Follower::open(file, &UNITS)).transpose()
     }
 
-    /// Opens files that are new, and those at the start that reach beyond `since` (µs since the epoch).
+    /// Opens files that are new, those at the start that reach beyond `since` (µs since the epoch), and those that could
+    /// not be read on.
     fn open_new(
         &mut self,
         since: u64,
         reading: &mut Reading,
-        now: &Anchor,
+        now: BootTime,
     ) -> Result<(), NoJournal> {
         let files = self.files();
         if files.is_empty() && self.open.is_empty() {
             return Err(NoJournal::Absent(self.root.clone()));
         }
-        let mut new = Vec::new();
-        let mut failed = None;
+        let (mut new, mut failed, mut present) = (Vec::new(), None, HashSet::new());
         for path in files {
-            let follower = match Self::follower(&path) {
+            let follower = match self.follower(&path) {
                 Ok(Some(follower)) => follower,
                 Ok(None) => continue,
                 // Rotated or removed just now.
@@ -131,28 +182,39 @@ impl Journal {
                     continue;
                 }
             };
-            let is_open = self.open.iter().any(|open| open.id() == follower.id());
-            if !is_open && self.done.insert(follower.id()) {
+            let id = follower.id();
+            present.insert(id);
+            if let Some(open) = self.open.iter_mut().find(|open| open.follower.id() == id) {
+                let mut follower = follower;
+                if open.retry.is_some_and(|at| at <= now)
+                    && follower.resume(&open.follower, since).is_ok()
+                {
+                    (open.follower, open.retry) = (follower, None);
+                }
+            } else if self.done.insert(id) {
                 let is_current = path.ends_with("system.journal");
                 if is_current || follower.tail_realtime() >= since {
                     new.push((is_current, follower.tail_realtime(), follower));
                 }
             }
         }
+        for open in self.open.iter_mut().filter(|open| open.retry.is_some_and(|at| at <= now)) {
+            open.failed(now, reading);
+        }
+        // Where a file was not seen, others may have been overlooked, too.
+        let all = self.open.iter().all(|open| present.contains(&open.follower.id()));
+        if all && failed.is_none() {
+            self.done.retain(|id| present.contains(id));
+        }
         new.sort_by_key(|(is_current, tail, _)| (*is_current, *tail));
-        for (_, _, mut follower) in new {
-            match self.open.back().map(|last| last.missing_before(&follower)) {
-                None => {
-                    if let Err(error) = follower.seek(since) {
-                        failed = Some(NoJournal::Unread { path: self.root.clone(), error });
-                        reading.gap(BootTime(now.boot_ns), 0, KubeletLogGap::Damaged);
-                        continue;
-                    }
-                }
-                Some(Some(0) | None) => {}
-                Some(Some(_)) => reading.gap(BootTime(now.boot_ns), 0, KubeletLogGap::Rotated),
+        for (_, _, follower) in new {
+            let mut open = Open { follower, failures: 0, retry: None };
+            match self.open.back().map(|last| last.follower.missing_before(&open.follower)) {
+                None if open.follower.seek(since).is_err() => open.failed(now, reading),
+                Some(Some(0) | None) | None => {}
+                Some(Some(_)) => reading.gap(now, 0, KubeletLogGap::Rotated),
             }
-            self.open.push_back(follower);
+            self.open.push_back(open);
         }
         match failed {
             Some(failed) if self.open.is_empty() => Err(failed),
@@ -164,58 +226,257 @@ impl Journal {
     pub(super) fn poll(
         &mut self,
         since: u64,
-        (now, suspended): (Anchor, Suspended),
+        clocks: Clocks,
         reading: &mut Reading,
         counters: &LineCounters,
     ) -> Result<Vec<KubeletEvent>, NoJournal> {
-        self.open_new(since, reading, &now)?;
-        while let Some(follower) = self.open.front_mut() {
+        let now = BootTime(clocks.anchor.boot_ns);
+        self.open_new(since, reading, now)?;
+        while let Some(open) = self.open.front_mut() {
             let mut lines = Vec::new();
-            let result = follower.poll(&mut lines);
+            let result = match open.retry {
+                Some(_) => Ok(open.failures < ATTEMPTS),
+                None => open.follower.poll(&mut lines),
+            };
+            match &result {
+                Ok(_) if open.retry.is_none() => open.failures = 0,
+                Ok(_) => {}
+                Err(_) => open.failed(now, reading),
+            }
             for line in lines {
-                self.take(&line, (&now, suspended), reading, counters);
+                self.entries.take(&line, clocks, reading, counters);
             }
             match result {
-                Ok(true) => break, // the rest comes with the next poll
-                Ok(false) if self.open.len() > 1 => {
-                    self.open.pop_front();
-                }
-                Ok(false) => break,
-                Err(_) => {
-                    reading.gap(BootTime(now.boot_ns), 0, KubeletLogGap::Damaged);
-                    self.open.pop_front();
-                }
+                Ok(false) if self.open.len() > 1 => drop(self.open.pop_front()),
+                // The rest comes with the next poll.
+                _ => break,
             }
         }
-        Ok(reading.events(Some(BootTime(now.boot_ns))))
+        Ok(reading.events(Some(now)))
+    }
+}
+
+/// The kubelet's entries of a journal, in order, from whichever of its forms.
+#[derive(Debug)]
+pub(super) struct Entries {
+    /// Entries of another boot are left out. Where it is not known, it is that of the first entry whose clocks are the
+    /// machine's.
+    boot: Option<[u8; 16]>,
+    lines: Lines,
+}
+
+impl Entries {
+    pub(super) fn new(boot: Option<[u8; 16]>) -> Self {
+        Self { boot, lines: Lines::default() }
     }
 
-    fn take(
+    pub(super) fn take(
         &mut self,
         line: &JournalLine,
-        (now, suspended): (&Anchor, Suspended),
+        clocks: Clocks,
         reading: &mut Reading,
         counters: &LineCounters,
     ) {
-        let at = BootTime(now.boot_ns);
-        if self.boot.is_some_and(|boot| boot != line.boot) {
+        let suppressed = line.message.as_deref().filter(|_| line.is_journalds).and_then(suppressed);
+        if line.is_journalds && suppressed.is_none() {
+            return;
+        }
+        if !self.is_of_this_boot(line, clocks) {
             reading.of_another_boot(counters);
+            return;
+        }
+        if let Some(lines) = suppressed {
+            reading.gap(boot_of(line, clocks), lines, KubeletLogGap::RateLimit);
             return;
         }
         let mut found = Vec::new();
         self.lines.line(line.message.as_deref(), &mut found);
         for one in &found {
-            reading.take(one, &receipt(line, suspended), at, counters);
+            self.read(one, line, clocks, reading, counters);
         }
+    }
+
+    /// The line that waits for the next ones: there are none.
+    pub(super) fn end(
+        &mut self,
+        last: &JournalLine,
+        clocks: Clocks,
+        reading: &mut Reading,
+        counters: &LineCounters,
+    ) {
+        if let Some(one) = self.lines.end() {
+            self.read(&one, last, clocks, reading, counters);
+        }
+    }
+
+    fn read(
+        &self,
+        found: &Found,
+        line: &JournalLine,
+        clocks: Clocks,
+        reading: &mut Reading,
+        counters: &LineCounters,
+    ) {
+        let receipt = Receipt::Journal {
+            wall: wall_of(line),
+            boot: boot_of(line, clocks),
+            // When the machine was suspended is not known. The difference of two readings is a few µs without that.
+            uncertainty_ns: clocks.suspended_ns.max(1_000),
+        };
+        reading.take(found, &receipt, BootTime(clocks.anchor.boot_ns), counters);
+    }
+
+    fn is_of_this_boot(&mut self, line: &JournalLine, clocks: Clocks) -> bool {
+        if let (Some(this), Some(other)) = (self.boot, line.boot) {
+            return this == other;
+        }
+        let Anchor { boot_ns, wall_ns } = clocks.anchor;
+        let wall = i128::from(wall_of(line).0) - i128::from(wall_ns);
+        let boot = i128::from(boot_of(line, clocks).0) - i128::from(boot_ns);
+        let fits = (wall - boot).unsigned_abs() < SAME_BOOT.as_nanos();
+        if fits && self.boot.is_none() {
+            self.boot = line.boot;
+        }
+        fits
     }
 }
 
-/// When the journal received a line. The monotonic clock stands still while the machine is suspended; when that
-/// was is not known.
-pub(super) fn receipt(line: &JournalLine, suspended: Suspended) -> Receipt {
-    let wall = WallTime(i64::try_from(line.realtime.saturating_mul(1_000)).unwrap_or(i64::MAX));
-    let boot = BootTime(line.monotonic.saturating_mul(1_000).saturating_add(suspended.ns));
-    // The difference of two readings is a few µs without any suspension.
-    let uncertainty_ns = suspended.ns.max(1_000);
-    Receipt::Journal { wall, boot, uncertainty_ns }
+fn wall_of(line: &JournalLine) -> WallTime {
+    WallTime(i64::try_from(line.realtime.saturating_mul(1_000)).unwrap_or(i64::MAX))
+}
+
+/// The monotonic clock stands still while the machine is suspended.
+fn boot_of(line: &JournalLine, clocks: Clocks) -> BootTime {
+    BootTime(line.monotonic.saturating_mul(1_000).saturating_add(clocks.suspended_ns))
+}
+
+/// How many messages of one of the units journald's rate limit has suppressed since the last one (manager_dispatch_message,
+/// MESSAGE_ID a596d6fe7bfa4994828e72309e95d61e). `OBJECT_SYSTEMD_UNIT` has the unit, too, but not where the process is
+/// gone; before systemd 236 only the text has it, as a path.
+fn suppressed(message: &[u8]) -> Option<u64> {
+    let text = str::from_utf8(message).ok()?.strip_prefix("Suppressed ")?;
+    let (count, unit) = text.split_once(" messages from ")?;
+    let unit = unit.rsplit('/').next()?;
+    UNITS.contains(&unit).then(|| count.parse().unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sources::kubelet::budget::Budget;
+    use flate2::read::GzDecoder;
+    use std::{fs, io::Read as _, os::unix::fs::FileExt as _};
+
+    const PACKED: &[u8] =
+        include_bytes!("../../../../tests/fixtures/journal/plain-zstd.journal.gz");
+
+    struct System {
+        root: tempfile::TempDir,
+        journal: Journal,
+        reading: Reading,
+        whole: Vec<u8>,
+        now: u64,
+    }
+
+    impl System {
+        fn new() -> Self {
+            let root = tempfile::tempdir().unwrap();
+            fs::create_dir_all(root.path().join("var/log/journal/m")).unwrap();
+            let mut whole = Vec::new();
+            GzDecoder::new(PACKED).read_to_end(&mut whole).unwrap();
+            let journal = Journal::new(root.path(), None);
+            let reading = Reading::new(Budget::unlimited(), BootTime(0));
+            Self { root, journal, reading, whole, now: 1_000 }
+        }
+
+        fn write(&self, name: &str, bytes: &[u8]) -> PathBuf {
+            let path = self.root.path().join("var/log/journal/m").join(name);
+            fs::write(&path, bytes).unwrap();
+            path
+        }
+
+        /// How many entries were found, of whichever boot, and how many gaps, some seconds later.
+        fn poll(&mut self, seconds: u64) -> (u64, usize) {
+            self.now += seconds;
+            let anchor = Anchor { boot_ns: self.now * 1_000_000_000, wall_ns: 0 };
+            let clocks = Clocks { anchor, suspended_ns: 0 };
+            let counters = LineCounters::default();
+            let events = self.journal.poll(0, clocks, &mut self.reading, &counters).unwrap();
+            let is_gap = |event: &&KubeletEvent| matches!(event, KubeletEvent::Gap { .. });
+            let lines = counters.of(crate::sources::kubelet::LineResult::OtherBoot);
+            (lines, events.iter().filter(is_gap).count())
+        }
+    }
+
+    /// Where an entry behind the middle of the file begins: the search for the first one does not look at it.
+    fn middle(whole: &[u8]) -> u64 {
+        let (mut at, tail) = (object::u64_at(whole, 88), object::u64_at(whole, 136));
+        let mut entries = Vec::new();
+        while at <= tail {
+            let object = object::Object::parse(&whole[usize::try_from(at).unwrap()..]).unwrap();
+            entries.extend((object.kind == object::Kind::Entry).then_some(at));
+            at = object.next(at);
+        }
+        entries[entries.len() * 3 / 5]
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_on_is_opened_again() {
+        let mut system = System::new();
+        let whole = system.whole.clone();
+        let at = middle(&whole);
+        let mut damaged = whole.clone();
+        damaged[usize::try_from(at).unwrap()] = 99;
+        let path = system.write("system.journal", &damaged);
+        let (first, gaps) = system.poll(1);
+        assert!(first > 0 && first < 81, "{first}");
+        assert_eq!(gaps, 1);
+        assert_eq!(system.poll(0), (0, 0), "not before its time");
+        // It can be read by now: every line comes once.
+        fs::File::options().write(true).open(&path).unwrap().write_all_at(&whole, 0).unwrap();
+        let (rest, gaps) = system.poll(1);
+        assert_eq!((first + rest, gaps), (81, 0));
+        assert_eq!(system.poll(99), (0, 0));
+        assert_eq!(system.journal.open[0].failures, 0);
+    }
+
+    #[test]
+    fn the_next_file_is_read_where_one_stays_damaged() {
+        let mut system = System::new();
+        let mut damaged = system.whole.clone();
+        let at = usize::try_from(middle(&damaged)).unwrap();
+        damaged[at] = 99;
+        // Nor can entries be looked for.
+        let array = usize::try_from(object::u64_at(&damaged, 176)).unwrap();
+        let mut new = system.whole.clone();
+        new[24] ^= 1;
+        damaged[array] = 99;
+        let at = system.write("system.journal", &damaged);
+        system.journal.open_new(0, &mut system.reading, BootTime(0)).unwrap();
+        assert_eq!(system.journal.open[0].failures, 1, "it cannot be looked through");
+        fs::rename(&at, at.with_file_name("system@1.journal")).unwrap();
+        system.write("system.journal", &new);
+        let polls: Vec<_> = [0, 1, 2, 4, 8, 8].map(|seconds| system.poll(seconds)).into();
+        assert!(polls.iter().any(|(lines, _)| *lines == 81), "{polls:?}");
+        assert!(polls.iter().any(|(_, gaps)| *gaps > 0), "{polls:?}");
+        assert_eq!(system.journal.open.len(), 1);
+    }
+
+    #[test]
+    fn a_file_that_is_gone_is_not_remembered() {
+        let mut system = System::new();
+        let whole = system.whole.clone();
+        let path = system.write("system.journal", &whole);
+        assert_eq!(system.poll(0), (81, 0));
+        for id in 1..9 {
+            let mut new = whole.clone();
+            new[24] ^= id;
+            fs::remove_file(path.with_file_name("system@1.journal")).ok();
+            fs::rename(&path, path.with_file_name("system@1.journal")).unwrap();
+            system.write("system.journal", &new);
+            assert_eq!(system.poll(1).0, 81);
+            system.poll(1);
+        }
+        assert_eq!(system.journal.done.len(), 2);
+    }
 }

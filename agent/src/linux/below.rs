@@ -1,0 +1,68 @@
+//! Files below another root. Symlinks, absolute ones and `..` lead to places below that root, as they do for the programs
+//! that live there.
+
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat, fstat, open as open_at, openat2};
+use std::{fs::File, io, os::fd::OwnedFd, path::Path};
+
+const PATH: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
+
+/// Opens what `path` is below `root`.
+pub(crate) fn open(root: &Path, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
+    let root = open_at(root, PATH | OFlags::DIRECTORY, Mode::empty())?;
+    // The root itself has an empty path.
+    let path = path.strip_prefix("/").unwrap_or(path);
+    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+    Ok(openat2(root, path, flags | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::IN_ROOT)?)
+}
+
+/// What is there.
+pub(crate) fn stat(root: &Path, path: &Path) -> io::Result<Stat> {
+    Ok(fstat(open(root, path, PATH)?)?)
+}
+
+/// Whether a file is a plain one.
+pub(crate) fn is_plain(stat: &Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode).is_file()
+}
+
+/// Opens a plain file for reading. `None`: it is something else. A device is not even opened, and a FIFO that comes in
+/// its place does not block.
+pub(crate) fn open_plain(root: &Path, path: &Path) -> io::Result<Option<File>> {
+    if !is_plain(&stat(root, path)?) {
+        return Ok(None);
+    }
+    let file = open(root, path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)?;
+    let plain = is_plain(&fstat(&file)?);
+    Ok(plain.then(|| file.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{fs, io::Read as _, os::unix::fs::symlink};
+
+    #[test]
+    fn links_stay_below_the_root_and_only_plain_files_are_opened() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().join("host");
+        fs::create_dir_all(root.join("var/log")).unwrap();
+        fs::write(folder.path().join("secret"), "outside").unwrap();
+        fs::write(root.join("secret"), "inside").unwrap();
+        symlink("../../../../secret", root.join("var/log/up")).unwrap();
+        symlink("/secret", root.join("var/log/absolute")).unwrap();
+        symlink("/var/log", root.join("logs")).unwrap();
+        for path in ["var/log/up", "var/log/absolute", "/logs/up", "../secret"] {
+            let mut text = String::new();
+            let file = open_plain(&root, Path::new(path)).unwrap();
+            file.unwrap().read_to_string(&mut text).unwrap();
+            assert_eq!(text, "inside", "{path}");
+        }
+        let mode = Mode::from_raw_mode(0o600);
+        let fifo = root.join("fifo");
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, FileType::Fifo, mode, 0).unwrap();
+        for path in ["fifo", "var", "/"] {
+            assert!(open_plain(&root, Path::new(path)).unwrap().is_none(), "{path}");
+        }
+        assert!(open_plain(Path::new("/"), Path::new("dev/zero")).unwrap().is_none());
+    }
+}
