@@ -92,11 +92,12 @@ pub(super) fn zone_of_log(text: &[u8], moment: WallTime) -> Option<i64> {
 /// The entries of `-o export`, and `None` where the rest is torn. Values with newlines have their length before them
 /// (<https://systemd.io/JOURNAL_EXPORT_FORMATS/>): what was logged cannot end its own entry.
 fn exported(mut text: &[u8], mut take: impl FnMut(Option<Fields>)) {
-    let mut fields = Fields::default();
+    let (mut fields, mut pending) = (Fields::default(), false);
     while !text.is_empty() {
         let end = memchr::memchr(b'\n', text).unwrap_or(text.len());
         let line = &text[..end];
         text = text.get(end + 1..).unwrap_or_default();
+        pending = !line.is_empty();
         if line.is_empty() {
             take(Some(std::mem::take(&mut fields)));
         } else if let Some(at) = memchr::memchr(b'=', line) {
@@ -113,7 +114,10 @@ fn exported(mut text: &[u8], mut take: impl FnMut(Option<Fields>)) {
             text = rest.strip_prefix(b"\n").unwrap_or(rest);
         }
     }
-    take(Some(fields));
+    // A whole entry ends with an empty line.
+    if pending {
+        take(None);
+    }
 }
 
 /// The entries of `-o json`, and `None` for lines that are none.
@@ -256,6 +260,9 @@ mod tests {
         let counters = LineCounters::default();
         assert_eq!(events(&torn[..torn.len() - 9], Some(BOOT), &counters), []);
         assert_eq!(counters.of(LineResult::TooLong), 1);
+        // The empty line at its end is missing.
+        assert_eq!(events(export(BOOT).trim_end().as_bytes(), Some(BOOT), &counters), []);
+        assert_eq!(counters.of(LineResult::TooLong), 2);
     }
 
     #[test]

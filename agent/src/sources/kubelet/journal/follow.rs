@@ -58,8 +58,6 @@ pub(crate) struct Follower {
     known: HashMap<u64, FieldIs, foldhash::fast::FixedState>,
     /// The number of the last entry.
     seqnum: Option<u64>,
-    /// Its time, µs since the epoch.
-    realtime: u64,
     /// The last object, which was not read yet when it was seen first.
     waited: u64,
 }
@@ -80,17 +78,7 @@ impl Follower {
         let units = units.iter().map(|unit| format!("_SYSTEMD_UNIT={unit}").into_bytes()).collect();
         let next = header.header_size;
         let known = HashMap::default();
-        Ok(Self {
-            file,
-            units,
-            next,
-            began: next,
-            known,
-            seqnum: None,
-            realtime: 0,
-            waited: 0,
-            header,
-        })
+        Ok(Self { file, units, next, began: next, known, seqnum: None, waited: 0, header })
     }
 
     /// The file's id.
@@ -113,12 +101,21 @@ impl Follower {
 
     /// Goes on after the last entry that another reader of this file has read, if it has read any.
     pub(crate) fn resume(&mut self, before: &Self, since: u64) -> Result<(), FollowError> {
-        (self.seqnum, self.realtime) = (before.seqnum, before.realtime);
-        self.seek(before.seqnum.map_or(since, |_| before.realtime.saturating_add(1)))
+        self.seqnum = before.seqnum;
+        match before.seqnum {
+            // Several entries may have the same time.
+            Some(last) => self.leave_out(|entry| u64_at(entry, 16) <= last),
+            None => self.seek(since),
+        }
     }
 
-    /// Leaves out entries before a moment, µs since the epoch, by bisection over the entries.
+    /// Leaves out entries before a moment, µs since the epoch.
     pub(crate) fn seek(&mut self, since: u64) -> Result<(), FollowError> {
+        self.leave_out(|entry| u64_at(entry, 24) < since)
+    }
+
+    /// Leaves out the first entries, by bisection.
+    fn leave_out(&mut self, is_before: impl Fn(&[u8]) -> bool) -> Result<(), FollowError> {
         let (mut arrays, mut before, mut at) = (Vec::new(), 0u64, self.header.entry_array);
         let width = if self.header.compact { 4 } else { 8 };
         while at != 0 && arrays.len() < MAX_ARRAYS && before < self.header.entries {
@@ -141,7 +138,7 @@ impl Follower {
             if Object::parse(&head).is_none_or(|object| object.kind != Kind::Entry) {
                 return Err(JournalError::Damaged(at).into());
             }
-            match u64_at(&head, 24) < since {
+            match is_before(&head) {
                 true => low = middle + 1,
                 false => high = middle,
             }
@@ -215,7 +212,7 @@ impl Follower {
                 } else {
                     let entry = Entry::parse(bytes, self.header.compact);
                     let Some(entry) = entry else { return Ok(false) };
-                    (self.seqnum, self.realtime) = (Some(entry.seqnum), entry.realtime);
+                    self.seqnum = Some(entry.seqnum);
                     lines.extend(self.line(entry, &block, start));
                 }
             }

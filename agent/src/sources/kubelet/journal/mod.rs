@@ -95,6 +95,8 @@ pub(super) struct Journal {
     open: VecDeque<Open>,
     /// Files that are there and were read, or are too old.
     done: HashSet<[u8; 16]>,
+    /// When the file that is written could not be opened while another one is read.
+    unread_at: BootTime,
     entries: Entries,
 }
 
@@ -120,7 +122,8 @@ impl Journal {
     /// Below the host's root. Lines of another boot than this are left out.
     pub(super) fn new(root: &Path, boot: Option<[u8; 16]>) -> Self {
         let (open, done) = (VecDeque::new(), HashSet::new());
-        Self { root: root.to_owned(), open, done, entries: Entries::new(boot) }
+        let entries = Entries::new(boot);
+        Self { root: root.to_owned(), open, done, unread_at: BootTime(0), entries }
     }
 
     /// The system's files: the one that is written, and those that were rotated away.
@@ -209,15 +212,20 @@ impl Journal {
         new.sort_by_key(|(is_current, tail, _)| (*is_current, *tail));
         for (_, _, follower) in new {
             let mut open = Open { follower, failures: 0, retry: None };
-            match self.open.back().map(|last| last.follower.missing_before(&open.follower)) {
-                None if open.follower.seek(since).is_err() => open.failed(now, reading),
-                Some(Some(0) | None) | None => {}
-                Some(Some(_)) => reading.gap(now, 0, KubeletLogGap::Rotated),
+            if self.open.is_empty() && open.follower.seek(since).is_err() {
+                open.failed(now, reading);
             }
             self.open.push_back(open);
         }
         match failed {
             Some(failed) if self.open.is_empty() => Err(failed),
+            Some(NoJournal::Unread { path, .. })
+                if path.ends_with("system.journal") && self.unread_at + FIRST_RETRY <= now =>
+            {
+                self.unread_at = now;
+                reading.gap(now, 0, KubeletLogGap::Damaged);
+                Ok(())
+            }
             _ => Ok(()),
         }
     }
@@ -238,16 +246,29 @@ impl Journal {
                 Some(_) => Ok(open.failures < ATTEMPTS),
                 None => open.follower.poll(&mut lines),
             };
-            match &result {
-                Ok(_) if open.retry.is_none() => open.failures = 0,
-                Ok(_) => {}
-                Err(_) => open.failed(now, reading),
-            }
             for line in lines {
                 self.entries.take(&line, clocks, reading, counters);
             }
+            match &result {
+                Ok(_) if open.retry.is_none() => open.failures = 0,
+                Ok(_) => {}
+                Err(_) => {
+                    open.failed(now, reading);
+                    self.entries.lines.restart();
+                }
+            }
             match result {
-                Ok(false) if self.open.len() > 1 => drop(self.open.pop_front()),
+                Ok(false) if self.open.len() > 1 => {
+                    // What it had until its rotation is read by now. A damaged one has its gap.
+                    let last = self.open.pop_front().filter(|last| last.retry.is_none());
+                    let missing = last
+                        .zip(self.open.front())
+                        .and_then(|(last, next)| last.follower.missing_before(&next.follower));
+                    if missing.is_some_and(|missing| missing > 0) {
+                        reading.gap(now, 0, KubeletLogGap::Rotated);
+                        self.entries.lines.restart();
+                    }
+                }
                 // The rest comes with the next poll.
                 _ => break,
             }
@@ -286,6 +307,9 @@ impl Entries {
             return;
         }
         if let Some(lines) = suppressed {
+            // A value of several lines may have lost its end: what follows is none of it.
+            let begun = self.lines.restart();
+            let lines = lines + u64::from(begun);
             reading.gap(boot_of(line, clocks), lines, KubeletLogGap::RateLimit);
             return;
         }
@@ -460,6 +484,38 @@ mod tests {
         assert!(polls.iter().any(|(lines, _)| *lines == 81), "{polls:?}");
         assert!(polls.iter().any(|(_, gaps)| *gaps > 0), "{polls:?}");
         assert_eq!(system.journal.open.len(), 1);
+    }
+
+    /// The seqnum of a file's first and last entry are in its header.
+    #[test]
+    fn a_rotation_is_a_gap_only_where_entries_lie_between_the_files() {
+        for (between, wanted) in [(0, 0), (1, 1)] {
+            let mut system = System::new();
+            let old = system.whole.clone();
+            let path = system.write("system.journal", &old);
+            let last = object::u64_at(&old, 160);
+            // It was rotated before it was read to its end.
+            let mut new = old.clone();
+            new[24] ^= 1;
+            new[168..176].copy_from_slice(&(last + 1 + between).to_le_bytes());
+            system.journal.open_new(0, &mut system.reading, BootTime(0)).unwrap();
+            fs::rename(&path, path.with_file_name("system@1.journal")).unwrap();
+            system.write("system.journal", &new);
+            assert_eq!(system.poll(1), (2 * 81, wanted));
+        }
+    }
+
+    #[test]
+    fn a_new_file_that_cannot_be_opened_is_a_gap() {
+        let mut system = System::new();
+        let whole = system.whole.clone();
+        let path = system.write("system.journal", &whole);
+        assert_eq!(system.poll(1), (81, 0));
+        fs::rename(&path, path.with_file_name("system@1.journal")).unwrap();
+        system.write("system.journal", b"no journal");
+        assert_eq!(system.poll(1), (0, 1));
+        assert_eq!(system.poll(0), (0, 0), "no more than one a second");
+        assert_eq!(system.poll(1), (0, 1));
     }
 
     #[test]
