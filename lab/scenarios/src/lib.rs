@@ -24,6 +24,7 @@ pub use act::{Action, AgentFlags, Step, When};
 pub use expected::{Death, Earlier, Expected, ExpectedLeak, Holding, Span};
 pub use pod::Site;
 
+use coroner_lab_cluster::kubelet::translate::REACTION_MS;
 use k8s_openapi::api::core::v1::Pod;
 
 /// Where scenarios live in the lab's apiserver.
@@ -64,7 +65,13 @@ pub struct Scenario {
 impl Scenario {
     /// The pod, or the manifest of a static one.
     pub fn pod(&self, site: Site<'_>) -> Pod {
-        self.blueprint.build(self.name, site)
+        let mut pod = self.blueprint.build(self.name, site);
+        if !self.clients.is_empty() {
+            // Connections are counted from the deletion request on: its news may be late on a busy machine.
+            let annotations = pod.metadata.annotations.get_or_insert_default();
+            annotations.insert(REACTION_MS.into(), "600".into());
+        }
+        pod
     }
 
     /// The names of its pods.

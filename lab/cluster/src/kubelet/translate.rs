@@ -19,6 +19,7 @@ use std::{
     collections::{BTreeMap, HashMap},
     net::SocketAddr,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 /// What names a pod on the node.
@@ -126,6 +127,15 @@ pub fn mirror(pod: &Pod) -> Pod {
         block_owner_deletion: None,
     }]);
     mirror
+}
+
+/// Annotation: how long it takes from the watch event of the deletion to the first act of stopping, ms, if not
+/// [`Config::reaction`](super::Config::reaction).
+pub const REACTION_MS: &str = "coroner/reaction-ms";
+
+/// What a pod has for [`REACTION_MS`].
+pub(super) fn reaction(pod: &Pod) -> Option<Duration> {
+    annotation(pod, REACTION_MS)?.parse().ok().map(Duration::from_millis)
 }
 
 fn annotation<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {

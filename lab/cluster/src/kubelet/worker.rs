@@ -178,7 +178,8 @@ impl Worker {
                     false => "Pod is marked for graceful deletion, begin teardown",
                 };
                 self.log.info(teardown);
-                tokio::time::sleep(self.shared.config.reaction).await;
+                let own = translate::reaction(&self.wanted.borrow().pod);
+                tokio::time::sleep(own.unwrap_or(self.shared.config.reaction)).await;
                 self.stop_pod().await;
             }
             // Its object stays as long as somebody wants it.
