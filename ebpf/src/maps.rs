@@ -23,7 +23,7 @@ pub const TRAFFIC: &str = "TRAFFIC";
 /// Capacity of [`TRAFFIC`], for which 1.2 MiB are allocated: a drain of 250 pods with three containers each.
 pub const TRAFFIC_MAX: u32 = 1_024;
 /// Hash map from [`Marked`](crate::traffic::Marked) to when the container, or any container of the pod,
-/// was sent a stop signal from outside, ns of CLOCK_BOOTTIME; 0: not yet. A map of its own, for user
+/// was sent a stop signal from outside, ns of CLOCK_BOOTTIME; 0: not yet. A map of its own, because user
 /// space may write an entry of [`TRAFFIC`] again, and the signal can come meanwhile.
 pub const STOPS: &str = "STOPS";
 /// Hash map from an address (16 bytes, IPv4 mapped) to what it is, such as

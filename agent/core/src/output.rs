@@ -86,6 +86,9 @@ pub enum TrafficRequest {
     Count(CountTraffic),
     /// Read the counts. Answered by `TrafficFact::Counted`, or `NotVisible`.
     Read(SandboxId),
+    /// The first container was sent its stop signal before counting began, and `Count` did not say so: the programs have
+    /// not seen it. Answered as `Read`.
+    Stopped(SandboxId, BootTime),
     /// Nothing more is asked of this sandbox.
     Forget(SandboxId),
 }

@@ -27,6 +27,8 @@ pub struct CountedTraffic {
     pub network_at: BootTime,
     /// The reading at the stop signal was asked for.
     is_stop_read: bool,
+    /// The request to count had the stop signal.
+    is_stop_told: bool,
     /// Why nothing is seen.
     pub not_visible: Option<TrafficBlindness>,
 }
@@ -35,6 +37,14 @@ pub struct CountedTraffic {
 #[derive(Clone, Debug, Default)]
 pub struct TrafficState {
     sandboxes: Table<SandboxId, CountedTraffic>,
+}
+
+impl CountedTraffic {
+    /// The stop signal, if it came before counting began and the request to count did not have it.
+    pub fn missed_stop(&self) -> Option<BootTime> {
+        let began = self.began.as_ref().filter(|_| !self.is_stop_told)?;
+        self.stopped.filter(|stopped| *stopped <= began.at)
+    }
 }
 
 impl TrafficState {
@@ -52,6 +62,7 @@ impl TrafficState {
         let counted = self.sandboxes.entry(sandbox.clone()).or_default();
         counted.touched = at;
         counted.stopped = counted.stopped.or(stopped);
+        counted.is_stop_told |= is_new && stopped.is_some();
         is_new
     }
 

@@ -6,7 +6,7 @@ use crate::{
     isolation,
     output::{CountTraffic, Outputs, Request, TrafficRequest},
     process::{ContainerProcesses, Origin, SIGKILL, SIGTERM, SentSignal},
-    traffic::TrafficState,
+    traffic::{CountedTraffic, TrafficState},
 };
 
 /// A kernel record that may change what is counted.
@@ -127,18 +127,36 @@ impl Engine {
         if stopped {
             self.count_pod(at, &pod, Some(at), out);
         }
-        let counted = self.stores.traffic.get(&sandbox);
-        let counts = counted.is_some_and(|counted| counted.began.is_some());
-        if ends && counts || stopped && self.stores.traffic.read_at_stop(&sandbox) {
+        if stopped {
+            self.read_at_stop(sandbox, out);
+        } else if self.stores.traffic.get(&sandbox).is_some_and(|counted| counted.began.is_some()) {
             out.requests.push(Request::Traffic(TrafficRequest::Read(sandbox)));
         }
     }
 
+    /// Has the counts read at the stop signal, once.
+    fn read_at_stop(&mut self, sandbox: SandboxId, out: &mut Outputs) {
+        let counted = self.stores.traffic.get(&sandbox);
+        let missed = counted.and_then(CountedTraffic::missed_stop);
+        if self.stores.traffic.read_at_stop(&sandbox) {
+            let request = match missed {
+                Some(stopped) => TrafficRequest::Stopped(sandbox, stopped),
+                None => TrafficRequest::Read(sandbox),
+            };
+            out.requests.push(Request::Traffic(request));
+        }
+    }
+
     /// Applies counts.
-    pub(super) fn counted(&mut self, event: TrafficEvent) {
-        let pod = self.stores.cri.sandbox(&event.sandbox).map(|known| known.info.pod.clone());
+    pub(super) fn counted(&mut self, event: TrafficEvent, out: &mut Outputs) {
+        let sandbox = event.sandbox.clone();
+        let pod = self.stores.cri.sandbox(&sandbox).map(|known| known.info.pod.clone());
         if self.stores.traffic.apply(event) {
             self.dirty.pods.extend(pod);
+            // The signal came while counting began.
+            if self.stores.traffic.get(&sandbox).is_some_and(|one| one.missed_stop().is_some()) {
+                self.read_at_stop(sandbox, out);
+            }
         }
     }
 

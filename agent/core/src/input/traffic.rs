@@ -25,7 +25,7 @@ pub enum TrafficFact {
         /// The kernel shows refused SYNs (`tcp_send_reset` with three arguments, Linux 6.10).
         sees_refusals: bool,
     },
-    /// The counts so far: the answer to `TrafficRequest::Read`.
+    /// The counts so far: the answer to `TrafficRequest::Read` and `Stopped`.
     Counted {
         /// The counts since the beginning.
         reading: TrafficReading,

@@ -13,6 +13,7 @@ use coroner_core::{
     time::BootTime,
     types::{FindingKind, MilestoneKind, Verdict},
 };
+use std::time::Duration;
 
 fn counters(established: u64, resets_sent: u64) -> Option<NetworkCounters> {
     Some(NetworkCounters { established, resets_sent, listen_drops: 0, listening: vec![80] })
@@ -109,6 +110,37 @@ fn counting_begins_with_the_request_and_ends_with_the_report() {
     world.ticks(5);
     assert!(world.ended[0].is_final);
     assert_eq!(world.asked(), [TrafficRequest::Forget(ids(1).1)]);
+}
+
+/// Attaching the programs may take longer than the kubelet.
+#[test]
+fn a_stop_signal_that_comes_while_counting_begins_is_told() {
+    // Its record comes before the answer, or after it.
+    for is_late in [false, true] {
+        let mut world = running(1);
+        let at = world.at();
+        world.api(ApiEvent::Applied(object(1, true, at)));
+        assert!(matches!(world.asked().as_slice(), [TrafficRequest::Count(_)]));
+        world.later(10);
+        let stopped = world.at();
+        let began = TrafficReading {
+            at: stopped + Duration::from_millis(5),
+            counts: Vec::new(),
+            network: counters(1, 7),
+        };
+        let began = TrafficFact::Began { reading: began, sees_refusals: true };
+        if is_late {
+            world.says(began);
+            world.term(1, true);
+        } else {
+            world.term(1, true);
+            assert_eq!(world.asked(), []);
+            world.says(began);
+        }
+        assert_eq!(world.asked(), [TrafficRequest::Stopped(ids(1).1, stopped)]);
+        world.later(10).term(1, true);
+        assert_eq!(world.asked(), [], "once");
+    }
 }
 
 #[test]

@@ -36,7 +36,7 @@ pub struct Counting {
     entries: HashMap<MapData, Value<Marked>, Value<Traffic>>,
     stops: HashMap<MapData, Value<Marked>, u64>,
     addresses: HashMap<MapData, [u8; 16], u32>,
-    /// How many have named an address, by what they said that it is.
+    /// How many owners an address has, by kind.
     owners: BTreeMap<([u8; 16], AddressKind), u32>,
     programs: Arc<Mutex<Ebpf>>,
     /// The hooks whose programs the kernel has accepted.
@@ -171,9 +171,17 @@ impl Counting {
         self.entries.get(&key.marked(), 0).ok().map(|Value(entry)| entry)
     }
 
-    /// The program has seen a stop signal, or was told of one.
+    /// The program has seen a stop signal, or `insert` was given one.
     pub fn is_stopped(&self, key: EntryKey) -> bool {
         self.stops.get(&key.marked(), 0).is_ok_and(|at| at != 0)
+    }
+
+    /// What happens from now on counts as after this stop signal, unless the program has seen one.
+    pub fn note_stop(&mut self, key: EntryKey, stopped: BootTime) {
+        if self.stops.get(&key.marked(), 0).is_ok_and(|at| at == 0) {
+            // Gone in the meantime is as good.
+            let _ = self.stops.insert(key.marked(), stopped.0, BPF_EXIST);
+        }
     }
 
     /// Forgets what was counted, but not the ports and the stop signal.

@@ -77,7 +77,9 @@ pub async fn run(
             _ = sweeps.tick() => if pods.is_idle() { continue },
         }
         // What is counted late is missed; what is read late is still there.
-        batch.sort_by_key(|request| matches!(request, TrafficRequest::Read(_)));
+        batch.sort_by_key(|request| {
+            matches!(request, TrafficRequest::Read(_) | TrafficRequest::Stopped(..))
+        });
         let answers;
         (pods, answers) = spawn_blocking(move || {
             let answers: Vec<_> =
@@ -110,7 +112,7 @@ async fn refuse(
             None => return Ok(()),
             Some(TrafficRequest::Forget(_)) => continue,
             Some(TrafficRequest::Count(wanted)) => wanted.sandbox,
-            Some(TrafficRequest::Read(sandbox)) => sandbox,
+            Some(TrafficRequest::Read(sandbox) | TrafficRequest::Stopped(sandbox, _)) => sandbox,
         };
         let event = TrafficEvent { sandbox, fact: TrafficFact::NotVisible { reason } };
         let received = Received { at: clock::boot_now(), input: Input::Traffic(event) };

@@ -96,6 +96,13 @@ impl CountedPods {
                 let read = self.read(&sandbox);
                 (sandbox, read)
             }
+            TrafficRequest::Stopped(sandbox, stopped) => {
+                for key in self.pods.get(&sandbox).iter().flat_map(|pod| &pod.entries) {
+                    self.counting.note_stop(*key, stopped);
+                }
+                let read = self.read(&sandbox);
+                (sandbox, read)
+            }
             TrafficRequest::Forget(sandbox) => {
                 self.forget(&sandbox);
                 return None;
@@ -274,7 +281,7 @@ impl CountedPods {
             self.node.contains(address)
                 || self.counting.name_address(*address, AddressKind::Node).is_ok()
         };
-        // What finds no room is tried again the next time.
+        // An address that does not fit is tried again the next time.
         self.node = found.into_iter().filter(is_named).collect();
     }
 

@@ -166,6 +166,25 @@ fn the_ports_at_the_stop_signal_are_read_once() {
 }
 
 #[test]
+fn a_stop_signal_that_the_programs_missed_is_told_to_them() {
+    let _machine = stage::machine();
+    let mut asked = Asked::start();
+    in_a_namespace(|| {
+        let mut server = Server::listening("10.0.0.1:8080", None);
+        asked.ask(count(server.pid.unsigned_abs(), None, 1));
+        asked.ask(TrafficRequest::Stopped(sandbox(), BootTime(1)));
+        let client = connect("10.0.0.2:0", "10.0.0.1:8080");
+        server.act("ac");
+        drain(client);
+        let TrafficFact::Counted { reading } = asked.ask(TrafficRequest::Read(sandbox())) else {
+            panic!("it does not count")
+        };
+        assert_eq!(of(&reading, TrafficPeer::Client, ConnectionEvent::OpenedAfterStop), 1);
+        drop(server);
+    });
+}
+
+#[test]
 fn the_hosts_namespace_and_another_process_are_refused() {
     let _machine = stage::machine();
     let mut asked = Asked::start();

@@ -124,7 +124,7 @@ fn in_a_namespace(mut counting: Counting, rounds: u32) -> anyhow::Result<Vec<Fig
     ])
 }
 
-/// A tool of libbpf-tools that prints connections, into a pipe that somebody reads. Dropped, it is killed.
+/// A tool of libbpf-tools that prints connections, into a pipe that a thread reads, on the same CPU. Dropped, it is killed.
 struct ConnectionTracer(Child);
 
 impl ConnectionTracer {
