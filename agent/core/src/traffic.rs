@@ -1,6 +1,6 @@
 //! The connections of terminating pods: of which sandboxes they are counted, and the counts so far.
 
-use crate::{ids::*, input::*, table::Table, time::*};
+use crate::{ids::*, input::*, output::TrafficRequest, table::Table, time::*};
 use std::time::Duration;
 
 /// Sandboxes whose connections are counted at once; the map of the kernel programs has room for fewer.
@@ -66,10 +66,14 @@ impl TrafficState {
         is_new
     }
 
-    /// Counts are to be read at the stop signal. True once: whoever sends signals is not bounded.
-    pub fn read_at_stop(&mut self, sandbox: &SandboxId) -> bool {
-        let counted = self.sandboxes.get_mut(sandbox).filter(|counted| counted.began.is_some());
-        counted.is_some_and(|counted| !std::mem::replace(&mut counted.is_stop_read, true))
+    /// Counts are to be read at the stop signal. Once: whoever sends signals is not bounded.
+    pub fn read_at_stop(&mut self, sandbox: SandboxId) -> Option<TrafficRequest> {
+        let counted = self.sandboxes.get_mut(&sandbox).filter(|counted| counted.began.is_some())?;
+        let is_read = std::mem::replace(&mut counted.is_stop_read, true);
+        (!is_read).then(|| match counted.missed_stop() {
+            Some(stopped) => TrafficRequest::Stopped(sandbox, stopped),
+            None => TrafficRequest::Read(sandbox),
+        })
     }
 
     /// Applies an answer. False: nobody waits for it.

@@ -4,7 +4,8 @@
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat, fstat, open as open_at, openat2};
 use std::{fs::File, io, os::fd::OwnedFd, path::Path};
 
-const PATH: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
+/// To look at what is there, and not to read it.
+pub(super) const PATH: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
 /// Opens what `path` is below `root`.
 pub(crate) fn open(root: &Path, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {

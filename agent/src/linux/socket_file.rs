@@ -1,15 +1,13 @@
 //! The file of a unix socket, which may be in another root or mount namespace: a socket answers wherever its file is
 //! opened.
 
-use super::below;
-use rustix::fs::{FileType, Mode, OFlags, fstat, open};
+use super::below::{self, PATH};
+use rustix::fs::{FileType, Mode, fstat, open};
 use std::{
     io,
     os::fd::{AsRawFd, OwnedFd},
     path::{Path, PathBuf},
 };
-
-const PATH: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
 /// A socket, whichever of its names it was found by.
 #[derive(Clone, PartialEq, Eq, Debug)]

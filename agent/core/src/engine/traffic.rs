@@ -6,7 +6,7 @@ use crate::{
     isolation,
     output::{CountTraffic, Outputs, Request, TrafficRequest},
     process::{ContainerProcesses, Origin, SIGKILL, SIGTERM, SentSignal},
-    traffic::{CountedTraffic, TrafficState},
+    traffic::TrafficState,
 };
 
 /// A kernel record that may change what is counted.
@@ -126,24 +126,10 @@ impl Engine {
         };
         if stopped {
             self.count_pod(at, &pod, Some(at), out);
-        }
-        if stopped {
-            self.read_at_stop(sandbox, out);
+            let read = self.stores.traffic.read_at_stop(sandbox);
+            out.requests.extend(read.map(Request::Traffic));
         } else if self.stores.traffic.get(&sandbox).is_some_and(|counted| counted.began.is_some()) {
             out.requests.push(Request::Traffic(TrafficRequest::Read(sandbox)));
-        }
-    }
-
-    /// Has the counts read at the stop signal, once.
-    fn read_at_stop(&mut self, sandbox: SandboxId, out: &mut Outputs) {
-        let counted = self.stores.traffic.get(&sandbox);
-        let missed = counted.and_then(CountedTraffic::missed_stop);
-        if self.stores.traffic.read_at_stop(&sandbox) {
-            let request = match missed {
-                Some(stopped) => TrafficRequest::Stopped(sandbox, stopped),
-                None => TrafficRequest::Read(sandbox),
-            };
-            out.requests.push(Request::Traffic(request));
         }
     }
 
@@ -155,7 +141,8 @@ impl Engine {
             self.dirty.pods.extend(pod);
             // The signal came while counting began.
             if self.stores.traffic.get(&sandbox).is_some_and(|one| one.missed_stop().is_some()) {
-                self.read_at_stop(sandbox, out);
+                let read = self.stores.traffic.read_at_stop(sandbox);
+                out.requests.extend(read.map(Request::Traffic));
             }
         }
     }

@@ -56,6 +56,13 @@ impl Asked {
         assert_eq!(event.sandbox, sandbox());
         event.fact
     }
+
+    fn read(&mut self) -> TrafficReading {
+        match self.ask(TrafficRequest::Read(sandbox())) {
+            TrafficFact::Counted { reading } => reading,
+            other => panic!("it does not count: {other:?}"),
+        }
+    }
 }
 
 fn sandbox() -> SandboxId {
@@ -116,9 +123,7 @@ fn a_pods_connections_are_counted_from_the_request_on() {
         drain(internal);
         let pid = server.pid.unsigned_abs();
         server.act("s");
-        let TrafficFact::Counted { reading } = asked.ask(TrafficRequest::Read(sandbox())) else {
-            panic!("it does not count")
-        };
+        let reading = asked.read();
         assert_eq!(of(&reading, TrafficPeer::Client, ConnectionEvent::ListenerClosed), 1);
         assert_eq!(of(&reading, TrafficPeer::Client, ConnectionEvent::Opened), 1);
         assert_eq!(of(&reading, TrafficPeer::Internal, ConnectionEvent::Opened), 2);
@@ -127,9 +132,7 @@ fn a_pods_connections_are_counted_from_the_request_on() {
         assert_eq!((network.established, network.listening.len()), (4, 0));
 
         server.kill();
-        let TrafficFact::Counted { reading } = asked.ask(TrafficRequest::Read(sandbox())) else {
-            panic!("it does not count")
-        };
+        let reading = asked.read();
         assert_eq!(reading.network, None, "no process is left");
         assert_eq!(of(&reading, TrafficPeer::Client, ConnectionEvent::CutIdle), 2);
         drop((early, late));
@@ -155,10 +158,7 @@ fn the_ports_at_the_stop_signal_are_read_once() {
         let stopped = Some(BootTime(1));
         asked.ask(TrafficRequest::Count(CountTraffic { stopped, ..wanted }));
         for ports in [&[8080][..], &[]] {
-            let TrafficFact::Counted { reading } = asked.ask(TrafficRequest::Read(sandbox()))
-            else {
-                panic!("it does not count")
-            };
+            let reading = asked.read();
             assert_eq!(reading.network.expect("the process lives").listening, ports);
         }
         drop(server);
@@ -176,9 +176,7 @@ fn a_stop_signal_that_the_programs_missed_is_told_to_them() {
         let client = connect("10.0.0.2:0", "10.0.0.1:8080");
         server.act("ac");
         drain(client);
-        let TrafficFact::Counted { reading } = asked.ask(TrafficRequest::Read(sandbox())) else {
-            panic!("it does not count")
-        };
+        let reading = asked.read();
         assert_eq!(of(&reading, TrafficPeer::Client, ConnectionEvent::OpenedAfterStop), 1);
         drop(server);
     });

@@ -14,6 +14,7 @@ use coroner::sources::kernel::{
     self,
     counting::{Counting, EntryKey},
 };
+use coroner_lab_harness::agent::die_with_parent;
 use std::{
     io::{self, Read as _},
     net::{Ipv4Addr, TcpListener, TcpStream},
@@ -22,7 +23,7 @@ use std::{
         unix::fs::MetadataExt as _,
     },
     path::Path,
-    process::{Child, Command, Stdio},
+    process::{Child, Stdio},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -130,8 +131,10 @@ struct ConnectionTracer(Child);
 impl ConnectionTracer {
     /// Returns when it has printed connections of this process.
     fn start(name: &str) -> anyhow::Result<Self> {
-        let mut command = Command::new(find(name)?);
-        see_tracepoints(&mut command);
+        let mut command = tokio::process::Command::new(find(name)?);
+        die_with_parent(&mut command);
+        let command = command.as_std_mut();
+        see_tracepoints(command);
         let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().with_context(|| format!("cannot start {name}"))?;
         let mut output = child.stdout.take().context("its output is piped")?;

@@ -419,6 +419,13 @@ mod tests {
             path
         }
 
+        /// The file that is written is another from now on.
+        fn rotate(&self, new: &[u8]) {
+            let path = self.root.path().join("var/log/journal/m/system.journal");
+            fs::rename(&path, path.with_file_name("system@1.journal")).unwrap();
+            self.write("system.journal", new);
+        }
+
         /// How many entries were found, of whichever boot, and how many gaps, some seconds later.
         fn poll(&mut self, seconds: u64) -> (u64, usize) {
             self.now += seconds;
@@ -475,11 +482,10 @@ mod tests {
         let mut new = system.whole.clone();
         new[24] ^= 1;
         damaged[array] = 99;
-        let at = system.write("system.journal", &damaged);
+        system.write("system.journal", &damaged);
         system.journal.open_new(0, &mut system.reading, BootTime(0)).unwrap();
         assert_eq!(system.journal.open[0].failures, 1, "it cannot be looked through");
-        fs::rename(&at, at.with_file_name("system@1.journal")).unwrap();
-        system.write("system.journal", &new);
+        system.rotate(&new);
         let polls: Vec<_> = [0, 1, 2, 4, 8, 8].map(|seconds| system.poll(seconds)).into();
         assert!(polls.iter().any(|(lines, _)| *lines == 81), "{polls:?}");
         assert!(polls.iter().any(|(_, gaps)| *gaps > 0), "{polls:?}");
@@ -492,15 +498,14 @@ mod tests {
         for (between, wanted) in [(0, 0), (1, 1)] {
             let mut system = System::new();
             let old = system.whole.clone();
-            let path = system.write("system.journal", &old);
+            system.write("system.journal", &old);
             let last = object::u64_at(&old, 160);
             // It was rotated before it was read to its end.
             let mut new = old.clone();
             new[24] ^= 1;
             new[168..176].copy_from_slice(&(last + 1 + between).to_le_bytes());
             system.journal.open_new(0, &mut system.reading, BootTime(0)).unwrap();
-            fs::rename(&path, path.with_file_name("system@1.journal")).unwrap();
-            system.write("system.journal", &new);
+            system.rotate(&new);
             assert_eq!(system.poll(1), (2 * 81, wanted));
         }
     }
@@ -509,10 +514,9 @@ mod tests {
     fn a_new_file_that_cannot_be_opened_is_a_gap() {
         let mut system = System::new();
         let whole = system.whole.clone();
-        let path = system.write("system.journal", &whole);
+        system.write("system.journal", &whole);
         assert_eq!(system.poll(1), (81, 0));
-        fs::rename(&path, path.with_file_name("system@1.journal")).unwrap();
-        system.write("system.journal", b"no journal");
+        system.rotate(b"no journal");
         assert_eq!(system.poll(1), (0, 1));
         assert_eq!(system.poll(0), (0, 0), "no more than one a second");
         assert_eq!(system.poll(1), (0, 1));
@@ -522,14 +526,12 @@ mod tests {
     fn a_file_that_is_gone_is_not_remembered() {
         let mut system = System::new();
         let whole = system.whole.clone();
-        let path = system.write("system.journal", &whole);
+        system.write("system.journal", &whole);
         assert_eq!(system.poll(0), (81, 0));
         for id in 1..9 {
             let mut new = whole.clone();
             new[24] ^= id;
-            fs::remove_file(path.with_file_name("system@1.journal")).ok();
-            fs::rename(&path, path.with_file_name("system@1.journal")).unwrap();
-            system.write("system.journal", &new);
+            system.rotate(&new);
             assert_eq!(system.poll(1).0, 81);
             system.poll(1);
         }
