@@ -228,6 +228,8 @@ fn what_entered_and_what_is_nested_are_killed_too() {
         hook.wait();
         init.wait();
         session.until_empty(pod.container.id);
+        // The record of its end is in the other ring.
+        session.settle();
         let killed = killed(&session, pod.container.id).expect("a record");
         assert_eq!(killed.entered, 1);
         // Its own children, the nested init and what came from outside; and all that is nested, be it by

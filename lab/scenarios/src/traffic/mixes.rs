@@ -39,7 +39,7 @@ const SERVER: Server = Server {
 const CLOSED: (E, u64) = (E::ListenerClosed, 1);
 const SERVERS: [Server; 9] = {
     use Habit::{Abort, Deaf, HalfClosed, Idle, Once, Pending, Silent};
-    let lag = Some(Duration::from_secs(1));
+    let lag = Some(Duration::from_secs(2));
     [
         Server { habits: &[Silent, Idle, STEADY, Once, Abort], ..SERVER },
         Server {

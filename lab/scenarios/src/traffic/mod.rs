@@ -5,7 +5,7 @@ mod mixes;
 use super::{
     Scenario,
     clients::{Crowd, Ends},
-    draft::{Draft, SOON, code, deleted, signal},
+    draft::{Draft, code, deleted, signal},
     pod::Part,
 };
 use coroner_core::{
@@ -91,15 +91,15 @@ pub(super) fn scenarios() -> Vec<Scenario> {
             .alone()
             .finds(ConnectionsCut)
             .counts([(E::CutIdle, 3), (E::CutRequest, 2), (E::ListenerCut, 1)]),
-        graceful(serves("nothing-listens", 5, "handle --for 1s"))
+        graceful(serves("nothing-listens", 5, "handle --for 2s"))
             .shows("The pod listens on no port: each client is refused, before the stop signal and after it.")
-            .clients(Crowd::of([]).arriving(SOON))
+            .clients(Crowd::of([]).arriving(2 * second))
             .listens_on([])
             .finds(ConnectionsRefused)
             .advises("a preStop sleep of {sleep} would have covered them"),
         graceful(serves("over-ipv6", 10, "listen --ports 8080 --on-stop close --for 2s"))
             .shows("Clients use IPv6: some are cut, and some refused.")
-            .clients(Crowd::of([(Idle, 2)]).over_v6().arriving(second))
+            .clients(Crowd::of([(Idle, 2)]).over_v6().arriving(2 * second))
             .finds(ConnectionsRefused)
             .finds(ListenerClosedEarly)
             .counts([(E::CutIdle, 2), (E::ListenerClosed, 1)]),
