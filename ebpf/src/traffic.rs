@@ -47,14 +47,18 @@ pub const CUT_SENDING: u32 = 13;
 pub const CUT_UNREAD: u32 = 14;
 /// By exit, after the peer had half-closed, with data after the last that was sent.
 pub const CUT_HALF_CLOSED: u32 = 15;
+/// By exit, after the peer had half-closed, with unread data.
+pub const CUT_HALF_CLOSED_UNREAD: u32 = 16;
+/// Reset after the peer had closed or half-closed, not by exit; or nobody had accepted it.
+pub const RESET_HALF_CLOSED: u32 = 17;
 /// A listener, by a process that is not exiting.
-pub const LISTENER_CLOSED: u32 = 16;
+pub const LISTENER_CLOSED: u32 = 18;
 /// A listener, by exit.
-pub const LISTENER_CUT: u32 = 17;
+pub const LISTENER_CUT: u32 = 19;
 /// Any end.
-pub const ENDED: u32 = 18;
+pub const ENDED: u32 = 20;
 /// How many events there are.
-pub const EVENTS: usize = 19;
+pub const EVENTS: usize = 21;
 
 /// Where the programs look a cell up: [`cell_of`] by `peer << 5 | event`.
 pub const TABLE: [u8; 256] = table();
@@ -79,6 +83,8 @@ pub const PAIRS: [(u32, u32); CELLS] = [
     (CLIENT, CUT_SENDING),
     (CLIENT, CUT_UNREAD),
     (CLIENT, CUT_HALF_CLOSED),
+    (CLIENT, CUT_HALF_CLOSED_UNREAD),
+    (CLIENT, RESET_HALF_CLOSED),
     // A listener has no peer.
     (CLIENT, LISTENER_CLOSED),
     (CLIENT, LISTENER_CUT),
@@ -97,6 +103,8 @@ pub const PAIRS: [(u32, u32); CELLS] = [
     (NODE, CUT_SENDING),
     (NODE, CUT_UNREAD),
     (NODE, CUT_HALF_CLOSED),
+    (NODE, CUT_HALF_CLOSED_UNREAD),
+    (NODE, RESET_HALF_CLOSED),
     (OUTBOUND, OPENED),
     (OUTBOUND, CLOSED),
     (OUTBOUND, PEER_CLOSED),
@@ -115,7 +123,7 @@ pub const PAIRS: [(u32, u32); CELLS] = [
 ];
 
 /// How many cells an entry has.
-pub const CELLS: usize = 48;
+pub const CELLS: usize = 52;
 
 /// How often something happened, and when, ns of CLOCK_BOOTTIME; all 0: never.
 #[repr(C)]

@@ -16,11 +16,11 @@ use core::arch::asm;
 use coroner_ebpf::{
     maps::{ADDRESSES_MAX, TRAFFIC_MAX},
     traffic::{
-        CELLS, CLIENT, CLOSED, CUT_HALF_CLOSED, CUT_IDLE, CUT_REQUEST, CUT_SENDING, CUT_UNREAD,
-        Cell, INTERNAL, LISTENER_CLOSED, LISTENER_CUT, Marked, NODE, OF_NODE, OF_TERMINATING,
-        OPENED, OPENED_AFTER_STOP, OUTBOUND, PEER_CLOSED, PEER_RESET, PORTS, REFUSED,
-        REFUSED_AFTER_STOP, RESET, RESET_AFTER_END, TABLE, TERMINATING, TIMED_OUT, TRIAL, Traffic,
-        UNACCEPTED,
+        CELLS, CLIENT, CLOSED, CUT_HALF_CLOSED, CUT_HALF_CLOSED_UNREAD, CUT_IDLE, CUT_REQUEST,
+        CUT_SENDING, CUT_UNREAD, Cell, INTERNAL, LISTENER_CLOSED, LISTENER_CUT, Marked, NODE,
+        OF_NODE, OF_TERMINATING, OPENED, OPENED_AFTER_STOP, OUTBOUND, PEER_CLOSED, PEER_RESET,
+        PORTS, REFUSED, REFUSED_AFTER_STOP, RESET, RESET_AFTER_END, RESET_HALF_CLOSED, TABLE,
+        TERMINATING, TIMED_OUT, TRIAL, Traffic, UNACCEPTED,
     },
 };
 
@@ -160,9 +160,14 @@ fn classify(sk: Address, old: u32, new: u32, is_mptcp: bool) -> Option<u32> {
     let is_owned = sk.pointer(layout!(traffic.sock_socket)).0 != 0;
     let error: u32 = sk.read(layout!(traffic.sock_err));
     if old == CLOSE_WAIT {
-        let is_cut = is_exiting && is_owned && error == 0;
-        // With unread data it goes to CLOSE.
-        return (is_cut && (new == CLOSE || is_unanswered(sk, 1))).then_some(CUT_HALF_CLOSED);
+        let is_cut = is_exiting && is_owned;
+        return match (error, new == CLOSE) {
+            // tcp_close with unread data, tcp_disconnect: both send RST.
+            (0, true) if is_cut => Some(CUT_HALF_CLOSED_UNREAD),
+            (0, true) => Some(RESET_HALF_CLOSED),
+            (0, false) if is_cut && is_unanswered(sk, 1) => Some(CUT_HALF_CLOSED),
+            _ => None,
+        };
     }
     if new == FIN_WAIT1 {
         return match (is_owned, is_exiting) {

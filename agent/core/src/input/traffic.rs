@@ -136,9 +136,14 @@ labels! {
         CutSending = "cut_sending",
         /// ESTABLISHED → CLOSE by the exit of the process, with unread data: RST.
         CutUnread = "cut_unread",
-        /// CLOSE_WAIT → LAST_ACK (or CLOSE, with unread data) by the exit of the process, with a request unanswered:
-        /// the client had half-closed. Counted as `PeerClosed` before.
+        /// CLOSE_WAIT → LAST_ACK by the exit of the process, with a request unanswered: the client had half-closed.
+        /// Counted as `peer_closed` before, as are the next two.
         CutHalfClosed = "cut_half_closed",
+        /// CLOSE_WAIT → CLOSE by the exit of the process, with unread data: RST.
+        CutHalfClosedUnread = "cut_half_closed_unread",
+        /// CLOSE_WAIT → CLOSE without an error in any other way: RST to a client that had closed or half-closed. No
+        /// process had accepted the connection, or it was closed with unread data or SO_LINGER 0.
+        ResetHalfClosed = "reset_half_closed",
         /// LISTEN → CLOSE by a process that is not exiting.
         ListenerClosed = "listener_closed",
         /// LISTEN → CLOSE by the exit of the process.

@@ -15,8 +15,15 @@ pub const OPENED: [ConnectionEvent; 2] =
 pub const REFUSED: [ConnectionEvent; 2] =
     [ConnectionEvent::Refused, ConnectionEvent::RefusedAfterStop];
 /// Ends by the exit of the process that lose an answer.
-pub const LOST: [ConnectionEvent; 3] =
-    [ConnectionEvent::CutRequest, ConnectionEvent::CutUnread, ConnectionEvent::CutHalfClosed];
+pub const LOST: [ConnectionEvent; 4] = [
+    ConnectionEvent::CutRequest,
+    ConnectionEvent::CutUnread,
+    ConnectionEvent::CutHalfClosed,
+    ConnectionEvent::CutHalfClosedUnread,
+];
+/// Of those, reset with data that the process had not read.
+const UNREAD: [ConnectionEvent; 2] =
+    [ConnectionEvent::CutUnread, ConnectionEvent::CutHalfClosedUnread];
 
 impl PodView<'_> {
     /// The pod's connections, if they were counted.
@@ -74,6 +81,8 @@ impl PodView<'_> {
                 ConnectionEvent::Reset,
                 ConnectionEvent::Unaccepted,
                 ConnectionEvent::CutUnread,
+                ConnectionEvent::CutHalfClosedUnread,
+                ConnectionEvent::ResetHalfClosed,
                 ConnectionEvent::Refused,
                 ConnectionEvent::RefusedAfterStop,
                 ConnectionEvent::ResetAfterEnd,
@@ -104,7 +113,7 @@ impl PodView<'_> {
         let mut find = |kind, detail: String| findings.push(Finding::new(kind, detail));
         let lost = client(&LOST);
         if lost.count > 0 {
-            let unread = client(&[ConnectionEvent::CutUnread]).count;
+            let unread = client(&UNREAD).count;
             let idle = client(&[ConnectionEvent::CutIdle]).count;
             let mut detail = format!(
                 "The exit of the process cut {} connection(s) in the middle of a request",

@@ -94,10 +94,14 @@ fn open(account: &PodTermination, traffic: &Traffic) -> String {
 
 /// What happened to these connections, the worst first.
 fn events(traffic: &Traffic, peers: &[TrafficPeer]) -> Vec<String> {
-    let words: [(&[E], &str); 16] = [
+    let words: [(&[E], &str); 18] = [
         (&[E::CutRequest], "cut in the middle of a request"),
         (&[E::CutHalfClosed], "cut before the answer, after the client had half-closed"),
         (&[E::CutUnread], "reset by the exit, with unread data"),
+        (
+            &[E::CutHalfClosedUnread],
+            "reset by the exit after the client had half-closed, with unread data",
+        ),
         (&[E::Unaccepted], "reset before they were accepted"),
         (&REFUSED, "refused"),
         (&[E::CutSending], "cut while sending (what was written is still delivered)"),
@@ -107,6 +111,7 @@ fn events(traffic: &Traffic, peers: &[TrafficPeer]) -> Vec<String> {
         (&[E::Closed], "closed by the process"),
         (&[E::PeerClosed], "closed by the peer"),
         (&[E::Reset], "reset by the process"),
+        (&[E::ResetHalfClosed], "reset after the client had closed or half-closed"),
         (&[E::PeerReset], "reset by the peer"),
         (&[E::TimedOut], "timed out"),
         (&[E::ResetAfterEnd], "answered by RST after their end"),

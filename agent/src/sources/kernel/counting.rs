@@ -311,6 +311,8 @@ mod tests {
             (traffic::CUT_SENDING, E::CutSending),
             (traffic::CUT_UNREAD, E::CutUnread),
             (traffic::CUT_HALF_CLOSED, E::CutHalfClosed),
+            (traffic::CUT_HALF_CLOSED_UNREAD, E::CutHalfClosedUnread),
+            (traffic::RESET_HALF_CLOSED, E::ResetHalfClosed),
             (traffic::LISTENER_CLOSED, E::ListenerClosed),
             (traffic::LISTENER_CUT, E::ListenerCut),
             (traffic::ENDED, E::Ended),

@@ -35,6 +35,8 @@ const MAX_CONTAINERS: usize = 32;
 const MAX_ADDRESSES: usize = 8;
 /// How often it is tried to begin in a moment without an event.
 const BEGINNINGS: usize = 5;
+/// The node's own addresses are read again after this, while connections are counted.
+const NODE_ADDRESSES: Duration = Duration::from_secs(60);
 /// Processes in the host's network namespace, of which one may be closed to others.
 const HOSTS: [u32; 2] = [1, 2];
 
@@ -51,6 +53,8 @@ pub(super) struct CountedPods {
     pods: BTreeMap<SandboxId, CountedPod>,
     /// The node's own addresses.
     node: BTreeSet<IpAddr>,
+    /// When they were read.
+    node_read: Option<Instant>,
     /// Since when nothing is counted.
     idle_since: Instant,
     /// That they cannot be attached was logged.
@@ -78,6 +82,7 @@ impl CountedPods {
             always,
             pods: BTreeMap::new(),
             node: BTreeSet::new(),
+            node_read: None,
             idle_since: Instant::now(),
             warned: false,
         }
@@ -121,6 +126,7 @@ impl CountedPods {
             return Err(TrafficBlindness::HostNetwork);
         }
         self.attach()?;
+        self.find_node_addresses();
         // The number of a namespace that is gone is used again.
         let before = self.pods.iter().find(|(_, pod)| pod.netns == netns);
         if let Some(before) = before.map(|(sandbox, _)| sandbox.clone()) {
@@ -232,6 +238,9 @@ impl CountedPods {
             debug!(%sandbox, "stopped counting connections of a pod that has ended");
             self.forget(sandbox);
         }
+        if !self.pods.is_empty() {
+            self.find_node_addresses();
+        }
         if self.always {
             // Tried again if it fails, and logged once.
             let _ = self.attach();
@@ -254,7 +263,6 @@ impl CountedPods {
                     info!("connections of terminating pods are counted again");
                 }
                 self.idle_since = Instant::now();
-                self.find_node_addresses();
                 let refusals = self.counting.sees_refusals();
                 match self.always {
                     true => info!(refusals, "counting connections"),
@@ -272,6 +280,10 @@ impl CountedPods {
     }
 
     fn find_node_addresses(&mut self) {
+        if self.node_read.is_some_and(|read| read.elapsed() < NODE_ADDRESSES) {
+            return;
+        }
+        self.node_read = Some(Instant::now());
         let mut found = net::local_addresses(&self.proc.join(HOSTS[0].to_string()));
         found.extend(self.node_process.iter().flat_map(|process| net::local_addresses(process)));
         for gone in self.node.difference(&found) {

@@ -148,6 +148,45 @@ fn connections_that_nobody_accepted() {
 }
 
 #[test]
+fn connections_that_their_clients_have_closed_and_nobody_has_accepted_or_read() {
+    counted(|network| {
+        // In the queue of a listener that the application closes, and of one that goes with its process.
+        let mut server = Server::listening(SERVER, None);
+        drop(connect(CLIENT, SERVER));
+        let closed = [
+            (Client, Opened, 1),
+            (Client, PeerClosed, 1),
+            (Outbound, Opened, 1),
+            (Outbound, Closed, 1),
+        ];
+        network.expect_pod(&closed);
+        server.act("s");
+        let server = Server::listening(SERVER, None);
+        drop(connect(CLIENT, SERVER));
+        let both = closed.map(|(peer, event, n)| (peer, event, 2 * n));
+        let reset = [(Client, ResetHalfClosed, 1), (Client, ListenerClosed, 1)];
+        network.expect_pod(&[&both[..], &reset].concat());
+        server.kill();
+        // Accepted, and closed without reading what was sent.
+        let mut server = Server::listening(SERVER, None);
+        let mut client = connect(CLIENT, SERVER);
+        client.write_all(b"?").unwrap();
+        client.shutdown(Shutdown::Write).unwrap();
+        server.act("ac");
+        drain(client);
+        network.expect_pod(&[
+            (Client, Opened, 3),
+            (Client, PeerClosed, 3),
+            (Client, ResetHalfClosed, 3),
+            (Client, ListenerClosed, 1),
+            (Client, ListenerCut, 1),
+            (Outbound, Opened, 3),
+            (Outbound, Closed, 3),
+        ]);
+    });
+}
+
+#[test]
 fn clients_that_half_close_and_wait() {
     counted(|network| {
         let mut server = Server::listening(SERVER, None);
@@ -173,7 +212,8 @@ fn clients_that_half_close_and_wait() {
         network.expect_pod(&[
             (Client, Opened, 3),
             (Client, PeerClosed, 3),
-            (Client, CutHalfClosed, 2),
+            (Client, CutHalfClosed, 1),
+            (Client, CutHalfClosedUnread, 1),
             (Client, ListenerCut, 1),
             (Outbound, Opened, 3),
             (Outbound, Closed, 3),
