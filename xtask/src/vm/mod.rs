@@ -24,7 +24,7 @@ pub(crate) use self::{
 use crate::{
     host::{Arch, X86_64},
     progress::{Line, note},
-    test::{Run, Tally, TestBinary, absent, compile_programs, keep, programs, report},
+    test::{Expected, Run, Tally, TestBinary, absent, compile_programs, keep, programs, report},
     workspace::Workspace,
 };
 
@@ -33,14 +33,29 @@ use crate::{
 pub(crate) struct Guest {
     pub(crate) kernel: &'static Kernel,
     pub(crate) cgroup: Cgroup,
+    /// Only the tests whose names contain this.
+    pub(crate) only: Option<&'static str>,
 }
 
 /// Each of `kernels` with each of `cgroups`.
 pub(crate) fn matrix(kernels: &[&'static Kernel], cgroups: &[Cgroup]) -> Vec<Guest> {
     kernels
         .iter()
-        .flat_map(|kernel| cgroups.iter().map(|cgroup| Guest { kernel, cgroup: *cgroup }))
+        .flat_map(|&kernel| cgroups.iter().map(move |&cgroup| Guest { kernel, cgroup, only: None }))
         .collect()
+}
+
+/// Those of the gate: the oldest and the newest kernel of this architecture. On those in between the hooks are the
+/// same but for those of connections, which TCP changes most.
+pub(crate) fn of_gate(cgroups: &[Cgroup]) -> Vec<Guest> {
+    let all = KERNELS.iter().filter(|kernel| kernel.arch.is_host()).collect::<Vec<_>>();
+    let (Some((oldest, rest)), Some(newest)) = (all.split_first(), all.last()) else {
+        return Vec::new();
+    };
+    let between = rest.iter().filter(|kernel| *kernel != newest);
+    let connections =
+        between.map(|&kernel| Guest { kernel, cgroup: Cgroup::V2, only: Some("connections") });
+    matrix(&[*oldest, *newest], cgroups).into_iter().chain(connections).collect()
 }
 
 /// Runs `test` in each of `guests`, as many at once as this machine has CPUs for; a guest that cannot
@@ -115,11 +130,16 @@ fn boot(
     System { test, initramfs }: &System,
     suffix: &str,
 ) -> Tally {
-    let Guest { kernel, cgroup } = guest;
-    let title = format!("{} on Linux {}, cgroup {}", test.name, kernel.name, cgroup.name());
+    let Guest { kernel, cgroup, only } = guest;
+    let of = only.map(|only| format!(" ({only})")).unwrap_or_default();
+    let title = format!("{}{of} on Linux {}, cgroup {}", test.name, kernel.name, cgroup.name());
     let name = format!("vm-{}-{}{suffix}", kernel.name, cgroup.name());
     let log = workspace.target("vm").join(format!("{name}.log"));
     let absent = absent::of(&test.name, |feature| cgroup.has(feature));
+    let (arguments, expected) = match only {
+        Some(only) => (vec![only], Expected { some: true, filtered: None }),
+        None => (absent::arguments(&absent), test.expected(&absent)),
+    };
     let ended = kernel.image(workspace).and_then(|image| {
         let line = Line::begin(&title);
         let ended = qemu::boot(
@@ -129,11 +149,11 @@ fn boot(
                 arch: kernel.arch,
                 kernel: &image,
                 initramfs,
-                arguments: &cgroup.arguments(&absent::arguments(&absent)),
+                arguments: &cgroup.arguments(&arguments),
                 log: log.clone(),
             },
         );
-        let run = ended.map(|end| Run::of(end.status == 0, end.text, test.expected(&absent)));
+        let run = ended.map(|end| Run::of(end.status == 0, end.text, expected));
         let said = match &run {
             Ok(run) => format!("{} passed, {} failed", run.tally.passed, run.tally.failed),
             Err(_) => "it did not come to its end".to_owned(),
