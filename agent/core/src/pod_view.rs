@@ -236,6 +236,7 @@ impl<'a> PodView<'a> {
             && self.own_sandboxes().all(|sandbox| sandbox.ended.is_some())
             && self.are_exited()
             && self.cri_complete()
+            && !self.traffic_pending()
             && self.members.all.iter().all(|id| self.processes_of(id).is_some())
             && (!self.stores.api.has_apiserver || self.object().is_some_and(is_final))
     }
@@ -367,7 +368,7 @@ impl<'a> PodView<'a> {
         let sandboxes = || self.all_sandboxes(|s| s.ended).map(|stopped| stopped.latest);
         let Some(ended) = self.members.ended.or_else(sandboxes) else { return false };
         let late = now >= ended + timeout;
-        if !(late || self.cri_complete()) {
+        if !(late || (self.cri_complete() && !self.traffic_pending())) {
             return false;
         }
         if self.superseded || !self.stores.api.has_apiserver {

@@ -31,6 +31,8 @@ pub struct CountedTraffic {
     is_stop_told: bool,
     /// Why nothing is seen.
     pub not_visible: Option<TrafficBlindness>,
+    /// Requests without an answer.
+    unanswered: u32,
 }
 
 /// The connections of all sandboxes that terminate.
@@ -40,6 +42,11 @@ pub struct TrafficState {
 }
 
 impl CountedTraffic {
+    /// Counts that were asked for have not come: what is known lacks the end.
+    pub fn is_pending(&self) -> bool {
+        self.began.is_some() && self.unanswered > 0
+    }
+
     /// The stop signal, if it came before counting began and the request to count did not have it.
     pub fn missed_stop(&self) -> Option<BootTime> {
         let began = self.began.as_ref().filter(|_| !self.is_stop_told)?;
@@ -63,22 +70,38 @@ impl TrafficState {
         counted.touched = at;
         counted.stopped = counted.stopped.or(stopped);
         counted.is_stop_told |= is_new && stopped.is_some();
+        counted.unanswered += u32::from(is_new);
         is_new
     }
 
     /// Counts are to be read at the stop signal. Once: whoever sends signals is not bounded.
     pub fn read_at_stop(&mut self, sandbox: SandboxId) -> Option<TrafficRequest> {
         let counted = self.sandboxes.get_mut(&sandbox).filter(|counted| counted.began.is_some())?;
-        let is_read = std::mem::replace(&mut counted.is_stop_read, true);
-        (!is_read).then(|| match counted.missed_stop() {
+        if std::mem::replace(&mut counted.is_stop_read, true) {
+            return None;
+        }
+        counted.unanswered += 1;
+        Some(match counted.missed_stop() {
             Some(stopped) => TrafficRequest::Stopped(sandbox, stopped),
             None => TrafficRequest::Read(sandbox),
         })
     }
 
+    /// Counts are to be read: a container's last process has gone. Also while counting begins, which takes longer
+    /// than a short shutdown if many pods are deleted at once.
+    pub fn read_at_end(&mut self, sandbox: SandboxId) -> Option<TrafficRequest> {
+        let counted = self.sandboxes.get_mut(&sandbox)?;
+        if counted.not_visible.is_some() {
+            return None;
+        }
+        counted.unanswered += 1;
+        Some(TrafficRequest::Read(sandbox))
+    }
+
     /// Applies an answer. False: nobody waits for it.
     pub fn apply(&mut self, event: TrafficEvent) -> bool {
         let Some(counted) = self.sandboxes.get_mut(&event.sandbox) else { return false };
+        counted.unanswered = counted.unanswered.saturating_sub(1);
         match event.fact {
             TrafficFact::Began { reading, sees_refusals } => {
                 counted.sees_refusals = sees_refusals;

@@ -124,13 +124,13 @@ impl Engine {
         else {
             return;
         };
-        if stopped {
+        let read = if stopped {
             self.count_pod(at, &pod, Some(at), out);
-            let read = self.stores.traffic.read_at_stop(sandbox);
-            out.requests.extend(read.map(Request::Traffic));
-        } else if self.stores.traffic.get(&sandbox).is_some_and(|counted| counted.began.is_some()) {
-            out.requests.push(Request::Traffic(TrafficRequest::Read(sandbox)));
-        }
+            self.stores.traffic.read_at_stop(sandbox)
+        } else {
+            self.stores.traffic.read_at_end(sandbox)
+        };
+        out.requests.extend(read.map(Request::Traffic));
     }
 
     /// Applies counts.

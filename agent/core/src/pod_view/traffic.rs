@@ -1,7 +1,7 @@
 //! The pod's connections: what of them is reported, and the findings.
 
 use super::PodView;
-use crate::{input::*, report::*, time::*, types::*};
+use crate::{input::*, report::*, time::*, traffic::CountedTraffic, types::*};
 use std::time::Duration;
 
 /// Connections that come sooner after the stop signal were on their way.
@@ -26,10 +26,18 @@ const UNREAD: [ConnectionEvent; 2] =
     [ConnectionEvent::CutUnread, ConnectionEvent::CutHalfClosedUnread];
 
 impl PodView<'_> {
+    fn counted(&self) -> Option<&CountedTraffic> {
+        self.sandboxes.iter().rev().find_map(|one| self.stores.traffic.get(&one.info.id))
+    }
+
+    /// The last counts are still to come.
+    pub(super) fn traffic_pending(&self) -> bool {
+        self.counted().is_some_and(CountedTraffic::is_pending)
+    }
+
     /// The pod's connections, if they were counted.
     pub(super) fn traffic(&self) -> Option<Traffic> {
-        let counted = |id| self.stores.traffic.get(id);
-        let counted = self.sandboxes.iter().rev().find_map(|one| counted(&one.info.id))?;
+        let counted = self.counted()?;
         let (stopped, sees_refusals) = (counted.stopped, counted.sees_refusals);
         let empty = Traffic {
             not_visible: counted.not_visible,

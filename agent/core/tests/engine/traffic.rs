@@ -57,8 +57,17 @@ impl World {
         self.says(TrafficFact::Counted { reading });
     }
 
+    /// The adapter has nothing more to say to what it was asked.
+    fn answers_the_rest(&mut self) {
+        let count = |one: &TrafficRequest| matches!(one, TrafficRequest::Count(_));
+        for _ in self.asked().iter().filter(|one| !count(one)) {
+            self.says(TrafficFact::NotVisible { reason: TrafficBlindness::NoProcess });
+        }
+    }
+
     fn ends(&mut self, pod: ApiPod) -> PodTermination {
         self.exits(1, CODE_0);
+        self.answers_the_rest();
         self.stopped(1, 0);
         self.api(ApiEvent::Deleted(pod));
         self.ticks(5);
@@ -105,11 +114,57 @@ fn counting_begins_with_the_request_and_ends_with_the_report() {
     assert_eq!(world.asked(), [TrafficRequest::Read(ids(1).1)], "what is open at the stop");
     world.later(100).exits(1, CODE_0);
     assert_eq!(world.asked(), [TrafficRequest::Read(ids(1).1)], "every cut is counted by now");
+    world.counts(Vec::new(), counters(0, 7));
+    world.counts(Vec::new(), None);
     world.stopped(1, 0);
     world.api(ApiEvent::Deleted(object(1, true, at)));
     world.ticks(5);
     assert!(world.ended[0].is_final);
     assert_eq!(world.asked(), [TrafficRequest::Forget(ids(1).1)]);
+}
+
+/// Where many pods are deleted at once, the adapter is slower than a short shutdown.
+#[test]
+fn a_report_waits_for_the_counts_at_the_end() {
+    let mut world = running(1);
+    let at = world.at();
+    world.api(ApiEvent::Applied(object(1, true, at)));
+    assert!(matches!(world.asked().as_slice(), [TrafficRequest::Count(_)]));
+    world.later(100).term(1, true);
+    world.later(100).exits(1, CODE_0);
+    assert_eq!(world.asked(), [TrafficRequest::Read(ids(1).1)], "before counting has begun");
+    world.stopped(1, 0);
+    world.api(ApiEvent::Deleted(object(1, true, at)));
+    world.begins(1);
+    world.ticks(5);
+    assert!(world.ended.is_empty(), "the end of its connections has not come");
+    assert!(matches!(world.asked().as_slice(), [TrafficRequest::Stopped(..)]));
+    world.counts(Vec::new(), None);
+    world.counts(vec![client(E::CutRequest, 1, 1, 1)], None);
+    world.ticks(5);
+    let traffic = world.ended[0].traffic.as_ref().expect("counted");
+    assert_eq!(traffic.sum(&[TrafficPeer::Client], &[E::CutRequest]).count, 1);
+    assert!(world.ended[0].is_final);
+}
+
+#[test]
+fn a_report_does_not_wait_for_ever_for_counts() {
+    let mut world = stopping();
+    world.later(100).exits(1, CODE_0);
+    world.stopped(1, 0);
+    let pod = deleted(&world);
+    world.api(ApiEvent::Deleted(pod));
+    world.ticks(25);
+    assert!(world.ended.is_empty());
+    world.ticks(10);
+    assert!(!world.ended[0].is_final, "the counts may still come");
+    // At the stop, and at the end.
+    world.counts(vec![client(E::CutRequest, 1, 3, 3)], None);
+    world.counts(vec![client(E::CutRequest, 2, 3, 3)], None);
+    world.ticks(1);
+    let (last, _) = world.updated.last().expect("it comes again");
+    assert!(last.is_final);
+    assert_eq!(kinds(last), [FindingKind::ConnectionsCut]);
 }
 
 /// Attaching the programs may take longer than the kubelet.
@@ -291,8 +346,11 @@ fn what_is_not_visible_is_not_zero() {
     let mut world = running(1);
     let at = world.at();
     world.api(ApiEvent::Applied(object(1, true, at)));
-    let report = world.ends(object(1, true, at));
-    assert_eq!(report.traffic, None, "nobody answered");
+    world.exits(1, CODE_0);
+    world.stopped(1, 0);
+    world.api(ApiEvent::Deleted(object(1, true, at)));
+    world.ticks(5);
+    assert_eq!(world.ended[0].traffic, None, "nobody answered");
 }
 
 #[test]

@@ -50,7 +50,7 @@ pub struct Options {
 /// Answers requests until either channel is closed.
 pub async fn run(
     options: Options,
-    to: mpsc::Sender<Received>,
+    mut to: mpsc::Sender<Received>,
     mut requests: mpsc::Receiver<TrafficRequest>,
 ) -> anyhow::Result<()> {
     let Options { host_root, attachment, counting } = options;
@@ -80,20 +80,21 @@ pub async fn run(
         batch.sort_by_key(|request| {
             matches!(request, TrafficRequest::Read(_) | TrafficRequest::Stopped(..))
         });
-        let answers;
-        (pods, answers) = spawn_blocking(move || {
-            let answers: Vec<_> =
-                batch.into_iter().filter_map(|request| pods.answer(request)).collect();
+        // Each answer at once: a whole batch may take seconds.
+        let (is_wanted, into);
+        (pods, is_wanted, into) = spawn_blocking(move || {
+            let is_wanted = batch.into_iter().filter_map(|one| pods.answer(one)).all(|event| {
+                let received = Received { at: clock::boot_now(), input: Input::Traffic(event) };
+                to.blocking_send(received).is_ok()
+            });
             pods.sweep();
-            (pods, answers)
+            (pods, is_wanted, to)
         })
         .await?;
-        for event in answers {
-            let received = Received { at: clock::boot_now(), input: Input::Traffic(event) };
-            if to.send(received).await.is_err() {
-                return Ok(());
-            }
+        if !is_wanted {
+            return Ok(());
         }
+        to = into;
     }
 }
 

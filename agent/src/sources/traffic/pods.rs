@@ -196,20 +196,21 @@ impl CountedPods {
         let pod = self.pods.get_mut(sandbox).ok_or(TrafficBlindness::NoProcess)?;
         pod.asked = Instant::now();
         let at = clock::boot_now();
-        let (mut counted, mut is_stopped) = (Vec::new(), false);
-        for key in &pod.entries {
-            let entry = self.counting.read(*key).ok_or(TrafficBlindness::NoProgram)?;
-            counted.extend(counts(key.cgroup, &entry));
-            is_stopped |= self.counting.is_stopped(*key);
-        }
         // Once: where nothing listens any more, the whole table is read.
+        let is_stopped = pod.entries.iter().any(|key| self.counting.is_stopped(*key));
         let reads_ports = is_stopped && !std::mem::replace(&mut pod.is_stop_read, is_stopped);
-        let (processes, netns) = (pod.processes.clone(), pod.netns);
+        let (processes, netns, entries) = (pod.processes.clone(), pod.netns, pod.entries.clone());
         let folder = self.find(&processes).filter(|(_, found)| *found == netns);
         let network = folder.and_then(|(folder, _)| {
             let listening = reads_ports.then(|| net::listening_ports(&folder).unwrap_or_default());
             Some(NetworkCounters { listening: listening.unwrap_or_default(), ..counters(&folder)? })
         });
+        // After the counters: so each RST in these has been counted.
+        let mut counted = Vec::new();
+        for key in entries {
+            let entry = self.counting.read(key).ok_or(TrafficBlindness::NoProgram)?;
+            counted.extend(counts(key.cgroup, &entry));
+        }
         Ok(TrafficFact::Counted { reading: TrafficReading { at, counts: counted, network } })
     }
 

@@ -30,9 +30,11 @@ use std::{
     fs,
     net::SocketAddr,
     path::{Path, PathBuf},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
+/// How long the lab's collector may take for what is left when all scenarios have ended.
+const COLLECTION: Duration = Duration::from_secs(60);
 /// Failures that are of no single scenario: the folders in which they are kept.
 const WHOLE: &str = "run";
 const STRAYS: &str = "of-no-scenario";
@@ -168,7 +170,7 @@ async fn play(
     report::table(console, &in_order);
     console.print(&watcher.of_agent(|agent| facts(lab, agent, &in_order)).await?);
     watcher.check()?;
-    let strays = strays(watcher, &truth, &in_order);
+    let strays = strays(watcher, &truth, &in_order).await;
     for leak in &strays {
         let what = left::which(&leak.key);
         console.print(&format!("✘ {} of {what}, of no scenario\n", leak.class));
@@ -215,15 +217,26 @@ async fn save(
     failures.save(name, Remains { agent: agent.as_ref(), kubelet, work: Some(work) }).await
 }
 
-/// What was told as left behind, is of no scenario, and was not left behind in truth.
-fn strays(monitor: &AgentMonitor, truth: &GroundTruth, outcomes: &[ScenarioOutcome]) -> Vec<Leak> {
-    let told = monitor.reports();
-    let told = told.borrow();
+/// What was told as left behind, is of no scenario, and was not left behind in truth. What is still there may be
+/// removed later than it counts as left behind: a busy node has many to remove.
+async fn strays(
+    monitor: &AgentMonitor,
+    truth: &GroundTruth,
+    outcomes: &[ScenarioOutcome],
+) -> Vec<Leak> {
     let known = |leak: &&Leak| {
         outcomes.iter().any(|outcome| outcome.leaks.iter().any(|own| own.key == leak.key))
     };
     let stray = |leak: &&Leak| !known(leak) && !truth.was_leaked_for_a_while(leak);
-    told.ever.values().filter(stray).cloned().collect()
+    let begun = Instant::now();
+    loop {
+        let strays: Vec<_> =
+            monitor.reports().borrow().ever.values().filter(stray).cloned().collect();
+        if strays.is_empty() || begun.elapsed() > COLLECTION {
+            return strays;
+        }
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
 }
 
 /// Says why, if not.
