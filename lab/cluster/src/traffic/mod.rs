@@ -164,7 +164,8 @@ impl Clients {
 
     async fn until(&self, what: &str, holds: impl Fn(&Progress) -> bool) -> anyhow::Result<()> {
         let mut progress = self.progress.clone();
-        let waited = wait::event(what, progress.wait_for(holds)).await;
+        // The value that was waited for is locked: another look beside a client that waits to write would never end.
+        let waited = wait::event(what, progress.wait_for(holds)).await.map(|one| one.map(drop));
         let seen = *self.progress.borrow();
         waited
             .with_context(|| format!("{seen:?} of {} standing", self.standing))?
