@@ -37,6 +37,8 @@ pub(super) struct Reading {
     began: Option<BootTime>,
     /// The last moment up to which nothing is missing.
     last: BootTime,
+    /// The same when the first line that was not read came.
+    missing_since: Option<BootTime>,
     /// Lines that were not read since then: over the budget, and others.
     over: u64,
     unread: u64,
@@ -46,7 +48,17 @@ pub(super) struct Reading {
 impl Reading {
     /// From `since` on.
     pub(super) fn new(budget: Budget, since: BootTime) -> Self {
-        Self { budget, levels: 0, began: None, last: since, over: 0, unread: 0, events: Vec::new() }
+        let (missing_since, events) = (None, Vec::new());
+        Self {
+            budget,
+            levels: 0,
+            began: None,
+            last: since,
+            missing_since,
+            over: 0,
+            unread: 0,
+            events,
+        }
     }
 
     /// Takes a line at the moment `now`.
@@ -59,12 +71,12 @@ impl Reading {
     ) {
         let Found::Line(line) = found else {
             counters.add(LineResult::TooLong, 1);
-            self.unread += 1;
+            self.miss(KubeletLogGap::Damaged);
             return;
         };
         if !self.budget.allows(line.len(), now) {
             counters.add(LineResult::OverBudget, 1);
-            self.over += 1;
+            self.miss(KubeletLogGap::Budget);
             return;
         }
         if self.over > 0 {
@@ -77,7 +89,9 @@ impl Reading {
             self.began = at.or(parsed.entries.first().map(KubeletEntry::latest));
         }
         counters.add(parsed.result, 1);
-        self.unread += u64::from(parsed.result == LineResult::NotUnderstood);
+        if parsed.result == LineResult::NotUnderstood {
+            self.miss(KubeletLogGap::Damaged);
+        }
         if parsed.entries.iter().any(KubeletEntry::begins_a_run) {
             self.levels = 0;
         }
@@ -112,18 +126,25 @@ impl Reading {
         self.last = self.last.max(now);
     }
 
+    /// A line is not read.
+    fn miss(&mut self, cause: KubeletLogGap) {
+        let lines = if cause == KubeletLogGap::Budget { &mut self.over } else { &mut self.unread };
+        *lines += 1;
+        self.missing_since.get_or_insert(self.last);
+    }
+
     /// What was not read, at most up to now.
     fn report_missing(&mut self, now: BootTime) {
-        let since = self.last;
+        let Some(from) = self.missing_since.take() else { return };
         for (lines, cause) in [
             (std::mem::take(&mut self.over), KubeletLogGap::Budget),
             (std::mem::take(&mut self.unread), KubeletLogGap::Damaged),
         ] {
             if lines > 0 {
-                self.last = since;
-                self.gap(now, lines, cause);
+                self.events.push(KubeletEvent::Gap { from, to: now, lines, cause });
             }
         }
+        self.last = self.last.max(now);
     }
 
     /// The events so far. What was not read is reported now if `now` is given.
@@ -137,6 +158,7 @@ impl Reading {
 mod tests {
     use super::*;
     use coroner_core::time::{Anchor, WallTime};
+    use std::time::Duration;
 
     #[test]
     fn what_is_over_the_budget_is_one_gap() {
@@ -163,6 +185,45 @@ mod tests {
         assert_eq!(counters.of(LineResult::OverBudget), 15);
         reading.take(&Found::TooLong, &receipt, now, &counters);
         assert_eq!(counters.of(LineResult::TooLong), 1);
+    }
+
+    #[test]
+    fn a_gap_begins_before_the_first_line_that_was_not_read() {
+        let anchor = Anchor { boot_ns: 1 << 50, wall_ns: 1_795_446_000_000_000_000 };
+        let receipt = Receipt::File { anchor, near: WallTime(anchor.wall_ns), zone: 0 };
+        let (counters, now) = (LineCounters::default(), BootTime(anchor.boot_ns));
+        let line = |second: u8| {
+            let line = format!(
+                "I1123 14:18:{second}.000000  1 kubelet.go:1] \"SyncPod enter\" pod=\"a/b\""
+            );
+            Found::Line(line.into_bytes())
+        };
+        let begins = |reading: &mut Reading| {
+            let gap = |event| match event {
+                KubeletEvent::Gap { from, cause, .. } => Some((cause, from)),
+                _ => None,
+            };
+            let gaps: Vec<_> = reading.events(Some(now)).into_iter().filter_map(gap).collect();
+            gaps
+        };
+        // Each budget is that of one line.
+        let mut reading = Reading::new(Budget::new(1, 1 << 20), BootTime(3));
+        for second in [10, 11, 12] {
+            reading.take(&line(second), &receipt, now, &counters);
+        }
+        let read = reading.last;
+        // What journald suppressed is found after what is over the budget.
+        reading.gap(read + Duration::from_secs(20), 7, KubeletLogGap::RateLimit);
+        assert_eq!(
+            begins(&mut reading),
+            [(KubeletLogGap::RateLimit, read), (KubeletLogGap::Budget, read)]
+        );
+        let mut reading = Reading::new(Budget::unlimited(), BootTime(3));
+        reading.take(&line(10), &receipt, now, &counters);
+        let read = reading.last;
+        reading.take(&Found::TooLong, &receipt, now, &counters);
+        reading.take(&line(12), &receipt, now, &counters);
+        assert_eq!(begins(&mut reading), [(KubeletLogGap::Damaged, read)]);
     }
 
     #[test]
