@@ -13,7 +13,7 @@ use coroner_core::{
 };
 use std::{
     fs::{File, Metadata},
-    io::{self, Read as _, Seek as _, SeekFrom},
+    io,
     os::unix::fs::{FileExt as _, MetadataExt as _},
     path::{Path, PathBuf},
     time::Duration,
@@ -24,7 +24,7 @@ pub(super) const LOOK_BACK: u64 = 4 << 20;
 /// Bytes of a read.
 const BLOCK: usize = 64 * 1024;
 /// Bytes that show that a file is still the one that was read: no line of klog is there twice in the same microsecond.
-const MARK: u64 = 128;
+const MARK: usize = 128;
 /// Bytes of a poll: what is left is read in the next one.
 const MAX_POLL: u64 = 16 << 20;
 
@@ -48,19 +48,21 @@ struct Open {
     identity: (u64, u64),
     /// Read so far.
     offset: u64,
-    /// The last bytes that were read: if they are not there any more, the file was truncated and has grown again.
+    /// The last bytes that were read: if they are not there any more, the file was truncated.
     mark: Vec<u8>,
 }
 
 impl Open {
-    /// The last bytes before the offset, as they are now.
-    fn before(&self) -> io::Result<Vec<u8>> {
-        let length = self.offset.min(MARK);
-        let mut bytes = vec![0; usize::try_from(length).unwrap_or_default()];
-        match self.file.read_exact_at(&mut bytes, self.offset - length) {
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(Vec::new()),
-            result => result.map(|()| bytes),
-        }
+    /// What follows, as far as it fits into the block. `None`: the file was truncated. The mark is read with what follows it:
+    /// nothing can be truncated in between.
+    fn read<'b>(&mut self, block: &'b mut [u8]) -> io::Result<Option<&'b [u8]>> {
+        let from = self.offset.saturating_sub(self.mark.len() as u64);
+        let length = self.file.read_at(block, from)?;
+        let bytes = &block[..length];
+        let Some(new) = bytes.strip_prefix(&*self.mark) else { return Ok(None) };
+        self.offset += new.len() as u64;
+        self.mark = bytes[bytes.len().saturating_sub(MARK)..].to_vec();
+        Ok(Some(new))
     }
 }
 
@@ -71,6 +73,8 @@ pub(super) struct LogFile {
     /// Below the root.
     path: PathBuf,
     open: Option<Open>,
+    /// The last poll failed.
+    failed: bool,
     lines: Lines,
     /// The node's zone, ns ahead of UTC.
     zone: Option<i64>,
@@ -79,24 +83,76 @@ pub(super) struct LogFile {
 impl LogFile {
     pub(super) fn new(root: &Path, path: &Path) -> Self {
         let (root, path) = (root.to_owned(), path.to_owned());
-        Self { root, path, open: None, lines: Lines::default(), zone: None }
+        Self { root, path, open: None, failed: false, lines: Lines::default(), zone: None }
+    }
+
+    /// Reads of the file that is open fail from now on.
+    #[cfg(test)]
+    pub(super) fn break_reads(&mut self) {
+        let unreadable = File::options().write(true).open(self.root.join(&self.path));
+        self.open.as_mut().unwrap().file = unreadable.unwrap();
     }
 
     fn unread(&self, error: io::Error) -> FileError {
         FileError::Unread { path: self.path.clone(), error }
     }
 
-    /// Opens the file, whose beginning is left out if it is longer than `look_back`.
-    fn open(&self, look_back: u64) -> Result<Open, FileError> {
+    /// Opens the file, to read on at its beginning.
+    fn open(&self) -> Result<Open, FileError> {
         let file = below::open_plain(&self.root, &self.path).map_err(|error| self.unread(error))?;
-        let mut file = file.ok_or_else(|| FileError::NotPlain(self.path.clone()))?;
+        let file = file.ok_or_else(|| FileError::NotPlain(self.path.clone()))?;
         let found = file.metadata().map_err(|error| self.unread(error))?;
-        let offset = found.len().saturating_sub(look_back);
-        file.seek(SeekFrom::Start(offset)).map_err(|error| self.unread(error))?;
-        Ok(Open { file, identity: (found.dev(), found.ino()), offset, mark: Vec::new() })
+        Ok(Open { file, identity: (found.dev(), found.ino()), offset: 0, mark: Vec::new() })
     }
 
-    /// Reads what is new. `look_back` is for the first time only.
+    /// Opens the file for the first time. Its beginning is left out, up to the end of a line, if it is longer than
+    /// `look_back`.
+    fn begin(&mut self, look_back: u64, now: &Anchor) -> Result<(), FileError> {
+        let mut open = self.open()?;
+        let found = open.file.metadata().map_err(|error| self.unread(error))?;
+        self.zone = zone_at_end(&open.file, now);
+        open.offset = found.len().saturating_sub(look_back);
+        let mut block = vec![0; BLOCK];
+        while open.offset > 0 {
+            let from = open.offset;
+            let read = open.read(&mut block).map_err(|error| self.unread(error))?;
+            let new = read.unwrap_or_default();
+            if let Some(end) = memchr::memchr(b'\n', new) {
+                open.offset = from + end as u64 + 1;
+                open.mark = new[(end + 1).saturating_sub(MARK)..=end].to_vec();
+                break;
+            }
+            if new.is_empty() {
+                break;
+            }
+        }
+        self.open = Some(open);
+        Ok(())
+    }
+
+    /// Opens the file again where it could not be read.
+    fn resume(
+        &mut self,
+        now: &Anchor,
+        reading: &mut Reading,
+        counters: &LineCounters,
+    ) -> Result<(), FileError> {
+        let fresh = self.open()?;
+        match &mut self.open {
+            Some(open) if open.identity == fresh.identity => open.file = fresh.file,
+            // It was rotated: what cannot be read of it is missing.
+            open => {
+                if open.is_some() && self.read_on(now, reading, counters).is_err() {
+                    self.lines.restart();
+                    reading.gap(BootTime(now.boot_ns), 0, KubeletLogGap::Rotated);
+                    self.open = Some(fresh);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads what is new. `look_back` is for the first time only. After an error it is read on where it was.
     pub(super) fn poll(
         &mut self,
         look_back: u64,
@@ -104,52 +160,30 @@ impl LogFile {
         counters: &LineCounters,
     ) -> Result<Vec<KubeletEvent>, FileError> {
         let now = clock::anchor();
-        let first = self.open.is_none();
-        if first {
-            let open = self.open(look_back)?;
-            // The first line is a part of one, if the file's beginning was left out.
-            let torn = open.offset > 0;
-            self.zone = zone_at_end(&open.file, &now);
-            self.open = Some(open);
-            self.lines.restart();
-            if torn {
-                self.skip_a_line()?;
-            }
+        if self.open.is_none() {
+            self.begin(look_back, &now)?;
+        } else if self.failed {
+            self.resume(&now, reading, counters)?;
         }
+        self.failed = true;
         self.read_on(&now, reading, counters)?;
         // Another file of that name: what the old one still gets is read first, and its last line may never end.
         let current = below::stat(&self.root, &self.path).ok().filter(below::is_plain);
         let identity = current.map(|found| (found.st_dev, found.st_ino));
         if identity.is_some() && identity != self.open.as_ref().map(|open| open.identity) {
             self.read_on(&now, reading, counters)?;
+            let fresh = self.open()?;
             self.finish(&now, reading, counters);
             if self.lines.restart() {
                 reading.gap(BootTime(now.boot_ns), 1, KubeletLogGap::Rotated);
             }
-            self.open = Some(self.open(u64::MAX)?);
+            self.open = Some(fresh);
             self.read_on(&now, reading, counters)?;
         }
+        self.failed = false;
         Ok(reading.events(Some(BootTime(now.boot_ns))))
     }
 
-    /// Leaves out the rest of a line.
-    fn skip_a_line(&mut self) -> Result<(), FileError> {
-        let path = &self.path;
-        let unread = |error| FileError::Unread { path: path.clone(), error };
-        let Some(open) = &mut self.open else { return Ok(()) };
-        let mut block = vec![0; BLOCK];
-        loop {
-            let length = open.file.read(&mut block).map_err(unread)?;
-            let end = memchr::memchr(b'\n', &block[..length]);
-            open.offset += end.map_or(length, |end| end + 1) as u64;
-            if end.is_some() || length == 0 {
-                open.file.seek(SeekFrom::Start(open.offset)).map_err(unread)?;
-                return Ok(());
-            }
-        }
-    }
-
-    /// Reads the open file to its end, or as far as a poll goes.
     fn read_on(
         &mut self,
         now: &Anchor,
@@ -160,26 +194,22 @@ impl LogFile {
         let unread = |error| FileError::Unread { path: path.clone(), error };
         let Some(open) = &mut self.open else { return Ok(()) };
         let found = open.file.metadata().map_err(unread)?;
-        let truncated = found.len() < open.offset
-            || !open.mark.is_empty() && open.before().map_err(unread)? != open.mark;
-        if truncated {
-            // logrotate's copytruncate: what was written in between and cut off is not known.
-            open.offset = 0;
-            open.file.seek(SeekFrom::Start(0)).map_err(unread)?;
-            self.lines.restart();
-            reading.gap(BootTime(now.boot_ns), 0, KubeletLogGap::Rotated);
-        }
         let near = near(&found, now);
         let mut left = MAX_POLL;
         let mut block = vec![0; BLOCK];
         while left > 0 {
-            let length = open.file.read(&mut block).map_err(unread)?;
-            if length == 0 {
+            let Some(new) = open.read(&mut block).map_err(unread)? else {
+                // logrotate's copytruncate: what was written in between and cut off is not known.
+                (open.offset, open.mark) = (0, Vec::new());
+                self.lines.restart();
+                reading.gap(BootTime(now.boot_ns), 0, KubeletLogGap::Rotated);
+                continue;
+            };
+            if new.is_empty() {
                 break;
             }
-            open.offset += length as u64;
-            left = left.saturating_sub(length as u64);
-            let lines = self.lines.feed(&block[..length]);
+            left = left.saturating_sub(new.len() as u64);
+            let lines = self.lines.feed(new);
             // The last line of the file is about as old as its last change; the node's zone may have changed.
             if open.offset >= found.len() {
                 self.zone = zone_of(&lines, near).or(self.zone);
@@ -189,7 +219,6 @@ impl LogFile {
                 reading.take(line, &receipt, BootTime(now.boot_ns), counters);
             }
         }
-        open.mark = open.before().map_err(unread)?;
         Ok(())
     }
 
@@ -324,6 +353,44 @@ mod tests {
             let mut wanted = vec!["c"; after];
             wanted.insert(0, "gap");
             assert_eq!(tail.poll(0), wanted);
+            tail.write(&line("d"));
+            assert_eq!(tail.poll(0), ["d"]);
+        }
+    }
+
+    /// Truncated after it was read and before it is looked at again, and longer than before by then.
+    #[test]
+    fn a_file_that_was_truncated_while_it_was_read_is_read_from_its_beginning() {
+        let tail = Tail::new(&(line("a") + &line("b")));
+        let mut open = tail.log.open().unwrap();
+        let mut block = vec![0; BLOCK];
+        let one = line("a").len();
+        assert_eq!(open.read(&mut block[..one]).unwrap().unwrap().len(), one);
+        fs::write(tail.folder.path().join("kubelet.log"), line("c").repeat(9)).unwrap();
+        assert_eq!(open.read(&mut block).unwrap(), None);
+    }
+
+    #[test]
+    fn after_an_error_it_is_read_on_where_it_was() {
+        let path = |tail: &Tail| tail.folder.path().join("kubelet.log");
+        let rotate = |tail: &Tail| fs::rename(path(tail), path(tail).with_extension("1")).unwrap();
+        let truncate = |tail: &Tail| fs::write(path(tail), "").unwrap();
+        let nothing = |_: &Tail| {};
+        let cases: [(&dyn Fn(&Tail), &[&str]); 3] =
+            [(&nothing, &["b", "c"]), (&rotate, &["gap", "c"]), (&truncate, &["gap", "c"])];
+        for (happens, wanted) in cases {
+            let mut tail = Tail::new(&line("a"));
+            assert_eq!(tail.poll(u64::MAX), ["a"]);
+            let b = line("b");
+            tail.write(&b[..50]);
+            assert_eq!(tail.poll(0), [""; 0]);
+            tail.log.break_reads();
+            let failed = tail.log.poll(0, &mut tail.reading, &tail.counters);
+            assert!(matches!(failed, Err(FileError::Unread { .. })), "{failed:?}");
+            tail.write(&b[50..]);
+            happens(&tail);
+            tail.write(&line("c"));
+            assert_eq!(tail.poll(u64::MAX), wanted);
             tail.write(&line("d"));
             assert_eq!(tail.poll(0), ["d"]);
         }

@@ -115,6 +115,13 @@ impl Reading {
         self.began.unwrap_or(now)
     }
 
+    /// The levels of the lines of this run of the kubelet so far.
+    pub(super) fn verbosity(&self) -> impl Iterator<Item = KubeletEvent> + use<> {
+        let levels = self.levels;
+        let of_a_line = (0..32).filter(move |level| levels & (1 << level) != 0);
+        of_a_line.map(|at_least| KubeletEvent::Verbosity { at_least })
+    }
+
     /// A line of another boot.
     pub(super) fn of_another_boot(&self, counters: &LineCounters) {
         counters.add(LineResult::OtherBoot, 1);

@@ -18,7 +18,7 @@ use std::{
     fs,
     io::{self, Read},
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 use tokio::{sync::mpsc, time::sleep};
@@ -155,57 +155,93 @@ pub fn probe(options: &Options) -> Result<Found, String> {
     Ok(Found { place, level: level.max(), lines: options.counters.of(LineResult::Read) })
 }
 
+/// A live log, and how far it was read.
+#[derive(Debug)]
+struct Live {
+    options: Options,
+    log: Option<Log>,
+    /// It was read, and is read on where it was after an error.
+    is_begun: bool,
+    reading: Reading,
+    /// The engine has known that it is read.
+    is_known: bool,
+    /// What a poll found; after a poll that hung too.
+    events: Vec<KubeletEvent>,
+}
+
+impl Live {
+    fn new(options: Options) -> Self {
+        let reading = Reading::new(Budget::live(), clock::boot_now() - LOOK_BACK);
+        Self { options, log: None, is_begun: false, reading, is_known: false, events: Vec::new() }
+    }
+
+    /// Reads what is new. Returns where it is read from.
+    fn poll(&mut self) -> Result<KubeletLogOrigin, String> {
+        let options = &self.options;
+        let log = self.log.get_or_insert_with(|| Log::new(options, &clock::anchor()));
+        let origin = log.origin();
+        match log.poll(&mut self.reading, &options.counters) {
+            Ok(events) => {
+                self.is_begun = true;
+                self.events.extend(events);
+                Ok(origin)
+            }
+            Err(error) => {
+                // It may be somewhere else the next time.
+                self.log = self.log.take().filter(|_| self.is_begun);
+                Err(error)
+            }
+        }
+    }
+
+    /// What was found, and from when on it is whole, where the engine does not know that it is read.
+    fn take(&mut self, begins: Option<(KubeletLogOrigin, BootTime)>) -> Vec<KubeletEvent> {
+        let begin = begins.map(|(origin, asked)| {
+            // The engine does not rely on the levels of before.
+            if std::mem::replace(&mut self.is_known, true) {
+                self.events.extend(self.reading.verbosity());
+            }
+            KubeletEvent::Reading { origin, since: self.reading.since(asked) }
+        });
+        begin.into_iter().chain(self.events.drain(..)).collect()
+    }
+}
+
 /// Reads a live log until the channel is closed. What cannot be read is missing, and never an error.
 pub async fn run(options: Options, to: mpsc::Sender<Received>) -> anyhow::Result<()> {
     let pool = BlockingPool::new(LONGEST_POLL, 1);
-    let now = clock::anchor();
-    let since = BootTime(now.boot_ns) - LOOK_BACK;
-    let mut state = Some((Log::new(&options, &now), Reading::new(Budget::live(), since)));
+    let is_auto = options.source == LogSource::Auto;
+    let live = Arc::new(Mutex::new(Live::new(options)));
     let mut readable: Option<bool> = None;
     while !to.is_closed() {
-        // A poll that hangs keeps its state: the log is read anew from where it is then.
-        let (mut log, mut reading) = state.take().unwrap_or_else(|| {
-            let now = clock::anchor();
-            (Log::new(&options, &now), Reading::new(Budget::live(), BootTime(now.boot_ns)))
+        let asked = clock::boot_now();
+        let polled = pool.call({
+            let live = Arc::clone(&live);
+            move || lock(&live).poll()
         });
-        let (origin, asked) = (log.origin(), clock::boot_now());
-        let counters = Arc::clone(&options.counters);
-        let polled = pool
-            .call(move || {
-                let result = log.poll(&mut reading, &counters);
-                (log, reading, result)
-            })
-            .await;
-        let result = match polled {
-            Ok((log, reading, result)) => {
-                let since = reading.since(asked);
-                state = Some((log, reading));
-                result.map(|events| (since, events))
-            }
-            Err(error) => Err(format!("reading the kubelet's log: {error}")),
-        };
-        let mut events = Vec::new();
-        match result {
-            Ok((since, more)) => {
-                if readable != Some(true) {
+        let polled =
+            polled.await.unwrap_or_else(|error| Err(format!("reading the kubelet's log: {error}")));
+        let events = match polled {
+            Ok(origin) => {
+                let begins = (readable != Some(true)).then_some((origin, asked));
+                if begins.is_some() {
                     info!(origin = origin.as_str(), "reading the kubelet's log");
-                    events.push(KubeletEvent::Reading { origin, since });
                 }
                 readable = Some(true);
-                events.extend(more);
+                // Held by a poll only, and none is under way.
+                lock(&live).take(begins)
             }
+            Err(_) if readable == Some(false) => Vec::new(),
             Err(error) => {
-                if readable != Some(false) {
-                    if options.source == LogSource::Auto && readable.is_none() {
-                        info!("{error}; the kubelet's own account is missing");
-                    } else {
-                        warn!("{error}; the kubelet's own account is missing");
-                    }
-                    events.push(KubeletEvent::Unreadable { error });
+                if is_auto && readable.is_none() {
+                    info!("{error}; the kubelet's own account is missing");
+                } else {
+                    warn!("{error}; the kubelet's own account is missing");
                 }
                 readable = Some(false);
+                vec![KubeletEvent::Unreadable { error }]
             }
-        }
+        };
         for event in events {
             // Most lines of a log at -v=4 are about pods that keep running.
             if matches!(&event, KubeletEvent::Entry(entry) if !entry.is_wanted()) {
@@ -216,14 +252,14 @@ pub async fn run(options: Options, to: mpsc::Sender<Received>) -> anyhow::Result
                 return Ok(());
             }
         }
-        if readable == Some(false) {
-            state = None;
-            sleep(LOOK_AGAIN).await;
-        } else {
-            sleep(file::POLL).await;
-        }
+        sleep(if readable == Some(false) { LOOK_AGAIN } else { file::POLL }).await;
     }
     Ok(())
+}
+
+/// A poll that panicked has left what it had read.
+fn lock(live: &Mutex<Live>) -> MutexGuard<'_, Live> {
+    live.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Reads a whole log that a person has: a plain file, the output of journalctl, or standard input (`-`). `anchor` is
@@ -261,4 +297,46 @@ pub(super) fn events_of(
     let mut events = vec![KubeletEvent::Reading { origin: KubeletLogOrigin::File, since }];
     events.extend(reading.events(None));
     events
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write as _;
+
+    #[test]
+    fn after_an_error_each_line_comes_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("kubelet.log");
+        let write = |pod: &str| {
+            let now = jiff::Timestamp::now().strftime("%m%d %H:%M:%S.000001");
+            let line =
+                format!("I{now} 7 kubelet.go:1] \"SyncPod enter\" pod=\"d/{pod}\" podUID=\"u\"");
+            let file = fs::File::options().append(true).create(true).open(&path);
+            writeln!(file.unwrap(), "{line}").unwrap();
+        };
+        write("a");
+        let (source, host_root) = (LogSource::File("kubelet.log".into()), folder.path().to_owned());
+        let mut live = Live::new(Options { source, host_root, counters: Default::default() });
+        let asked = BootTime(7);
+        let names = |live: &mut Live| {
+            let origin = live.poll()?;
+            let name = |event| match event {
+                KubeletEvent::Entry(entry) => entry.name,
+                KubeletEvent::Reading { .. } => Some("reading".to_owned()),
+                KubeletEvent::Verbosity { at_least } => Some(format!("-v={at_least}")),
+                KubeletEvent::Gap { .. } => Some("gap".to_owned()),
+                _ => None,
+            };
+            let events = live.take(Some((origin, asked)));
+            Ok::<Vec<String>, String>(events.into_iter().filter_map(name).collect())
+        };
+        assert_eq!(names(&mut live).unwrap(), ["reading", "-v=4", "a"]);
+        let Some(Log::File(file)) = &mut live.log else { panic!("{live:?}") };
+        file.break_reads();
+        write("b");
+        names(&mut live).unwrap_err();
+        write("c");
+        assert_eq!(names(&mut live).unwrap(), ["reading", "b", "c", "-v=4"]);
+    }
 }
