@@ -7,13 +7,44 @@ use std::{fs::File, io, os::fd::OwnedFd, path::Path};
 /// To look at what is there, and not to read it.
 pub(super) const PATH: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
+/// Whether a file is a plain one.
+pub(crate) fn is_plain(stat: &Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode).is_file()
+}
+
+/// Another root, which is open.
+#[derive(Debug)]
+pub(crate) struct Root(OwnedFd);
+
+impl Root {
+    pub(crate) fn new(path: &Path) -> io::Result<Self> {
+        Ok(Self(open_at(path, PATH | OFlags::DIRECTORY, Mode::empty())?))
+    }
+
+    /// Opens what `path` is below it.
+    pub(crate) fn open(&self, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
+        // The root itself has an empty path.
+        let path = path.strip_prefix("/").unwrap_or(path);
+        let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+        let flags = flags | OFlags::CLOEXEC;
+        Ok(openat2(&self.0, path, flags, Mode::empty(), ResolveFlags::IN_ROOT)?)
+    }
+
+    /// Opens a plain file for reading. `None`: it is something else. A device is not even opened, and a FIFO that comes in
+    /// its place does not block.
+    pub(crate) fn open_plain(&self, path: &Path) -> io::Result<Option<File>> {
+        if !is_plain(&fstat(self.open(path, PATH)?)?) {
+            return Ok(None);
+        }
+        let file = self.open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)?;
+        let plain = is_plain(&fstat(&file)?);
+        Ok(plain.then(|| file.into()))
+    }
+}
+
 /// Opens what `path` is below `root`.
 pub(crate) fn open(root: &Path, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
-    let root = open_at(root, PATH | OFlags::DIRECTORY, Mode::empty())?;
-    // The root itself has an empty path.
-    let path = path.strip_prefix("/").unwrap_or(path);
-    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
-    Ok(openat2(root, path, flags | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::IN_ROOT)?)
+    Root::new(root)?.open(path, flags)
 }
 
 /// What is there.
@@ -21,20 +52,9 @@ pub(crate) fn stat(root: &Path, path: &Path) -> io::Result<Stat> {
     Ok(fstat(open(root, path, PATH)?)?)
 }
 
-/// Whether a file is a plain one.
-pub(crate) fn is_plain(stat: &Stat) -> bool {
-    FileType::from_raw_mode(stat.st_mode).is_file()
-}
-
-/// Opens a plain file for reading. `None`: it is something else. A device is not even opened, and a FIFO that comes in
-/// its place does not block.
+/// Opens a plain file for reading, as [`Root::open_plain`].
 pub(crate) fn open_plain(root: &Path, path: &Path) -> io::Result<Option<File>> {
-    if !is_plain(&stat(root, path)?) {
-        return Ok(None);
-    }
-    let file = open(root, path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)?;
-    let plain = is_plain(&fstat(&file)?);
-    Ok(plain.then(|| file.into()))
+    Root::new(root)?.open_plain(path)
 }
 
 #[cfg(test)]

@@ -5,7 +5,12 @@ use super::object::{
     Entry, HEADER, Header, JournalError, Kind, MAX_OBJECT, OBJECT_HEADER, Object, payload, u32_at,
     u64_at,
 };
-use std::{collections::HashMap, fs::File, io, os::unix::fs::FileExt as _};
+use std::{
+    collections::HashMap,
+    fs::File,
+    io,
+    os::unix::fs::{FileExt as _, MetadataExt as _},
+};
 
 /// Bytes of a read.
 const BLOCK: usize = 256 * 1024;
@@ -84,6 +89,11 @@ impl Follower {
     /// The file's id.
     pub(crate) fn id(&self) -> [u8; 16] {
         self.header.file_id
+    }
+
+    /// Whether it is the file with this device and inode.
+    pub(crate) fn is(&self, identity: (u64, u64)) -> bool {
+        self.file.metadata().is_ok_and(|found| (found.dev(), found.ino()) == identity)
     }
 
     /// The last entry, µs since the epoch.

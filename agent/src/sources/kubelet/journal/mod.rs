@@ -10,15 +10,15 @@ use super::{
     reading::{LineCounters, Reading},
     time::Receipt,
 };
-use crate::linux::below;
+use crate::linux::below::{self, Root};
 use coroner_core::{
     input::{KubeletEvent, KubeletLogGap},
     time::{Anchor, BootTime, WallTime},
 };
-use rustix::fs::{Dir, OFlags};
+use rustix::fs::{AtFlags, Dir, OFlags, statat};
 use std::{
-    collections::{HashSet, VecDeque},
-    ffi::OsStr,
+    collections::{HashMap, HashSet, VecDeque},
+    ffi::{CStr, OsStr},
     io,
     os::unix::ffi::OsStrExt as _,
     path::{Path, PathBuf},
@@ -41,6 +41,8 @@ const MAX_FILES: usize = 256;
 
 /// Where the journal's files are.
 const FOLDERS: [&str; 2] = ["/var/log/journal", "/run/log/journal"];
+/// The file that is written.
+const CURRENT: &str = "system.journal";
 /// A file that cannot be read on is tried again after this, and then after twice as long each time.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LONGEST_RETRY: Duration = Duration::from_secs(64);
@@ -90,7 +92,13 @@ impl Open {
 /// The system's journal.
 #[derive(Debug)]
 pub(super) struct Journal {
-    root: PathBuf,
+    host_root: PathBuf,
+    /// The same, open.
+    root: Option<Root>,
+    /// The ids of the files that are there, which need not be opened again. No path is that of two files with the same
+    /// inode: rotated files have names of their own, and the file that is written is open until it is known to have been
+    /// rotated.
+    ids: HashMap<PathBuf, (Identity, [u8; 16])>,
     /// Files that are read, oldest first; the last one is the one that the journal writes into.
     open: VecDeque<Open>,
     /// Files that are there and were read, or are too old.
@@ -105,60 +113,64 @@ pub(super) fn exists(root: &Path) -> bool {
     FOLDERS.iter().any(|path| below::open(root, Path::new(path), OFlags::DIRECTORY).is_ok())
 }
 
-/// What a folder below the root has.
-fn list(root: &Path, folder: &Path, most: usize) -> Vec<PathBuf> {
-    let opened = below::open(root, folder, OFlags::RDONLY | OFlags::DIRECTORY);
-    let entries = opened.ok().and_then(|folder| Dir::new(folder).ok()).into_iter().flatten();
-    let names =
-        entries.flatten().map(|one| OsStr::from_bytes(one.file_name().to_bytes()).to_owned());
-    names
-        .filter(|name| name != "." && name != "..")
-        .take(most)
-        .map(|name| folder.join(name))
-        .collect()
+/// Device and inode.
+type Identity = (u64, u64);
+
+/// What a folder below the root has, with what the plain files there are.
+fn list(root: &Root, folder: &Path, most: usize) -> Vec<(PathBuf, Option<Identity>)> {
+    let opened = root.open(folder, OFlags::RDONLY | OFlags::DIRECTORY);
+    let Some(mut entries) = opened.ok().and_then(|folder| Dir::new(folder).ok()) else {
+        return Vec::new();
+    };
+    let mut names = Vec::new();
+    while let Some(Ok(entry)) = entries.next()
+        && names.len() < most + 2
+    {
+        names.push(entry.file_name().to_owned());
+    }
+    names.retain(|name| ![&b"."[..], b".."].contains(&name.to_bytes()));
+    let identity = |name: &CStr| {
+        let found = statat(entries.fd().ok()?, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        below::is_plain(&found).then_some((found.st_dev, found.st_ino))
+    };
+    let path = |name: &CStr| folder.join(OsStr::from_bytes(name.to_bytes()));
+    names.iter().map(|name| (path(name), identity(name))).collect()
 }
 
 impl Journal {
     /// Below the host's root. Lines of another boot than this are left out.
     pub(super) fn new(root: &Path, boot: Option<[u8; 16]>) -> Self {
-        let (open, done) = (VecDeque::new(), HashSet::new());
-        let entries = Entries::new(boot);
-        Self { root: root.to_owned(), open, done, unread_at: BootTime(0), entries }
+        Self {
+            host_root: root.to_owned(),
+            root: None,
+            ids: HashMap::new(),
+            open: VecDeque::new(),
+            done: HashSet::new(),
+            unread_at: BootTime(0),
+            entries: Entries::new(boot),
+        }
     }
 
     /// The system's files: the one that is written, and those that were rotated away.
-    fn files(&self) -> Vec<PathBuf> {
-        let mut found = Vec::new();
-        for folder in FOLDERS {
-            for machine in list(&self.root, Path::new(folder), MAX_FILES) {
-                found.extend(list(&self.root, &machine, 16 * MAX_FILES).into_iter().filter(
-                    |path| {
-                        let name =
-                            path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-                        name == "system.journal"
-                            || name.starts_with("system@") && name.ends_with(".journal")
-                    },
-                ));
-            }
-        }
+    fn files(root: &Root) -> Vec<(PathBuf, Option<Identity>)> {
+        let is_systems = |(path, _): &(PathBuf, _)| {
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            name == CURRENT || name.starts_with("system@") && name.ends_with(".journal")
+        };
+        let machines = FOLDERS.iter().flat_map(|folder| list(root, Path::new(folder), MAX_FILES));
+        let found = machines.flat_map(|(machine, _)| list(root, &machine, 16 * MAX_FILES));
+        let mut found: Vec<_> = found.filter(is_systems).collect();
         // Rotated files have their number and time in their names; the newest come last, `system.journal` first.
         found.sort();
         if let Some(rest) = found.len().checked_sub(MAX_FILES) {
-            found.retain({
-                let mut left_out = 0;
-                move |path| {
-                    let keep = path.ends_with("system.journal") || left_out >= rest;
-                    left_out += usize::from(!keep);
-                    keep
-                }
+            let mut left_out = 0;
+            found.retain(|(path, _)| {
+                let keep = path.ends_with(CURRENT) || left_out >= rest;
+                left_out += usize::from(!keep);
+                keep
             });
         }
         found
-    }
-
-    fn follower(&self, path: &Path) -> Result<Option<Follower>, FollowError> {
-        let file = below::open_plain(&self.root, path)?;
-        file.map(|file| Follower::open(file, &UNITS)).transpose()
     }
 
     /// Opens files that are new, those at the start that reach beyond `since` (µs since the epoch), and those that could
@@ -169,13 +181,27 @@ impl Journal {
         reading: &mut Reading,
         now: BootTime,
     ) -> Result<(), NoJournal> {
-        let files = self.files();
-        if files.is_empty() && self.open.is_empty() {
-            return Err(NoJournal::Absent(self.root.clone()));
-        }
+        let root = self.root.take().or_else(|| Root::new(&self.host_root).ok());
+        let files = root.as_ref().map(Self::files).unwrap_or_default();
         let (mut new, mut failed, mut present) = (Vec::new(), None, HashSet::new());
-        for path in files {
-            let follower = match self.follower(&path) {
+        let is_empty = files.is_empty();
+        let mut before = std::mem::take(&mut self.ids);
+        for (path, identity) in files {
+            let known = before.remove(&path).filter(|(seen, _)| Some(*seen) == identity);
+            let due = |id| {
+                let open = self.open.iter().find(|open| open.follower.id() == id);
+                open.is_some_and(|open| open.retry.is_some_and(|at| at <= now))
+            };
+            if let Some((identity, id)) = known.filter(|(_, id)| !due(*id)) {
+                present.insert(id);
+                self.ids.insert(path, (identity, id));
+                continue;
+            }
+            let file = root.as_ref().map(|root| root.open_plain(&path)).transpose();
+            let follower = file.map_err(FollowError::from).and_then(|file| {
+                file.flatten().map(|file| Follower::open(file, &UNITS)).transpose()
+            });
+            let follower = match follower {
                 Ok(Some(follower)) => follower,
                 Ok(None) => continue,
                 // Rotated or removed just now.
@@ -187,6 +213,11 @@ impl Journal {
             };
             let id = follower.id();
             present.insert(id);
+            let is_current = path.ends_with(CURRENT);
+            // It may have been replaced since it was listed.
+            if let Some(identity) = identity.filter(|identity| follower.is(*identity)) {
+                self.ids.insert(path, (identity, id));
+            }
             if let Some(open) = self.open.iter_mut().find(|open| open.follower.id() == id) {
                 let mut follower = follower;
                 if open.retry.is_some_and(|at| at <= now)
@@ -194,12 +225,13 @@ impl Journal {
                 {
                     (open.follower, open.retry) = (follower, None);
                 }
-            } else if self.done.insert(id) {
-                let is_current = path.ends_with("system.journal");
-                if is_current || follower.tail_realtime() >= since {
-                    new.push((is_current, follower.tail_realtime(), follower));
-                }
+            } else if self.done.insert(id) && (is_current || follower.tail_realtime() >= since) {
+                new.push((is_current, follower.tail_realtime(), follower));
             }
+        }
+        self.root = root;
+        if is_empty && self.open.is_empty() {
+            return Err(NoJournal::Absent(self.host_root.clone()));
         }
         for open in self.open.iter_mut().filter(|open| open.retry.is_some_and(|at| at <= now)) {
             open.failed(now, reading);
@@ -220,7 +252,7 @@ impl Journal {
         match failed {
             Some(failed) if self.open.is_empty() => Err(failed),
             Some(NoJournal::Unread { path, .. })
-                if path.ends_with("system.journal") && self.unread_at + FIRST_RETRY <= now =>
+                if path.ends_with(CURRENT) && self.unread_at + FIRST_RETRY <= now =>
             {
                 self.unread_at = now;
                 reading.gap(now, 0, KubeletLogGap::Damaged);
@@ -394,6 +426,12 @@ mod tests {
     const PACKED: &[u8] =
         include_bytes!("../../../../tests/fixtures/journal/plain-zstd.journal.gz");
 
+    fn unpacked(packed: &[u8]) -> Vec<u8> {
+        let mut whole = Vec::new();
+        GzDecoder::new(packed).read_to_end(&mut whole).unwrap();
+        whole
+    }
+
     struct System {
         root: tempfile::TempDir,
         journal: Journal,
@@ -406,8 +444,7 @@ mod tests {
         fn new() -> Self {
             let root = tempfile::tempdir().unwrap();
             fs::create_dir_all(root.path().join("var/log/journal/m")).unwrap();
-            let mut whole = Vec::new();
-            GzDecoder::new(PACKED).read_to_end(&mut whole).unwrap();
+            let whole = unpacked(PACKED);
             let journal = Journal::new(root.path(), None);
             let reading = Reading::new(Budget::unlimited(), BootTime(0));
             Self { root, journal, reading, whole, now: 1_000 }
@@ -426,13 +463,19 @@ mod tests {
             self.write("system.journal", new);
         }
 
-        /// How many entries were found, of whichever boot, and how many gaps, some seconds later.
-        fn poll(&mut self, seconds: u64) -> (u64, usize) {
+        /// What is found some seconds later.
+        fn events(&mut self, seconds: u64) -> (Vec<KubeletEvent>, LineCounters) {
             self.now += seconds;
             let anchor = Anchor { boot_ns: self.now * 1_000_000_000, wall_ns: 0 };
             let clocks = Clocks { anchor, suspended_ns: 0 };
             let counters = LineCounters::default();
-            let events = self.journal.poll(0, clocks, &mut self.reading, &counters).unwrap();
+            let events = self.journal.poll(0, clocks, &mut self.reading, &counters);
+            (events.unwrap(), counters)
+        }
+
+        /// How many entries were found, of whichever boot, and how many gaps, some seconds later.
+        fn poll(&mut self, seconds: u64) -> (u64, usize) {
+            let (events, counters) = self.events(seconds);
             let is_gap = |event: &&KubeletEvent| matches!(event, KubeletEvent::Gap { .. });
             let lines = counters.of(crate::sources::kubelet::LineResult::OtherBoot);
             (lines, events.iter().filter(is_gap).count())
@@ -536,5 +579,9 @@ mod tests {
             system.poll(1);
         }
         assert_eq!(system.journal.done.len(), 2);
+        let mut known: Vec<_> =
+            system.journal.ids.keys().filter_map(|path| path.file_name()).collect();
+        known.sort();
+        assert_eq!(known, ["system.journal", "system@1.journal"]);
     }
 }
