@@ -425,11 +425,75 @@ mod tests {
 
     const PACKED: &[u8] =
         include_bytes!("../../../../tests/fixtures/journal/plain-zstd.journal.gz");
+    const COMPACT: &[u8] =
+        include_bytes!("../../../../tests/fixtures/journal/compact-zstd.journal.gz");
 
     fn unpacked(packed: &[u8]) -> Vec<u8> {
         let mut whole = Vec::new();
         GzDecoder::new(packed).read_to_end(&mut whole).unwrap();
         whole
+    }
+
+    /// Appends an entry with these fields, 10 s after the last one of the file.
+    fn append(whole: &mut Vec<u8>, fields: &[&str]) {
+        let is_compact = object::u32_at(whole, 12) & 16 != 0;
+        let tail = object::u64_at(whole, 136);
+        let last = object::Object::parse(&whole[usize::try_from(tail).unwrap()..]).unwrap();
+        let mut at = last.next(tail);
+        let mut add = |kind: u8, rest: &[u8]| {
+            let (start, size) = (at, 16 + rest.len() as u64);
+            let head = [u64::from(kind).to_le_bytes(), size.to_le_bytes()].concat();
+            let start_byte = usize::try_from(start).unwrap();
+            whole.resize(start_byte, 0);
+            whole.extend([&head, rest].concat());
+            whole[136..144].copy_from_slice(&start.to_le_bytes());
+            at = (start + size + 7) & !7;
+            start
+        };
+        let before = vec![0; if is_compact { 56 } else { 48 }];
+        let data = fields.iter().map(|field| add(1, &[&before, field.as_bytes()].concat()));
+        let data: Vec<u64> = data.collect();
+        let items = data.iter().flat_map(|at| {
+            let item = u128::from(*at).to_le_bytes();
+            item[..if is_compact { 4 } else { 16 }].to_vec()
+        });
+        let items: Vec<u8> = items.collect();
+        let times: [u64; 3] = [1_000_000, 0, DRIVER_MONOTONIC];
+        let times = times.map(u64::to_le_bytes).concat();
+        add(3, &[times, BOOT.to_vec(), vec![0; 8], items].concat());
+    }
+
+    /// µs, of the entries that are appended.
+    const DRIVER_MONOTONIC: u64 = 7_000_000;
+    const BOOT: [u8; 16] = [9; 16];
+
+    #[test]
+    fn what_journald_suppressed_is_read_from_its_own_entries_only() {
+        let suppressed = |unit: &str| format!("MESSAGE=Suppressed 7 messages from {unit}");
+        let (kubelets, others) = (suppressed("kubelet.service"), suppressed("ssh.service"));
+        for packed in [PACKED, COMPACT] {
+            for (fields, wanted) in [
+                (["_TRANSPORT=driver", &*kubelets], Some(7)),
+                (["_TRANSPORT=driver", &*others], None),
+                (["_TRANSPORT=driver", "MESSAGE=Journal started"], None),
+                // Anyone may log that.
+                (["_TRANSPORT=journal", &*kubelets], None),
+            ] {
+                let mut system = System::new();
+                system.journal = Journal::new(system.root.path(), Some(BOOT));
+                let mut whole = unpacked(packed);
+                append(&mut whole, &fields);
+                system.write("system.journal", &whole);
+                let gap = system.events(0).0.into_iter().find_map(|event| match event {
+                    KubeletEvent::Gap { to, lines, cause: KubeletLogGap::RateLimit, .. } => {
+                        Some((to, lines))
+                    }
+                    _ => None,
+                });
+                let wanted = wanted.map(|lines| (BootTime(1_000 * DRIVER_MONOTONIC), lines));
+                assert_eq!(gap, wanted, "{fields:?}");
+            }
+        }
     }
 
     struct System {
