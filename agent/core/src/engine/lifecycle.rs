@@ -57,6 +57,26 @@ impl Pod {
             && self.reported_termination.is_none()
     }
 
+    /// The kubelet may have posted why a container was stopped: one list for each such end.
+    fn waits_for_events(
+        &mut self,
+        view: &PodView<'_>,
+        death: &ContainerDeath,
+        now: BootTime,
+        out: &mut Outputs,
+    ) -> bool {
+        let Some(ended) = view.ended(&death.id) else { return false };
+        let stopped = death.milestone(MilestoneKind::StopBegan).is_some();
+        if !stopped || !view.may_be_proven_by_events(death, ended) {
+            return false;
+        }
+        let requested = *self.events_requested.entry(death.id.clone()).or_insert_with(|| {
+            out.requests.push(Request::ListEvents(view.pod_ref()));
+            now
+        });
+        now < requested + EVENTS_TIMEOUT
+    }
+
     /// Turns fast polling on for these sandboxes, and off for the pod's others.
     pub(super) fn fast_poll(&mut self, wanted: BTreeSet<SandboxId>, out: &mut Outputs) {
         let stopped: Vec<_> = self.fast_polled.difference(&wanted).cloned().collect();
@@ -172,12 +192,18 @@ impl Engine {
             let report = view.build(incarnation);
             // Deaths shortly before the pod's deletion, not reported yet.
             let in_report = |id: &ContainerId| report.containers.iter().any(|c| c.id == *id);
-            let mut earlier: Vec<_> = members.all.iter().filter(|id| !in_report(id)).collect();
+            let is_earlier = |id: &&ContainerId| !in_report(id) && !pod.reported.contains(*id);
+            let mut earlier: Vec<_> = members.all.iter().filter(is_earlier).collect();
             earlier.sort_by_key(|id| view.ended(id));
-            for death in earlier.into_iter().map(|id| view.death(id, None)) {
-                if pod.reported.insert(death.id.clone()) {
-                    report_alone(death, out);
-                }
+            let earlier: Vec<_> = earlier.into_iter().map(|id| view.death(id, None)).collect();
+            let waits = |death: &ContainerDeath| pod.waits_for_events(&view, death, now, out);
+            if earlier.iter().map(waits).fold(false, |any, waits| any | waits) {
+                return true;
+            }
+            for death in earlier {
+                pod.events_requested.remove(&death.id);
+                pod.reported.insert(death.id.clone());
+                report_alone(death, out);
             }
             let mut uncounted = BTreeSet::new();
             for death in &report.containers {
@@ -232,15 +258,8 @@ impl Engine {
                 if stopped && view.reason_pending(id) && now < ended + WATCH_TIMEOUT {
                     continue;
                 }
-                // The kubelet may have posted why: one list for each such end.
-                if stopped && view.may_be_proven_by_events(&death, ended) {
-                    let requested = *pod.events_requested.entry(id.clone()).or_insert_with(|| {
-                        out.requests.push(Request::ListEvents(view.pod_ref()));
-                        now
-                    });
-                    if now < requested + EVENTS_TIMEOUT {
-                        continue;
-                    }
+                if pod.waits_for_events(&view, &death, now, out) {
+                    continue;
                 }
                 pod.events_requested.remove(id);
                 pod.reported.insert(id.clone());

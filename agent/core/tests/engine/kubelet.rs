@@ -1,14 +1,14 @@
 //! The kubelet's own account: bounds of what is kept, and the lookup of Events.
 
 use super::{
-    stops::{dump, live, pod_with, replaced, taken},
-    world::{CODE_0, World, ids, running},
+    stops::{dump, live, next, pod_with, replaced, shows_replacement, taken},
+    world::{CODE_0, World, container, ids, is_replaced, object, running, sandbox},
 };
 use coroner_core::{
     ids::{ContainerId, PodUid},
     input::{
-        ApiEvent, ApiPod, Input, KubeletEntry, KubeletEvent, KubeletKillReason, KubeletLogGap,
-        KubeletLogOrigin, KubeletStatement as Says,
+        ApiEvent, ApiPod, ContainerState, Input, KubeletEntry, KubeletEvent, KubeletKillReason,
+        KubeletLogGap, KubeletLogOrigin, KubeletStatement as Says,
     },
     kubelet::KubeletState,
     output::Request,
@@ -205,17 +205,7 @@ fn the_events_of_a_stopped_container_are_listed_once() {
         replaced_until_asked(&mut w, &pod);
         assert_eq!(lists(&w), 1, "\n{}", dump(&w));
         assert!(w.died.is_empty(), "it waits for the answer");
-        let entries = answers.map(|reason| {
-            let of = |reason| {
-                let mut event = entry(ended, Says::EventKilling, ids(1).2.as_str());
-                (event.reason, event.container_id) = (Some(reason), None);
-                (event.pod, event.container) = (Some(ids(1).0), Some("c".into()));
-                event
-            };
-            reason.map(of).into_iter().collect()
-        });
-        let asked = w.at();
-        w.say(Input::Kubelet(KubeletEvent::Events { pod: ids(1).0, asked, entries }));
+        answer(&mut w, ended, answers);
         w.ticks(120);
         let death = &w.died[0];
         assert_eq!((death.cause, death.cause_source), expected, "\n{}", dump(&w));
@@ -225,9 +215,47 @@ fn the_events_of_a_stopped_container_are_listed_once() {
     }
 }
 
+/// The Events of the pod, with this reason of a stop; `None`: they could not be listed.
+fn answer(w: &mut World, ended: BootTime, reason: Option<Option<KubeletKillReason>>) {
+    let of = |reason| {
+        let mut event = entry(ended, Says::EventKilling, ids(1).2.as_str());
+        (event.reason, event.container_id) = (Some(reason), None);
+        (event.pod, event.container) = (Some(ids(1).0), Some("c".into()));
+        event
+    };
+    let (asked, entries) = (w.at(), reason.map(|reason| reason.map(of).into_iter().collect()));
+    w.say(Input::Kubelet(KubeletEvent::Events { pod: ids(1).0, asked, entries }));
+}
+
+#[test]
+fn the_end_of_a_pod_waits_for_the_events_of_a_stop_shortly_before() {
+    let (mut w, mut pod) = stopped(true);
+    let ended = w.at();
+    shows_replacement(&mut w, pod.clone());
+    let at = w.at();
+    let containers = std::mem::take(&mut pod.containers);
+    let mut gone = object(1, true, at);
+    gone.containers = containers;
+    is_replaced(gone.containers.get_mut("c").unwrap(), 1);
+    w.api(ApiEvent::Applied(gone.clone()));
+    let mut last = next(&w);
+    last.state = ContainerState::Exited;
+    w.later(300).lists(vec![sandbox(1, false)], vec![container(1, ContainerState::Exited), last]);
+    w.api(ApiEvent::Deleted(gone));
+    for _ in 0..120 {
+        w.ticks(u64::from(lists(&w) == 0));
+    }
+    assert_eq!((lists(&w), w.died.len(), w.ended.len()), (1, 0, 0), "\n{}", dump(&w));
+    answer(&mut w, ended, Some(Some(KubeletKillReason::LivenessProbe)));
+    w.ticks(120);
+    let death = &w.died[0];
+    assert_eq!((death.cause, death.cause_source), (Cause::Liveness, Source::Kubelet));
+    assert_eq!((lists(&w), w.ended.len()), (1, 1), "\n{}", dump(&w));
+}
+
 /// Until the engine has asked.
 fn replaced_until_asked(w: &mut World, pod: &ApiPod) {
-    super::stops::shows_replacement(w, pod.clone());
+    shows_replacement(w, pod.clone());
     for _ in 0..120 {
         if lists(w) > 0 {
             return;
