@@ -49,6 +49,7 @@ const KUBELET_LOG: &str = "kubelet.log";
 pub fn tidy(work: &Path) {
     let _ = std::fs::remove_file(work.join(IMAGE));
     let _ = std::fs::remove_file(work.join(KUBECONFIG));
+    let _ = std::fs::remove_file(work.join(KUBECONFIG).with_extension(apiserver::NO_EVENTS));
     let _ = std::fs::remove_file(work.join(DETOUR));
     let _ = std::fs::remove_file(work.join(RECORDING));
     let _ = std::fs::remove_file(work.join(format!("{RECORDING}.old")));

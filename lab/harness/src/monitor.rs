@@ -9,7 +9,7 @@ use coroner_core::{
     time::WallTime,
     types::Verdict,
 };
-use coroner_lab_cluster::{Cluster, wait};
+use coroner_lab_cluster::{Cluster, apiserver::write_kubeconfig_without_events, wait};
 use coroner_lab_scenarios::AgentFlags;
 use coroner_workload::page::boot_now;
 use std::{
@@ -158,14 +158,14 @@ impl AgentMonitor {
             late: cluster.delays().any(),
         };
         let monitor = Self::asking(None, Some(own), Some(cluster.name().await));
-        monitor.restart(AgentFlags::default()).await?;
+        monitor.restart(AgentFlags::PLAIN).await?;
         Ok(monitor)
     }
 
     /// Starts the agent; what is not of the lab of this name is left out.
     pub async fn start(own: OwnAgent, lab: String) -> anyhow::Result<Self> {
         let monitor = Self::asking(None, Some(own), Some(lab));
-        monitor.launch(AgentFlags::default(), &[]).await?;
+        monitor.launch(AgentFlags::PLAIN, &[]).await?;
         Ok(monitor)
     }
 
@@ -214,6 +214,12 @@ impl AgentMonitor {
             options.node = node.into();
         }
         options.events |= flags.makes_events;
+        if flags.reads_no_log {
+            options.kubelet_log = None;
+        }
+        if flags.lists_no_events {
+            options.kubeconfig = write_kubeconfig_without_events(&options.kubeconfig)?;
+        }
         if flags.keeps_state {
             options.state_dir = Some(own.state.clone());
         }
@@ -258,7 +264,7 @@ impl AgentMonitor {
             agent.kill().await;
         }
         tokio::time::sleep(pause).await;
-        let ready = self.launch(AgentFlags::default(), more).await;
+        let ready = self.launch(AgentFlags::PLAIN, more).await;
         self.history().absences.push((from, boot_now()));
         ready
     }
@@ -290,7 +296,7 @@ impl AgentMonitor {
 
     /// Has it run without flags of a scenario.
     pub async fn run_plainly(&self) -> anyhow::Result<()> {
-        let plain = AgentFlags::default();
+        let plain = AgentFlags::PLAIN;
         let running = self.running.lock().await.as_ref().map(|(flags, _)| *flags);
         if running == Some(plain) { Ok(()) } else { self.restart(plain).await }
     }

@@ -1,7 +1,7 @@
 //! The group `causes`: every reason for which a container is stopped.
 
 use super::{
-    Action, Scenario, Span, When,
+    Action, AgentFlags, Scenario, Span, When,
     draft::{Draft, SOON, code, ends_by_itself, runs_on, signal},
     pod::Part,
 };
@@ -64,6 +64,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
     all.extend(by_others());
     all.extend(by_the_control_plane());
     all.extend(by_the_kubelet());
+    all.extend(by_its_words());
     all.into_iter().map(|draft| draft.finish("causes")).collect()
 }
 
@@ -415,5 +416,37 @@ fn by_the_kubelet() -> Vec<Draft> {
             .after(SOON, Action::ChangeManifest)
             .when(When::Anew("app", Duration::ZERO), Action::RemoveManifest)
             .lives(2),
+    ]
+}
+
+/// A stop of which the kernel sees no reason, with and without the kubelet's own words.
+fn by_its_words() -> Vec<Draft> {
+    let stopped = |name, flags| {
+        runs_on(name, 5)
+            .on_own_network()
+            .alone()
+            .runs(Part::new("app", "serve --at :: --port {port} --for 0ms").liveness_http())
+            .after(Duration::ZERO, Action::RestartAgent(flags))
+            .after(SOON, Action::Kill { container: "app", signal: libc::SIGUSR1 })
+            .died_before("app", Cause::Liveness, Verdict::Graceful, code(0))
+            .within(5)
+            .when(When::Anew("app", INTO_THE_NEXT_LIFE), Action::Delete { grace: None })
+            .dies("app", Verdict::Graceful, code(0))
+    };
+    let without_log = AgentFlags { reads_no_log: true, ..AgentFlags::PLAIN };
+    let without_events = AgentFlags { lists_no_events: true, ..AgentFlags::PLAIN };
+    let without_both = AgentFlags { reads_no_log: true, ..without_events };
+    const WORDS: &str = "\"Container app failed liveness probe, will be restarted\"";
+    vec![
+        stopped("only-events-prove-it", without_log)
+            .shows("The httpGet probe fails, and the kubelet's log is not read: the pod's Events have the reason.")
+            .saying(WORDS),
+        stopped("only-the-log-proves-it", without_events)
+            .shows("The httpGet probe fails, and the agent may not list Events: the kubelet's log has the reason.")
+            .saying(WORDS),
+        stopped("neither-log-nor-events-prove-it", without_both)
+            .shows("The httpGet probe fails, with neither the kubelet's log nor Events: the cause is inferred.")
+            .inferred()
+            .saying("The pod's Events, which might prove it, could not be listed."),
     ]
 }

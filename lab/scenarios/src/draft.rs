@@ -156,8 +156,9 @@ impl Draft {
         exit: ExitStatus,
     ) -> Self {
         let death = Death { verdict, exit };
-        let certainty = Certainty::Proven;
-        self.0.expected.earlier.push(Earlier { container, death, cause, certainty, grace: None });
+        let (certainty, grace, says) = (Certainty::Proven, None, None);
+        let earlier = Earlier { container, death, cause, certainty, grace, says };
+        self.0.expected.earlier.push(earlier);
         self
     }
 
@@ -170,6 +171,16 @@ impl Draft {
     /// The grace of the earlier death that was named last, seconds.
     pub(super) fn within(self, grace: i64) -> Self {
         self.last_earlier(|earlier| earlier.grace = Some(grace))
+    }
+
+    /// The cause of the earlier death that was named last can only be inferred.
+    pub(super) fn inferred(self) -> Self {
+        self.last_earlier(|earlier| earlier.certainty = Certainty::Inferred)
+    }
+
+    /// A part of that cause's message.
+    pub(super) fn saying(self, words: &'static str) -> Self {
+        self.last_earlier(|earlier| earlier.says = Some(words))
     }
 
     fn last_earlier(mut self, change: impl FnOnce(&mut Earlier)) -> Self {

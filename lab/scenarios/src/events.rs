@@ -17,7 +17,7 @@ use coroner_lab_cluster::remnants::Remnant;
 use std::time::Duration;
 
 const WITH_EVENTS: Action =
-    Action::RestartAgent(AgentFlags { keeps_state: false, makes_events: true, node: None });
+    Action::RestartAgent(AgentFlags { makes_events: true, ..AgentFlags::PLAIN });
 
 pub(super) fn scenarios() -> Vec<Scenario> {
     let all = [

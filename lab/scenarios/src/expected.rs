@@ -120,6 +120,9 @@ pub struct Earlier {
     /// The grace that applied, seconds; `None`: any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grace: Option<i64>,
+    /// A part of the cause's message.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub says: Option<&'static str>,
 }
 
 /// Seconds that a phase may take.

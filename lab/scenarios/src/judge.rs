@@ -53,6 +53,8 @@ pub struct ObservedEarlier {
     pub certainty: Certainty,
     /// The grace that applied, seconds.
     pub grace: Option<i64>,
+    /// The cause's message.
+    pub says: String,
 }
 
 impl ObservedReport {
@@ -69,6 +71,7 @@ impl ObservedReport {
                     cause: death.cause,
                     certainty: death.cause_certainty,
                     grace: death.grace_seconds,
+                    says: death.cause_message.clone(),
                 })
                 .collect(),
             findings: timeline
@@ -259,6 +262,9 @@ fn earlier(expected: &[Earlier], observed: &[ObservedEarlier]) -> Vec<String> {
             let (seen, expected) = (seen.grace, expected.grace);
             points.push(format!("{name}: grace {seen:?} s, expected {expected:?} s"));
         }
+        if let Some(words) = expected.says.filter(|words| !seen.says.contains(words)) {
+            points.push(format!("{name}: the cause says {:?}, expected {words:?}", seen.says));
+        }
     }
     if expected.len() != observed.len() {
         points.push(format!(
@@ -321,6 +327,7 @@ mod tests {
                     cause: earlier.cause,
                     certainty: earlier.certainty,
                     grace: earlier.grace,
+                    says: earlier.says.unwrap_or_default().into(),
                 })
                 .collect(),
             findings: expected.findings.iter().copied().collect(),
@@ -438,7 +445,7 @@ mod tests {
 
     #[test]
     fn deaths_before_the_end_are_compared_too() {
-        let scenario = catalogue().into_iter().find(|s| s.name == "liveness-probe-fails").unwrap();
+        let scenario = catalogue().into_iter().find(|s| s.name == "only-events-prove-it").unwrap();
         let points = |deviate: fn(&mut Vec<ObservedEarlier>)| {
             let mut observed = agreeing(&scenario.expected);
             deviate(&mut observed.earlier);
@@ -450,6 +457,7 @@ mod tests {
         assert_eq!(points(|earlier| earlier[0].cause = Cause::Restart), 1);
         assert_eq!(points(|earlier| earlier[0].certainty = Certainty::Inferred), 1);
         assert_eq!(points(|earlier| earlier[0].grace = Some(7)), 1);
+        assert_eq!(points(|earlier| earlier[0].says.clear()), 1);
         assert_eq!(points(|earlier| earlier[0].death.verdict = Verdict::GraceExceeded), 1);
         assert_eq!(points(|earlier| earlier[0].container = "other".into()), 1);
     }

@@ -246,7 +246,7 @@ fn beyond_judgement() -> Vec<Draft> {
             .after(Duration::ZERO, Action::Leave(Remnant::RunningSandbox))
             .after(
                 Duration::ZERO,
-                Action::RestartAgent(AgentFlags { node: Some(node), ..AgentFlags::default() }),
+                Action::RestartAgent(AgentFlags { node: Some(node), ..AgentFlags::PLAIN }),
             )
             .when(When::Judged(judgement), Action::Wait)
             .alone()
@@ -291,12 +291,12 @@ fn over_restarts() -> Vec<Draft> {
             .alone()
     };
     vec![
-        restarted("agent-restarted", AgentFlags::default())
+        restarted("agent-restarted", AgentFlags::PLAIN)
             .shows("The agent restarts and reports the leak again: with the same creation time, observed since the restart.")
             .leaks(ExpectedLeak { preexisting: true, ..running_sandbox() }),
         restarted(
             "agent-remembers",
-            AgentFlags { keeps_state: true, ..AgentFlags::default() },
+            AgentFlags { keeps_state: true, ..AgentFlags::PLAIN },
         )
         .shows("The agent restarts with its state, and keeps the time since which the leak was observed.")
         .leaks(ExpectedLeak { remembered: true, ..running_sandbox() }),

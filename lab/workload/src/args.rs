@@ -30,7 +30,7 @@ usage: workload BEHAVIOUR [--flag VALUE]...
   leader-exits [--for D] [--exit N]  handles SIGTERM; the leading thread ends at once, another one works on
   serve       --port N --for D [--at A] [--good N] [--exit N]
                                      answers HTTP at address A (default: 127.0.0.1), each request after D, with 500
-                                     after the first N good answers (default: never); handles SIGTERM and exits N
+                                     after the first N good answers (default: never), or after SIGUSR1; handles SIGTERM and exits N
                                      at once
   listen      --ports N[,N]... [--at A] [--sockets N] [--backlog N] [--takes T] [--work D] [--bytes N]
               [--on-stop S] [--for D] [--exit N]

@@ -1,11 +1,15 @@
 //! As much HTTP as a hook and a call need.
 
-use crate::log::{Event, line};
+use crate::{
+    log::{Event, line},
+    process::{block, wait_for},
+};
 use std::{
     convert::Infallible,
     env,
     io::{self, Error, Read as _, Write as _},
     net::{IpAddr, TcpListener, TcpStream},
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
     thread,
     time::Duration,
 };
@@ -16,12 +20,19 @@ const ENOUGH: usize = 4096;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Answers at this address from now on, each request `work` after it came: the first `good` ones with 200, the others
-/// with 500; `None`: all with 200.
+/// with 500; `None`: all with 200. After SIGUSR1 all get 500.
 pub(crate) fn serve(at: IpAddr, port: u16, work: Duration, good: Option<u32>) -> io::Result<()> {
+    static IS_BAD: AtomicBool = AtomicBool::new(false);
     let listener = TcpListener::bind((at, port))?;
+    let set = block(&[libc::SIGUSR1])?;
+    thread::Builder::new().name("signal".into()).spawn(move || {
+        if wait_for(&set).is_ok() {
+            IS_BAD.store(true, Relaxed);
+        }
+    })?;
     thread::Builder::new().name("server".into()).spawn(move || {
         for (before, stream) in listener.incoming().flatten().enumerate() {
-            let is_good = good.is_none_or(|good| before < good as usize);
+            let is_good = good.is_none_or(|good| before < good as usize) && !IS_BAD.load(Relaxed);
             let status = if is_good { "200 OK" } else { "500 Internal Server Error" };
             // A client that breaks off is no reason to end.
             let _ = answer(stream, work, status);

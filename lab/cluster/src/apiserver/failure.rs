@@ -68,6 +68,14 @@ impl ApiFailure {
         ApiFailure { code: 410, reason: "Expired", message }
     }
 
+    pub(super) fn forbidden(resource: &str, namespace: &str) -> ApiFailure {
+        let message = format!(
+            "{resource} is forbidden: User \"lab\" cannot list resource {resource:?} in API group \"\" \
+             in the namespace {namespace:?}"
+        );
+        ApiFailure { code: 403, reason: "Forbidden", message }
+    }
+
     pub(super) fn unavailable() -> ApiFailure {
         let message = "the lab's apiserver was told to fail".into();
         ApiFailure { code: 503, reason: "ServiceUnavailable", message }

@@ -1,7 +1,7 @@
 //! Requests to answers.
 
 use super::{
-    ApiserverFault, discovery, events,
+    ApiserverFault, NO_EVENTS, discovery, events,
     failure::ApiFailure,
     request::{Query, Target, is_true},
     store::{ResourceKind, Store},
@@ -12,7 +12,7 @@ use axum::{
     Json, Router,
     body::{Body, Bytes},
     extract::{Query as Parameters, State},
-    http::{HeaderMap, Method, StatusCode, Uri, header},
+    http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header},
     response::{IntoResponse, Response},
 };
 use jiff::Timestamp;
@@ -102,6 +102,12 @@ fn watch(shared: ApiserverShared, target: &Target, query: &Query, headers: &Head
 }
 
 fn list(store: &Store, target: &Target, query: &Query, headers: &HeaderMap) -> Answer {
+    let token = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
+    if target.kind == ResourceKind::Event
+        && token.and_then(|token| token.strip_prefix(b"Bearer ")) == Some(NO_EVENTS.as_bytes())
+    {
+        return Err(ApiFailure::forbidden(target.kind.resource(), namespace(target)));
+    }
     let selector = query.selector(target)?;
     let (version, objects) = store.list(target.kind);
     let version = version.to_string();

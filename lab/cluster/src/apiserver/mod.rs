@@ -45,7 +45,7 @@ use serde_json::json;
 use std::{
     fs,
     net::{Ipv4Addr, SocketAddr},
-    path::Path,
+    path::{Path, PathBuf},
     time::Duration,
 };
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
@@ -149,6 +149,19 @@ impl Apiserver {
     pub fn set_fault(&self, fault: ApiserverFault) {
         self.fault.send_replace(fault);
     }
+}
+
+/// The token of a user who may not list Events, and the extension of that user's kubeconfig.
+pub(crate) const NO_EVENTS: &str = "may-not-list-events";
+
+/// Writes the same kubeconfig beside this one for a user who may not list Events.
+pub fn write_kubeconfig_without_events(kubeconfig: &Path) -> Result<PathBuf> {
+    let mut config: serde_json::Value = serde_json::from_slice(&fs::read(kubeconfig)?)?;
+    config["users"][0]["user"]["token"] = NO_EVENTS.into();
+    let path = kubeconfig.with_extension(NO_EVENTS);
+    fs::write(&path, serde_json::to_vec_pretty(&config)?)
+        .with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(path)
 }
 
 /// Writes a kubeconfig for whoever answers at this URL.
