@@ -376,8 +376,11 @@ mod tests {
         let rotate = |tail: &Tail| fs::rename(path(tail), path(tail).with_extension("1")).unwrap();
         let truncate = |tail: &Tail| fs::write(path(tail), "").unwrap();
         let nothing = |_: &Tail| {};
-        let cases: [(&dyn Fn(&Tail), &[&str]); 3] =
-            [(&nothing, &["b", "c"]), (&rotate, &["gap", "c"]), (&truncate, &["gap", "c"])];
+        let cases = [
+            (&nothing as &dyn Fn(&Tail), ["b", "c"]),
+            (&rotate, ["gap", "c"]),
+            (&truncate, ["gap", "c"]),
+        ];
         for (happens, wanted) in cases {
             let mut tail = Tail::new(&line("a"));
             assert_eq!(tail.poll(u64::MAX), ["a"]);
