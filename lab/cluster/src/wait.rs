@@ -29,6 +29,15 @@ pub async fn event_within<T>(
 /// Looks until there is something to be seen, where nothing tells of it.
 pub async fn until<T>(
     what: impl Display,
+    look: impl FnMut() -> anyhow::Result<Option<T>>,
+) -> anyhow::Result<T> {
+    until_within(LIMIT, what, look).await
+}
+
+/// The same with another limit.
+pub async fn until_within<T>(
+    limit: Duration,
+    what: impl Display,
     mut look: impl FnMut() -> anyhow::Result<Option<T>>,
 ) -> anyhow::Result<T> {
     let looking = async {
@@ -39,7 +48,7 @@ pub async fn until<T>(
             tokio::time::sleep(LOOK).await;
         }
     };
-    event(what, looking).await?
+    event_within(limit, what, looking).await?
 }
 
 /// The same where looking takes its time: asks until there is an answer.

@@ -201,6 +201,11 @@ pub(crate) struct Expected {
     pub(crate) filtered: Option<u64>,
 }
 
+impl Expected {
+    /// Nothing is left out, and there may be no test.
+    pub(crate) const WHOLE: Self = Self { some: false, filtered: Some(0) };
+}
+
 impl Run {
     /// A run that ended badly without naming a failed test has failed all the same; and one that ended well
     /// without having run what it should.
@@ -264,8 +269,7 @@ mod tests {
 
     #[test]
     fn a_binary_that_dies_counts_as_a_failure() {
-        let all = Expected { some: false, filtered: Some(0) };
-        let failed = |text: &str| Run::of(false, text.into(), all).tally.failed;
+        let failed = |text: &str| Run::of(false, text.into(), Expected::WHOLE).tally.failed;
         assert_eq!(failed("killed"), 1);
         assert_eq!(failed("test result: FAILED. 1 passed; 2 failed;"), 2);
     }

@@ -351,14 +351,12 @@ impl Job<'_> {
                         "--doc",
                     ]);
                     let output = capture("documentation's examples", &mut command)?;
-                    tally.add(self.report(
-                        "doctests",
-                        Run::of(
-                            output.success,
-                            output.text,
-                            Expected { some: false, filtered: Some(0) },
+                    tally.add(
+                        self.report(
+                            "doctests",
+                            Run::of(output.success, output.text, Expected::WHOLE),
                         ),
-                    ));
+                    );
                 }
                 Ok(tally)
             }

@@ -50,7 +50,7 @@ pub struct Options {
 /// Answers requests until either channel is closed.
 pub async fn run(
     options: Options,
-    mut to: mpsc::Sender<Received>,
+    to: mpsc::Sender<Received>,
     mut requests: mpsc::Receiver<TrafficRequest>,
 ) -> anyhow::Result<()> {
     let Options { host_root, attachment, counting } = options;
@@ -81,20 +81,20 @@ pub async fn run(
             matches!(request, TrafficRequest::Read(_) | TrafficRequest::Stopped(..))
         });
         // Each answer at once: a whole batch may take seconds.
-        let (is_wanted, into);
-        (pods, is_wanted, into) = spawn_blocking(move || {
+        let answers = to.clone();
+        let is_wanted;
+        (pods, is_wanted) = spawn_blocking(move || {
             let is_wanted = batch.into_iter().filter_map(|one| pods.answer(one)).all(|event| {
                 let received = Received { at: clock::boot_now(), input: Input::Traffic(event) };
-                to.blocking_send(received).is_ok()
+                answers.blocking_send(received).is_ok()
             });
             pods.sweep();
-            (pods, is_wanted, to)
+            (pods, is_wanted)
         })
         .await?;
         if !is_wanted {
             return Ok(());
         }
-        to = into;
     }
 }
 

@@ -19,7 +19,7 @@ use crate::{
     monitor::{AgentMonitor, THRESHOLD},
 };
 use coroner_core::{leak::Leak, types::MilestoneKind};
-use coroner_lab_cluster::{Cluster, delay::Delays, kubelet};
+use coroner_lab_cluster::{Cluster, delay::Delays, kubelet, wait};
 use coroner_lab_scenarios as scenarios;
 use coroner_lab_scenarios::{Scenario, left};
 use futures::{StreamExt as _, stream::FuturesUnordered};
@@ -30,7 +30,7 @@ use std::{
     fs,
     net::SocketAddr,
     path::{Path, PathBuf},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 /// How long the lab's collector may take for what is left when all scenarios have ended.
@@ -217,8 +217,8 @@ async fn save(
     failures.save(name, Remains { agent: agent.as_ref(), kubelet, work: Some(work) }).await
 }
 
-/// What was told as left behind, is of no scenario, and was not left behind in truth. What is still there may be
-/// removed later than it counts as left behind: a busy node has many to remove.
+/// Leaks that the agent reported, that are of no scenario and none by the ground truth. A busy node has many sandboxes
+/// to remove, so some of them count as leaked before their turn comes: they have as long as the collector may take.
 async fn strays(
     monitor: &AgentMonitor,
     truth: &GroundTruth,
@@ -228,15 +228,13 @@ async fn strays(
         outcomes.iter().any(|outcome| outcome.leaks.iter().any(|own| own.key == leak.key))
     };
     let stray = |leak: &&Leak| !known(leak) && !truth.was_leaked_for_a_while(leak);
-    let begun = Instant::now();
-    loop {
-        let strays: Vec<_> =
-            monitor.reports().borrow().ever.values().filter(stray).cloned().collect();
-        if strays.is_empty() || begun.elapsed() > COLLECTION {
-            return strays;
-        }
-        tokio::time::sleep(Duration::from_millis(500)).await;
-    }
+    let all = || -> Vec<Leak> {
+        monitor.reports().borrow().ever.values().filter(stray).cloned().collect()
+    };
+    let none = || Ok(all().is_empty().then_some(()));
+    // What is there after that is reported.
+    let _ = wait::until_within(COLLECTION, "the collector has removed what is left", none).await;
+    all()
 }
 
 /// Says why, if not.
