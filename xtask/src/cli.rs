@@ -619,6 +619,7 @@ mod tests {
             )
         };
         assert_eq!(guests(&[]), (12, 6));
+        assert_eq!(guests(&["--cgroup", "v1"]), (6, 2));
         assert_eq!(guests(&["--kernel", "5.10,6.1,6.12"]), (6, 6));
         assert_eq!(guests(&["--cgroup", "v1", "--kernel", "6.12"]), (1, 1));
     }

@@ -52,7 +52,7 @@ pub(crate) fn of_gate(cgroups: &[Cgroup]) -> Vec<Guest> {
     let (Some((oldest, rest)), Some(newest)) = (all.split_first(), all.last()) else {
         return Vec::new();
     };
-    let between = rest.iter().filter(|kernel| *kernel != newest);
+    let between = rest.iter().filter(|kernel| *kernel != newest && cgroups.contains(&Cgroup::V2));
     let connections =
         between.map(|&kernel| Guest { kernel, cgroup: Cgroup::V2, only: Some("connections") });
     matrix(&[*oldest, *newest], cgroups).into_iter().chain(connections).collect()
