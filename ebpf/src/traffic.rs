@@ -92,6 +92,7 @@ pub const PAIRS: [(u32, u32); CELLS] = [
     (NODE, OPENED_AFTER_STOP),
     (NODE, REFUSED),
     (NODE, REFUSED_AFTER_STOP),
+    (NODE, RESET_AFTER_END),
     (NODE, CLOSED),
     (NODE, PEER_CLOSED),
     (NODE, RESET),
@@ -123,7 +124,7 @@ pub const PAIRS: [(u32, u32); CELLS] = [
 ];
 
 /// How many cells an entry has.
-pub const CELLS: usize = 52;
+pub const CELLS: usize = 53;
 
 /// How often something happened, and when, ns of CLOCK_BOOTTIME; all 0: never.
 #[repr(C)]
@@ -253,6 +254,12 @@ mod tests {
                 if (peer, end) != (OUTBOUND, UNACCEPTED) {
                     assert_ne!(cell_of(peer, end), NO_CELL, "{peer} {end}");
                 }
+            }
+        }
+        // An RST that nothing counts is one that nothing explains.
+        for peer in [CLIENT, NODE] {
+            for event in [REFUSED, REFUSED_AFTER_STOP, RESET_AFTER_END, RESET_HALF_CLOSED] {
+                assert_ne!(cell_of(peer, event), NO_CELL, "{peer} {event}");
             }
         }
         assert_eq!(cell_of(INTERNAL, CUT_REQUEST), cell_of(INTERNAL, ENDED));
