@@ -58,9 +58,13 @@ pub(super) fn mark(object: &mut Value, deadline: Timestamp, period: i64) {
     object["metadata"]["deletionGracePeriodSeconds"] = json!(period);
 }
 
+/// Keeps a namespace while something is in it; in its spec.
+pub(super) const NAMESPACE: &str = "kubernetes";
+
 /// Whether finalizers keep the object.
 pub(super) fn is_kept(object: &Value) -> bool {
-    object["metadata"]["finalizers"].as_array().is_some_and(|all| !all.is_empty())
+    let has = |of: &Value| of["finalizers"].as_array().is_some_and(|all| !all.is_empty());
+    has(&object["metadata"]) || has(&object["spec"])
 }
 
 /// As the API writes times: whole seconds.

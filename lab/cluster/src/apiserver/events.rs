@@ -5,8 +5,6 @@
 use super::failure::ApiFailure;
 use serde_json::{Value, json};
 
-/// The group and its version.
-pub(super) const GROUP: &str = "events.k8s.io";
 /// `apiVersion`.
 pub(super) const API_VERSION: &str = "events.k8s.io/v1";
 

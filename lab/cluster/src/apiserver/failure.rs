@@ -68,6 +68,13 @@ impl ApiFailure {
         ApiFailure { code: 410, reason: "Expired", message }
     }
 
+    pub(super) fn terminating(namespace: &str) -> ApiFailure {
+        let message = format!(
+            "unable to create new content in namespace {namespace} because it is being terminated"
+        );
+        ApiFailure { code: 403, reason: "Forbidden", message }
+    }
+
     pub(super) fn forbidden(resource: &str, namespace: &str) -> ApiFailure {
         let message = format!(
             "{resource} is forbidden: User \"lab\" cannot list resource {resource:?} in API group \"\" \

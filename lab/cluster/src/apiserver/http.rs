@@ -3,8 +3,10 @@
 use super::{
     ApiserverFault, NO_EVENTS, discovery, events,
     failure::ApiFailure,
+    kind::ResourceKind,
+    patch, protobuf,
     request::{Query, Target, is_true},
-    store::{ResourceKind, Store},
+    store::Store,
     stream::{self, ApiserverShared, WatchRequest},
     table::{self, Include},
 };
@@ -35,16 +37,20 @@ async fn answer(
         ApiserverFault::Garbage => return (StatusCode::OK, "{\"kind\":").into_response(),
         ApiserverFault::None | ApiserverFault::Expired => {}
     }
-    if let Some(known) = discovery::answer(uri.path()) {
+    if let Some(known) = discovery::answer(&shared.store, uri.path()) {
         return Json(known).into_response();
     }
-    let Some(target) = Target::parse(uri.path()) else {
+    let target = Target::parse(uri.path()).filter(|target| shared.store.serves(target.kind));
+    let Some(target) = target else {
         return ApiFailure::no_path(uri.path()).into_response();
     };
     let query = match Parameters::<Query>::try_from_uri(&uri) {
         Ok(Parameters(query)) => query,
         Err(error) => return ApiFailure::bad_request(error.body_text()).into_response(),
     };
+    if query.dry_run.is_some() && method != Method::GET {
+        return ApiFailure::bad_request("the lab's apiserver has no dry runs").into_response();
+    }
     let answered = match (&method, &target.name) {
         (&Method::GET, None) if is_true(query.watch.as_deref()) => {
             watch(shared, &target, &query, &headers)
@@ -53,9 +59,11 @@ async fn answer(
         (&Method::GET, Some(name)) => get(&shared.store, &target, name, &query, &headers),
         (&Method::POST, None) => create(&shared.store, &target, &headers, &body),
         (&Method::PUT, Some(name)) => replace(&shared.store, &target, name, &headers, &body),
-        (&Method::PATCH, Some(name)) => patch(&shared.store, &target, name, &headers, &body),
+        (&Method::PATCH, Some(name)) => {
+            patch(&shared.store, &target, name, &query, &headers, &body)
+        }
         (&Method::DELETE, Some(name)) if !target.status => {
-            delete(&shared.store, &target, name, &query, &body)
+            delete(&shared.store, &target, name, &query, &headers, &body)
         }
         _ => Err(ApiFailure::method(method.as_str())),
     };
@@ -144,11 +152,20 @@ fn get(store: &Store, target: &Target, name: &str, query: &Query, headers: &Head
 }
 
 fn create(store: &Store, target: &Target, headers: &HeaderMap, body: &[u8]) -> Answer {
-    content_type(headers, &["application/json"])?;
     let Some(namespace) = &target.namespace else {
         return Err(ApiFailure::method("POST"));
     };
-    let mut object = parse(body)?;
+    add(store, target, namespace, object(read(headers, body)?)?)
+}
+
+fn add(store: &Store, target: &Target, namespace: &str, mut object: Value) -> Answer {
+    // Scenarios have Events on pods in namespaces that nobody created.
+    if target.kind.is_namespaced() && target.kind != ResourceKind::Event {
+        let found = store.get(ResourceKind::Namespace, "", namespace)?;
+        if found["status"]["phase"] == "Terminating" {
+            return Err(ApiFailure::terminating(namespace));
+        }
+    }
     if target.newer {
         object = events::to_core(object);
         events::check_new(namespace, &object)?;
@@ -158,30 +175,66 @@ fn create(store: &Store, target: &Target, headers: &HeaderMap, body: &[u8]) -> A
 }
 
 fn replace(store: &Store, target: &Target, name: &str, headers: &HeaderMap, body: &[u8]) -> Answer {
-    content_type(headers, &["application/json"])?;
-    let new = parse(body)?;
+    let new = object(read(headers, body)?)?;
     let made =
         store.update(target.kind, namespace(target), name, |object| take(target, object, new))?;
     Ok(Json(target.shown(&made)).into_response())
 }
 
-fn patch(store: &Store, target: &Target, name: &str, headers: &HeaderMap, body: &[u8]) -> Answer {
+const APPLY: &str = "application/apply-patch+yaml";
+
+fn patch(
+    store: &Store,
+    target: &Target,
+    name: &str,
+    query: &Query,
+    headers: &HeaderMap,
+    body: &[u8],
+) -> Answer {
     // A strategic patch is taken as a merge patch: its lists replace instead of being merged.
-    content_type(
-        headers,
-        &["application/merge-patch+json", "application/strategic-merge-patch+json"],
-    )?;
-    let patch = parse(body)?;
+    const MERGE: [&str; 2] =
+        ["application/merge-patch+json", "application/strategic-merge-patch+json"];
+    let applies = content_type(headers, &[APPLY]).is_ok();
+    if !applies {
+        content_type(headers, &MERGE)?;
+    }
+    // JSON is YAML, and what clients send.
+    let wanted = object(parse(body)?)?;
+    let manager = query.field_manager.as_deref().unwrap_or_default();
+    if applies && manager.is_empty() {
+        return Err(ApiFailure::invalid(
+            "fieldManager: Required value: is required for apply patch",
+        ));
+    }
     let made = store.update(target.kind, namespace(target), name, |object| {
         let mut new = target.shown(object);
-        merge(&mut new, &patch);
+        if applies {
+            patch::apply(&mut new, &wanted, manager);
+        } else {
+            patch::merge(&mut new, &wanted);
+        }
         take(target, object, new)
-    })?;
-    Ok(Json(target.shown(&made)).into_response())
+    });
+    match made {
+        Err(failure) if applies && !target.status && failure.code == 404 => {
+            let mut object = json!({ "metadata": { "name": name } });
+            patch::apply(&mut object, &wanted, manager);
+            add(store, target, namespace(target), object)
+        }
+        made => Ok(Json(target.shown(&made?)).into_response()),
+    }
 }
 
-fn delete(store: &Store, target: &Target, name: &str, query: &Query, body: &[u8]) -> Answer {
-    let options = query.delete_options(body)?;
+fn delete(
+    store: &Store,
+    target: &Target,
+    name: &str,
+    query: &Query,
+    headers: &HeaderMap,
+    body: &[u8],
+) -> Answer {
+    let body = if body.is_empty() { Value::Null } else { read(headers, body)? };
+    let options = query.delete_options(&body)?;
     let left = store.delete(target.kind, namespace(target), name, &options)?;
     // Pods come back as objects, whatever happened to them (`ReturnDeletedObject`).
     let gone = || store.get(target.kind, namespace(target), name).is_err();
@@ -251,26 +304,6 @@ fn change(object: &mut Value, mut new: Value, status: bool) -> Result<(), ApiFai
     Ok(())
 }
 
-/// JSON merge patch, RFC 7396, leaving out the directives of strategic patches (`$patch`, …).
-fn merge(target: &mut Value, patch: &Value) {
-    let Value::Object(patch) = patch else {
-        *target = patch.clone();
-        return;
-    };
-    if !target.is_object() {
-        *target = json!({});
-    }
-    for (field, value) in patch.iter().filter(|(field, _)| !field.starts_with('$')) {
-        if value.is_null() {
-            if let Some(target) = target.as_object_mut() {
-                target.remove(field);
-            }
-        } else {
-            merge(&mut target[field.as_str()], value);
-        }
-    }
-}
-
 fn content_type(headers: &HeaderMap, known: &[&str]) -> Result<(), ApiFailure> {
     let given = headers
         .get(header::CONTENT_TYPE)
@@ -279,9 +312,20 @@ fn content_type(headers: &HeaderMap, known: &[&str]) -> Result<(), ApiFailure> {
     if known.contains(&essence) { Ok(()) } else { Err(ApiFailure::media_type(given)) }
 }
 
+/// A body that is no patch.
+fn read(headers: &HeaderMap, body: &[u8]) -> Result<Value, ApiFailure> {
+    if content_type(headers, &[protobuf::MEDIA_TYPE]).is_ok() {
+        return protobuf::decode(body);
+    }
+    content_type(headers, &["application/json"])?;
+    parse(body)
+}
+
 fn parse(body: &[u8]) -> Result<Value, ApiFailure> {
-    let value: Value =
-        serde_json::from_slice(body).map_err(|error| ApiFailure::bad_request(error.to_string()))?;
+    serde_json::from_slice(body).map_err(|error| ApiFailure::bad_request(error.to_string()))
+}
+
+fn object(value: Value) -> Result<Value, ApiFailure> {
     if value.is_object() && (value["metadata"].is_object() || value["metadata"].is_null()) {
         Ok(value)
     } else {
@@ -292,13 +336,6 @@ fn parse(body: &[u8]) -> Result<Value, ApiFailure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_merge_patch_removes_by_null_and_ignores_directives() {
-        let mut object = json!({ "a": { "b": 1, "c": 2 }, "d": [1, 2] });
-        merge(&mut object, &json!({ "a": { "b": null, "e": 3 }, "d": [3], "$patch": "x" }));
-        assert_eq!(object, json!({ "a": { "c": 2, "e": 3 }, "d": [3] }));
-    }
 
     #[test]
     fn a_client_cannot_change_what_the_apiserver_keeps() {

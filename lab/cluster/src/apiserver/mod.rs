@@ -1,8 +1,8 @@
-//! A small Kubernetes apiserver: namespaces, nodes, pods and events (those by both of their APIs,
-//! core/v1 and events.k8s.io/v1), with get, list, watch, create,
-//! update, patch and delete, the real one's resource versions and its deletion arithmetic. Good
-//! enough for kube-rs and for kubectl (get, get -w, describe, delete). Plain HTTP on loopback, no
-//! authentication, everything in memory.
+//! A small Kubernetes apiserver: objects of the kinds in the table of `kind.rs` (Events by both of their APIs,
+//! core/v1 and events.k8s.io/v1), with discovery, get, list, watch, create, update, patch, server-side apply and
+//! delete, the real one's resource versions and its deletion arithmetic. Good enough for kube-rs, for kubectl (get,
+//! get -w, describe, create namespace, label, delete) and for helm (install, upgrade, rollback, uninstall). Plain HTTP on
+//! loopback, no authentication, everything in memory.
 //!
 //! ```text
 //! let apiserver = Apiserver::start(ApiserverOptions::default()).await?;
@@ -21,13 +21,26 @@
 //! }
 //! ```
 //!
-//! Namespaces are not checked: any name will do.
+//! What is simpler than in the real one:
+//!
+//! - There is no authorization and no admission (quotas, priority classes, PodSecurity), and only pods get defaults. The
+//!   types of fields are checked of a few kinds, and unknown fields are kept, whatever `fieldValidation` says.
+//! - A namespace must exist only for what is created by HTTP, and not for Events. In-process, any name will do.
+//! - A custom kind is served while an object CustomResourceDefinition has its name; its schema is not read.
+//! - A strategic patch is a merge patch, so that its lists replace. `patch.rs` says what server-side apply leaves out.
+//! - Bodies in protobuf are read as far as `protobuf.rs` says; all answers are JSON.
+//! - Dependents are deleted at once (`store/garbage.rs`), but only when their owner is: not those of an owner that never
+//!   existed. So is the content of a namespace.
+//! - No controller creates pods.
 
 mod deletion;
 mod discovery;
 mod events;
 mod failure;
 mod http;
+mod kind;
+mod patch;
+mod protobuf;
 mod request;
 mod selector;
 mod store;
@@ -36,7 +49,8 @@ mod table;
 mod traffic;
 
 pub use failure::ApiFailure;
-pub use store::{CONFIG_MIRROR, Change, ChangeType, DeleteOptions, PodObject, ResourceKind, Store};
+pub use kind::ResourceKind;
+pub use store::{CONFIG_MIRROR, Change, ChangeType, DeleteOptions, PodObject, Propagation, Store};
 pub use traffic::ApiTraffic;
 
 use anyhow::{Context, Result};

@@ -3,20 +3,21 @@
 use super::{
     events,
     failure::ApiFailure,
+    kind::ResourceKind,
     selector::Selector,
-    store::{DeleteOptions, ResourceKind},
+    store::{DeleteOptions, Propagation},
 };
 use serde::Deserialize;
 use serde_json::Value;
 
-/// A path below /api/v1, or below /apis/events.k8s.io/v1.
+/// A path below /api/v1 or /apis.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Target {
     pub(super) kind: ResourceKind,
     /// `None`: all namespaces. Empty for what lives in none.
     pub(super) namespace: Option<String>,
     pub(super) name: Option<String>,
-    /// `/status`, the only one there is.
+    /// `/status`, the only subresource there is.
     pub(super) status: bool,
     /// An Event as events.k8s.io/v1 has it.
     pub(super) newer: bool,
@@ -25,10 +26,14 @@ pub(super) struct Target {
 impl Target {
     /// `None` for a path that leads nowhere.
     pub(super) fn parse(path: &str) -> Option<Target> {
-        let (path, newer) = match path.strip_prefix("/api/v1/") {
-            Some(path) => (path, false),
-            None => (path.strip_prefix("/apis/events.k8s.io/v1/")?, true),
+        let (api_version, path) = match path.strip_prefix("/api/v1/") {
+            Some(path) => ("v1", path),
+            None => {
+                let path = path.strip_prefix("/apis/")?;
+                path.match_indices('/').nth(1).map(|(at, _)| (&path[..at], &path[at + 1..]))?
+            }
         };
+        let newer = api_version == events::API_VERSION;
         let parts: Vec<&str> = path.split('/').collect();
         let (namespace, rest) = match parts.as_slice() {
             ["namespaces", namespace, rest @ ..]
@@ -44,8 +49,15 @@ impl Target {
             [resource, name, "status"] => (resource, Some((*name).to_owned()), true),
             _ => return None,
         };
-        let kind = ResourceKind::ALL.into_iter().find(|kind| kind.resource() == *resource)?;
-        if newer && (kind != ResourceKind::Event || status) {
+        let kind = ResourceKind::all().find(|kind| {
+            let serves = if newer {
+                *kind == ResourceKind::Event
+            } else {
+                kind.api_version() == api_version
+            };
+            serves && kind.resource() == *resource
+        })?;
+        if status && !kind.has_status() {
             return None;
         }
         match (kind.is_namespaced(), &namespace) {
@@ -61,7 +73,7 @@ impl Target {
 
     /// `apiVersion` of what is asked for.
     pub(super) fn api_version(&self) -> &'static str {
-        if self.newer { events::API_VERSION } else { "v1" }
+        if self.newer { events::API_VERSION } else { self.kind.api_version() }
     }
 
     /// A stored object as it was asked for.
@@ -83,6 +95,10 @@ pub(super) struct Query {
     pub(super) timeout_seconds: Option<u64>,
     pub(super) include_object: Option<String>,
     grace_period_seconds: Option<i64>,
+    propagation_policy: Option<String>,
+    /// Who applies.
+    pub(super) field_manager: Option<String>,
+    pub(super) dry_run: Option<String>,
 }
 
 impl Query {
@@ -107,13 +123,7 @@ impl Query {
     }
 
     /// The options of a delete: the body's, and failing those the query's.
-    pub(super) fn delete_options(&self, body: &[u8]) -> Result<DeleteOptions, ApiFailure> {
-        let body: Value = if body.is_empty() {
-            Value::Null
-        } else {
-            serde_json::from_slice(body)
-                .map_err(|error| ApiFailure::bad_request(error.to_string()))?
-        };
+    pub(super) fn delete_options(&self, body: &Value) -> Result<DeleteOptions, ApiFailure> {
         let grace = match &body["gracePeriodSeconds"] {
             Value::Null => self.grace_period_seconds,
             value => Some(value.as_i64().ok_or_else(|| {
@@ -121,7 +131,23 @@ impl Query {
             })?),
         };
         let wanted = |field: &str| body["preconditions"][field].as_str().map(String::from);
-        Ok(DeleteOptions { grace, uid: wanted("uid"), resource_version: wanted("resourceVersion") })
+        let propagation = body["propagationPolicy"].as_str().or(self.propagation_policy.as_deref());
+        let propagation = match propagation {
+            None | Some("Background") => Propagation::Background,
+            Some("Foreground") => Propagation::Foreground,
+            Some("Orphan") => Propagation::Orphan,
+            Some(other) => {
+                return Err(ApiFailure::invalid(format!(
+                    "propagationPolicy: Unsupported value: {other:?}"
+                )));
+            }
+        };
+        Ok(DeleteOptions {
+            grace,
+            uid: wanted("uid"),
+            resource_version: wanted("resourceVersion"),
+            propagation,
+        })
     }
 }
 
@@ -133,6 +159,7 @@ pub(super) fn is_true(value: Option<&str>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn paths() {
@@ -154,7 +181,15 @@ mod tests {
             ("/api/v1/namespaces/a/nodes", None),
             ("/api/v1/pods/web", None),
             ("/api/v1/namespaces/a/pods/web/log", None),
-            ("/api/v1/secrets", None),
+            ("/api/v1/secrets", at(ResourceKind::Secret, None, None, false)),
+            (
+                "/apis/apps/v1/namespaces/a/daemonsets/d/status",
+                at(ResourceKind::DaemonSet, Some("a"), Some("d"), true),
+            ),
+            ("/api/v1/namespaces/a/secrets/s/status", None),
+            ("/api/v1/daemonsets", None),
+            ("/apis/apps/v1/pods", None),
+            ("/apis/apps/v1", None),
             ("/apis", None),
         ] {
             assert_eq!(Target::parse(path), target, "{path}");
@@ -168,11 +203,17 @@ mod tests {
     #[test]
     fn the_body_of_a_delete_goes_before_its_query() {
         let query = Query { grace_period_seconds: Some(5), ..Query::default() };
-        let grace = |body: &str| query.delete_options(body.as_bytes()).map(|options| options.grace);
-        assert_eq!(grace(""), Ok(Some(5)));
-        assert_eq!(grace("{}"), Ok(Some(5)));
-        assert_eq!(grace(r#"{"gracePeriodSeconds":0}"#), Ok(Some(0)));
-        assert!(grace(r#"{"gracePeriodSeconds":"soon"}"#).is_err());
-        assert!(grace("soon").is_err());
+        let grace = |body| query.delete_options(&body).map(|options| options.grace);
+        assert_eq!(grace(Value::Null), Ok(Some(5)));
+        assert_eq!(grace(json!({})), Ok(Some(5)));
+        assert_eq!(grace(json!({ "gracePeriodSeconds": 0 })), Ok(Some(0)));
+        assert!(grace(json!({ "gracePeriodSeconds": "soon" })).is_err());
+        let propagation = |policy| {
+            query
+                .delete_options(&json!({ "propagationPolicy": policy }))
+                .map(|options| options.propagation)
+        };
+        assert_eq!(propagation("Orphan"), Ok(Propagation::Orphan));
+        assert!(propagation("Later").is_err());
     }
 }

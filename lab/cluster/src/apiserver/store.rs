@@ -1,13 +1,17 @@
 //! The objects, their one sequence of resource versions, and the changes of late.
 
+mod garbage;
+
 use super::{
     deletion::{self, Effect},
     failure::ApiFailure,
+    kind::ResourceKind,
     selector::Selector,
 };
 use coroner_workload::page::boot_now;
 use jiff::Timestamp;
 use k8s_openapi::{
+    api::apps::v1::DaemonSet,
     api::core::v1::{Namespace, Node, ObjectReference, Pod},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
@@ -20,47 +24,6 @@ use tokio::sync::watch;
 
 /// On a static pod's mirror: the UID of the static pod (pkg/kubelet/types/pod_update.go).
 pub const CONFIG_MIRROR: &str = "kubernetes.io/config.mirror";
-
-/// What the apiserver keeps.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum ResourceKind {
-    Namespace,
-    Node,
-    /// `pods`
-    Pod,
-    Event,
-}
-
-impl ResourceKind {
-    /// All of them.
-    pub const ALL: [ResourceKind; 4] =
-        [ResourceKind::Namespace, ResourceKind::Node, ResourceKind::Pod, ResourceKind::Event];
-
-    /// The plural of the path.
-    pub fn resource(self) -> &'static str {
-        match self {
-            ResourceKind::Namespace => "namespaces",
-            ResourceKind::Node => "nodes",
-            ResourceKind::Pod => "pods",
-            ResourceKind::Event => "events",
-        }
-    }
-
-    /// The object's `kind`.
-    pub fn name(self) -> &'static str {
-        match self {
-            ResourceKind::Namespace => "Namespace",
-            ResourceKind::Node => "Node",
-            ResourceKind::Pod => "Pod",
-            ResourceKind::Event => "Event",
-        }
-    }
-
-    /// Whether it lives in a namespace.
-    pub fn is_namespaced(self) -> bool {
-        matches!(self, ResourceKind::Pod | ResourceKind::Event)
-    }
-}
 
 /// What happened to an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -111,6 +74,25 @@ impl Change {
     }
 }
 
+/// Fields that no update may change, and over which upgrades fail.
+const IMMUTABLE: [(ResourceKind, &str); 3] = [
+    (ResourceKind::DaemonSet, "/spec/selector"),
+    (ResourceKind::ClusterRoleBinding, "/roleRef"),
+    (ResourceKind::RoleBinding, "/roleRef"),
+];
+
+/// When the dependents of a deleted object go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Propagation {
+    /// After it.
+    #[default]
+    Background,
+    /// Before it.
+    Foreground,
+    /// Not at all.
+    Orphan,
+}
+
 /// What a delete request may say.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct DeleteOptions {
@@ -120,6 +102,8 @@ pub struct DeleteOptions {
     pub uid: Option<String>,
     /// preconditions.resourceVersion
     pub resource_version: Option<String>,
+    /// propagationPolicy
+    pub propagation: Propagation,
 }
 
 /// The apiserver's objects. Cloning gives another handle on the same ones.
@@ -186,6 +170,13 @@ impl Store {
         Ok(made)
     }
 
+    /// Whether objects of this kind can be had.
+    pub(super) fn serves(&self, kind: ResourceKind) -> bool {
+        let definition = kind.definition();
+        definition
+            .is_none_or(|name| self.get(ResourceKind::CustomResourceDefinition, "", &name).is_ok())
+    }
+
     /// One object.
     pub fn get(
         &self,
@@ -219,6 +210,17 @@ impl Store {
         if new == *old {
             return Ok(new);
         }
+        for (of, place) in IMMUTABLE {
+            if of == kind && new.pointer(place) != old.pointer(place) {
+                return Err(ApiFailure::invalid(format!("{place}: field is immutable")));
+            }
+        }
+        if let Some(known) = old["metadata"]["generation"].as_i64()
+            && kind != ResourceKind::Pod
+            && new["spec"] != old["spec"]
+        {
+            new["metadata"]["generation"] = json!(known + 1);
+        }
         let unkept = deletion::is_kept(&old) && !deletion::is_kept(&new);
         let waited = new["metadata"]["deletionGracePeriodSeconds"] == 0;
         let made = if unkept && waited {
@@ -250,24 +252,7 @@ impl Store {
                 )));
             }
         }
-        let now = Timestamp::now();
-        let mut new = Value::clone(&old);
-        let effect = if kind == ResourceKind::Pod {
-            deletion::of_pod(&mut new, options.grace, now)
-        } else if deletion::is_kept(&old) && old["metadata"]["deletionTimestamp"].is_null() {
-            deletion::mark(&mut new, now, 0);
-            Effect::Goes { marked: true }
-        } else {
-            Effect::Goes { marked: false }
-        };
-        let mut left = old;
-        if matches!(effect, Effect::Waits | Effect::Goes { marked: true }) {
-            left = Arc::new(inner.put(kind, ChangeType::Modified, &mut new, Some(left)));
-        }
-        if matches!(effect, Effect::Goes { .. }) && !deletion::is_kept(&left) {
-            inner.put(kind, ChangeType::Deleted, &mut new, Some(Arc::clone(&left)));
-            left = Arc::new(new);
-        }
+        let left = inner.remove(kind, old, options.grace, options.propagation);
         self.publish(inner);
         Ok(Value::clone(&left))
     }
@@ -373,6 +358,43 @@ impl Inner {
         found.ok_or_else(|| ApiFailure::not_found(kind.resource(), name))
     }
 
+    /// Deletes an object, or begins to; gives what is left of it.
+    fn remove(
+        &mut self,
+        kind: ResourceKind,
+        old: Arc<Value>,
+        grace: Option<i64>,
+        propagation: Propagation,
+    ) -> Arc<Value> {
+        let now = Timestamp::now();
+        let mut new = Value::clone(&old);
+        if old["metadata"]["deletionTimestamp"].is_null() {
+            self.prepare_deletion(propagation, &mut new);
+        }
+        let effect = if kind == ResourceKind::Pod {
+            deletion::of_pod(&mut new, grace, now)
+        } else if deletion::is_kept(&new) && old["metadata"]["deletionTimestamp"].is_null() {
+            if kind == ResourceKind::Namespace {
+                new["status"]["phase"] = json!("Terminating");
+            }
+            deletion::mark(&mut new, now, 0);
+            Effect::Goes { marked: true }
+        } else {
+            Effect::Goes { marked: false }
+        };
+        let mut left = old;
+        if matches!(effect, Effect::Waits | Effect::Goes { marked: true }) {
+            left = Arc::new(self.put(kind, ChangeType::Modified, &mut new, Some(left)));
+        }
+        if deletion::is_kept(&left) {
+            self.continue_deletion(kind, &left);
+        } else if matches!(effect, Effect::Goes { .. }) {
+            self.put(kind, ChangeType::Deleted, &mut new, Some(Arc::clone(&left)));
+            left = Arc::new(new);
+        }
+        left
+    }
+
     /// Makes the next version out of an object.
     fn put(
         &mut self,
@@ -405,6 +427,9 @@ impl Inner {
             if let Some(oldest) = self.history.pop_front() {
                 self.forgotten = oldest.version;
             }
+        }
+        if change == ChangeType::Deleted {
+            self.finish_deletion(kind, object);
         }
         object.clone()
     }
@@ -459,7 +484,14 @@ fn complete(kind: ResourceKind, namespace: &str, mut object: Value) -> Result<Va
     metadata["uid"] = json!(uid);
     metadata["creationTimestamp"] = json!(deletion::seconds(Timestamp::now()));
     object["kind"] = json!(kind.name());
-    object["apiVersion"] = json!("v1");
+    object["apiVersion"] = json!(kind.api_version());
+    if kind == ResourceKind::Namespace {
+        object["spec"]["finalizers"] = json!([deletion::NAMESPACE]);
+        object["status"]["phase"] = json!("Active");
+    }
+    if kind.api_version() != "v1" && object["spec"].is_object() {
+        object["metadata"]["generation"] = json!(1);
+    }
     if kind == ResourceKind::Pod {
         object["metadata"]["generation"] = json!(1);
         for (field, value) in [
@@ -486,6 +518,8 @@ fn validate(kind: ResourceKind, object: &Value) -> Result<(), ApiFailure> {
         ResourceKind::Node => typed::<Node>(object).map(drop),
         ResourceKind::Pod => typed::<Pod>(object).map(drop),
         ResourceKind::Event => typed::<EventFields>(object).map(drop),
+        ResourceKind::DaemonSet => typed::<DaemonSet>(object).map(drop),
+        _ => Ok(()),
     }
 }
 

@@ -3,8 +3,9 @@
 use super::{
     ApiserverFault,
     failure::ApiFailure,
+    kind::ResourceKind,
     selector::Selector,
-    store::{ChangeType, ResourceKind, Store},
+    store::{ChangeType, Store},
     table::{self, Include},
 };
 use futures::{Stream, stream};
@@ -117,7 +118,8 @@ impl Watching {
                 _ = self.bookmark.tick(), if self.wanted.bookmarks => self.ready.push_back(json!({
                     "type": "BOOKMARK",
                     "object": {
-                        "kind": self.wanted.kind.name(), "apiVersion": "v1",
+                        "kind": self.wanted.kind.name(),
+                        "apiVersion": self.wanted.kind.api_version(),
                         "metadata": {
                             "resourceVersion": self.version.to_string(),
                             "creationTimestamp": null,

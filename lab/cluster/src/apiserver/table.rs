@@ -1,6 +1,6 @@
 //! Objects as the table that `kubectl get` prints (pkg/printers/internalversion/printers.go).
 
-use super::store::ResourceKind;
+use super::kind::ResourceKind;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -48,6 +48,7 @@ pub(super) fn of(
         ResourceKind::Node | ResourceKind::Namespace => {
             &[("Name", "name"), ("Status", ""), ("Age", "")]
         }
+        _ => &[("Name", "name"), ("Age", "")],
     };
     let columns: Vec<Value> = columns
         .iter()
@@ -97,6 +98,7 @@ fn cells(kind: ResourceKind, object: &Value, now: Timestamp) -> Value {
             json!([name, if ready { "Ready" } else { "NotReady" }, age])
         }
         ResourceKind::Namespace => json!([name, text(&object["status"]["phase"]), age]),
+        _ => json!([name, age]),
     }
 }
 
