@@ -13,7 +13,7 @@ use std::{
 };
 
 /// What renders a kustomization's objects from the chart: further arguments of `helm template`, and values.
-fn same_as() -> BTreeMap<&'static str, (&'static [&'static str], Value)> {
+pub(crate) fn same_as() -> BTreeMap<&'static str, (&'static [&'static str], Value)> {
     let crio = json!({
         "seccompProfile": {"type": "Localhost", "localhostProfile": "coroner.json"},
         "seLinuxOptions": {"type": "spc_t"},
@@ -49,8 +49,24 @@ const OPERATOR: [&str; 3] = [
     "--api-versions=monitoring.coreos.com/v1/PrometheusRule",
 ];
 
-fn chart() -> PathBuf {
+pub(crate) fn chart() -> PathBuf {
     manifests::deploy().join("chart")
+}
+
+/// Runs helm with a home folder, and perhaps a kubeconfig, in this folder.
+pub(crate) fn run_helm(home: &Path, arguments: &[&str]) -> Result<String> {
+    let output = Command::new(Tool::Helm.find()?)
+        .args(arguments)
+        // Nothing of a person's own settings, and nothing into the home folder.
+        .env("KUBECONFIG", home.join("kubeconfig"))
+        .env("HOME", home)
+        .env("HELM_CONFIG_HOME", home)
+        .env("HELM_CACHE_HOME", home)
+        .env("HELM_DATA_HOME", home)
+        .output()?;
+    let error = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "helm {}: {error}", arguments.join(" "));
+    Ok(String::from_utf8(output.stdout)?)
 }
 
 fn helm(arguments: &[&str], values: &Value) -> Result<String> {
@@ -58,25 +74,14 @@ fn helm(arguments: &[&str], values: &Value) -> Result<String> {
     let file = work.path().join("values.json");
     fs::write(&file, values.to_string())?;
     let (command, further) = arguments.split_first().context("no command")?;
-    let output = Command::new(Tool::Helm.find()?)
-        .arg(command)
-        .arg(if *command == "lint" { "--strict" } else { "coroner" })
-        .arg(chart())
-        .args(["--namespace=coroner", "--values"])
-        .arg(&file)
-        .args(further)
-        // Nothing of a person's own settings, and nothing into the home folder.
-        .env("KUBECONFIG", work.path().join("none"))
-        .env("HELM_CONFIG_HOME", work.path())
-        .env("HELM_CACHE_HOME", work.path())
-        .env("HELM_DATA_HOME", work.path())
-        .output()?;
-    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    Ok(String::from_utf8(output.stdout)?)
+    let release = if *command == "lint" { "--strict" } else { "coroner" };
+    let (chart, values) = (chart().display().to_string(), format!("--values={}", file.display()));
+    let fixed = [command, release, &chart, "--namespace=coroner", &values];
+    run_helm(work.path(), &[&fixed[..], further].concat())
 }
 
 /// The objects by kind and name, without what only one of the two says of itself.
-fn objects(documents: Vec<Value>) -> BTreeMap<String, Value> {
+pub(crate) fn objects(documents: Vec<Value>) -> BTreeMap<String, Value> {
     let mut all = BTreeMap::new();
     for mut object in documents.into_iter().filter(|one| !one.is_null()) {
         // Not those of a pod: with them, a change of the chart alone would restart all agents.
@@ -105,7 +110,7 @@ fn rendered(further: &[&str], values: &Value) -> Result<BTreeMap<String, Value>>
     Ok(objects(own))
 }
 
-fn kustomized(folder: &Path) -> Result<BTreeMap<String, Value>> {
+pub(crate) fn kustomized(folder: &Path) -> Result<BTreeMap<String, Value>> {
     let output = Command::new(Tool::Kubectl.find()?).arg("kustomize").arg(folder).output()?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     Ok(objects(serde_saphyr::from_multiple(&String::from_utf8(output.stdout)?)?))

@@ -11,5 +11,6 @@ mod image;
 mod manifest;
 mod manifests;
 mod promql;
+mod release;
 mod rules;
 mod tools;
