@@ -343,7 +343,8 @@ fn start_adapters(
     let (commands, from_commands) = mpsc::channel(REQUESTS);
     let (looks, from_looks) = mpsc::channel(REQUESTS);
     let (host_requests, from_host_requests) = mpsc::channel(REQUESTS);
-    let (traffic_requests, from_traffic_requests) = mpsc::channel(REQUESTS);
+    // For what 1,024 sandboxes ask while programs are attached: a drain is not dropped.
+    let (traffic_requests, from_traffic_requests) = mpsc::channel(8 * REQUESTS);
     // Cgroups are found in the hierarchy that the programs watch: ids of others mean nothing.
     let cgroup_root = kernel.cgroup_root().to_owned();
     let proc = processes::Options {

@@ -29,24 +29,23 @@ pub struct CountedTraffic {
     is_stop_read: bool,
     /// The request to count had the stop signal.
     is_stop_told: bool,
-    /// Why nothing is seen.
+    /// Why nothing is seen, or no longer.
     pub not_visible: Option<TrafficBlindness>,
-    /// Requests without an answer.
-    unanswered: u32,
+    /// When it was last asked for a reading: at first, when counting was asked for.
+    asked: BootTime,
+    /// When counting was asked for.
+    since: BootTime,
 }
 
 /// The connections of all sandboxes that terminate.
 #[derive(Clone, Debug, Default)]
 pub struct TrafficState {
     sandboxes: Table<SandboxId, CountedTraffic>,
+    /// Somebody answers: there is nobody in the recording of an agent that could not count.
+    answers: bool,
 }
 
 impl CountedTraffic {
-    /// Counts that were asked for have not come: what is known lacks the end.
-    pub fn is_pending(&self) -> bool {
-        self.began.is_some() && self.unanswered > 0
-    }
-
     /// The stop signal, if it came before counting began and the request to count did not have it.
     pub fn missed_stop(&self) -> Option<BootTime> {
         let began = self.began.as_ref().filter(|_| !self.is_stop_told)?;
@@ -60,6 +59,12 @@ impl TrafficState {
         self.sandboxes.get(sandbox)
     }
 
+    /// Counts that were asked for have not come: what is known lacks the end. Told by the moment of the reading and
+    /// not by the number of answers: a request that is lost is made good by the next.
+    pub fn is_pending(&self, counted: &CountedTraffic) -> bool {
+        self.answers && counted.not_visible.is_none() && counted.last.at < counted.asked
+    }
+
     /// Notes that a sandbox terminates. True: its connections are to be counted from now on.
     pub fn begin(&mut self, at: BootTime, sandbox: &SandboxId, stopped: Option<BootTime>) -> bool {
         let is_new = !self.sandboxes.contains_key(sandbox);
@@ -68,9 +73,11 @@ impl TrafficState {
         }
         let counted = self.sandboxes.entry(sandbox.clone()).or_default();
         counted.touched = at;
+        if is_new {
+            (counted.since, counted.asked) = (at, at);
+        }
         counted.stopped = counted.stopped.or(stopped);
         counted.is_stop_told |= is_new && stopped.is_some();
-        counted.unanswered += u32::from(is_new);
         is_new
     }
 
@@ -80,7 +87,6 @@ impl TrafficState {
         if std::mem::replace(&mut counted.is_stop_read, true) {
             return None;
         }
-        counted.unanswered += 1;
         Some(match counted.missed_stop() {
             Some(stopped) => TrafficRequest::Stopped(sandbox, stopped),
             None => TrafficRequest::Read(sandbox),
@@ -89,22 +95,24 @@ impl TrafficState {
 
     /// Counts are to be read: a container's last process has gone. Also while counting begins, which takes longer
     /// than a short shutdown if many pods are deleted at once.
-    pub fn read_at_end(&mut self, sandbox: SandboxId) -> Option<TrafficRequest> {
+    pub fn read_at_end(&mut self, at: BootTime, sandbox: SandboxId) -> Option<TrafficRequest> {
         let counted = self.sandboxes.get_mut(&sandbox)?;
         if counted.not_visible.is_some() {
             return None;
         }
-        counted.unanswered += 1;
+        counted.asked = counted.asked.max(at);
         Some(TrafficRequest::Read(sandbox))
     }
 
     /// Applies an answer. False: nobody waits for it.
     pub fn apply(&mut self, event: TrafficEvent) -> bool {
+        self.answers = true;
         let Some(counted) = self.sandboxes.get_mut(&event.sandbox) else { return false };
-        counted.unanswered = counted.unanswered.saturating_sub(1);
         match event.fact {
+            TrafficFact::Began { reading, .. } if reading.at < counted.since => return false, // an earlier stop's
             TrafficFact::Began { reading, sees_refusals } => {
                 counted.sees_refusals = sees_refusals;
+                counted.not_visible = None;
                 counted.last.clone_from(&reading);
                 counted.began = Some(reading);
             }
@@ -122,10 +130,9 @@ impl TrafficState {
                 reading.network = reading.network.or(counted.last.network.take());
                 counted.last = reading;
             }
-            TrafficFact::NotVisible { reason } if counted.began.is_none() => {
-                counted.not_visible = Some(reason);
+            TrafficFact::NotVisible { reason } => {
+                counted.not_visible.get_or_insert(reason);
             }
-            TrafficFact::NotVisible { .. } => return false,
         }
         true
     }
@@ -139,5 +146,31 @@ impl TrafficState {
     pub fn idle(&self, now: BootTime) -> impl Iterator<Item = &SandboxId> {
         let idle = move |counted: &CountedTraffic| now > counted.touched + IDLE;
         self.sandboxes.iter().filter(move |(_, counted)| idle(counted)).map(|(id, _)| id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn late_answers_about_an_earlier_stop_change_nothing() {
+        let (mut state, sandbox) = (TrafficState::default(), SandboxId::new("s"));
+        let says = |state: &mut TrafficState, fact| {
+            state.apply(TrafficEvent { sandbox: sandbox.clone(), fact })
+        };
+        let began = |at| TrafficFact::Began {
+            reading: TrafficReading { at: BootTime(at), ..TrafficReading::default() },
+            sees_refusals: true,
+        };
+        assert!(state.begin(BootTime(10), &sandbox, None));
+        assert!(state.forget(&sandbox));
+        assert!(state.begin(BootTime(20), &sandbox, None));
+        assert!(!says(&mut state, began(15)));
+        assert!(says(&mut state, TrafficFact::NotVisible { reason: TrafficBlindness::NoProcess }));
+        assert!(says(&mut state, began(25)));
+        let counted = state.get(&sandbox).unwrap();
+        assert_eq!(counted.not_visible, None);
+        assert_eq!(counted.began.as_ref().map(|reading| reading.at), Some(BootTime(25)));
     }
 }

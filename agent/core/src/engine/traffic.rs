@@ -128,7 +128,7 @@ impl Engine {
             self.count_pod(at, &pod, Some(at), out);
             self.stores.traffic.read_at_stop(sandbox)
         } else {
-            self.stores.traffic.read_at_end(sandbox)
+            self.stores.traffic.read_at_end(at, sandbox)
         };
         out.requests.extend(read.map(Request::Traffic));
     }

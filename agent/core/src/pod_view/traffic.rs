@@ -32,7 +32,7 @@ impl PodView<'_> {
 
     /// The last counts are still to come.
     pub(super) fn traffic_pending(&self) -> bool {
-        self.counted().is_some_and(CountedTraffic::is_pending)
+        self.counted().is_some_and(|counted| self.stores.traffic.is_pending(counted))
     }
 
     /// The pod's connections, if they were counted.

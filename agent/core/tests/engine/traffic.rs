@@ -47,8 +47,11 @@ impl World {
     }
 
     fn begins(&mut self, established: u64) {
-        let reading =
-            TrafficReading { at: self.at(), counts: Vec::new(), network: counters(established, 7) };
+        self.began(self.at(), established);
+    }
+
+    fn began(&mut self, at: BootTime, established: u64) {
+        let reading = TrafficReading { at, counts: Vec::new(), network: counters(established, 7) };
         self.says(TrafficFact::Began { reading, sees_refusals: true });
     }
 
@@ -57,17 +60,10 @@ impl World {
         self.says(TrafficFact::Counted { reading });
     }
 
-    /// The adapter has nothing more to say to what it was asked.
-    fn answers_the_rest(&mut self) {
-        let count = |one: &TrafficRequest| matches!(one, TrafficRequest::Count(_));
-        for _ in self.asked().iter().filter(|one| !count(one)) {
-            self.says(TrafficFact::NotVisible { reason: TrafficBlindness::NoProcess });
-        }
-    }
-
     fn ends(&mut self, pod: ApiPod) -> PodTermination {
         self.exits(1, CODE_0);
-        self.answers_the_rest();
+        // The adapter has nothing more to say.
+        self.says(TrafficFact::NotVisible { reason: TrafficBlindness::NoProcess });
         self.stopped(1, 0);
         self.api(ApiEvent::Deleted(pod));
         self.ticks(5);
@@ -131,15 +127,16 @@ fn a_report_waits_for_the_counts_at_the_end() {
     world.api(ApiEvent::Applied(object(1, true, at)));
     assert!(matches!(world.asked().as_slice(), [TrafficRequest::Count(_)]));
     world.later(100).term(1, true);
+    let began = world.later(10).at();
     world.later(100).exits(1, CODE_0);
     assert_eq!(world.asked(), [TrafficRequest::Read(ids(1).1)], "before counting has begun");
     world.stopped(1, 0);
     world.api(ApiEvent::Deleted(object(1, true, at)));
-    world.begins(1);
+    world.began(began, 1);
     world.ticks(5);
     assert!(world.ended.is_empty(), "the end of its connections has not come");
     assert!(matches!(world.asked().as_slice(), [TrafficRequest::Stopped(..)]));
-    world.counts(Vec::new(), None);
+    // The answer to one of both requests is enough: the other may be lost.
     world.counts(vec![client(E::CutRequest, 1, 1, 1)], None);
     world.ticks(5);
     let traffic = world.ended[0].traffic.as_ref().expect("counted");
@@ -158,13 +155,41 @@ fn a_report_does_not_wait_for_ever_for_counts() {
     assert!(world.ended.is_empty());
     world.ticks(10);
     assert!(!world.ended[0].is_final, "the counts may still come");
-    // At the stop, and at the end.
-    world.counts(vec![client(E::CutRequest, 1, 3, 3)], None);
     world.counts(vec![client(E::CutRequest, 2, 3, 3)], None);
     world.ticks(1);
     let (last, _) = world.updated.last().expect("it comes again");
     assert!(last.is_final);
     assert_eq!(kinds(last), [FindingKind::ConnectionsCut]);
+}
+
+/// Once an agent has counted, it waits for the beginning, too; and no longer where nothing can come.
+#[test]
+fn a_report_waits_until_counting_has_begun_or_has_failed() {
+    for fails in [false, true] {
+        let mut world = running(1);
+        let stranger = TrafficFact::NotVisible { reason: TrafficBlindness::MapFull };
+        world.say(Input::Traffic(TrafficEvent { sandbox: ids(9).1, fact: stranger }));
+        let at = world.at();
+        world.api(ApiEvent::Applied(object(1, true, at)));
+        let began = world.later(10).at();
+        world.later(100).exits(1, CODE_0);
+        world.stopped(1, 0);
+        world.api(ApiEvent::Deleted(object(1, true, at)));
+        world.ticks(5);
+        assert!(world.ended.is_empty(), "nobody has answered");
+        if fails {
+            world.says(TrafficFact::NotVisible { reason: TrafficBlindness::MapFull });
+        } else {
+            world.began(began, 1);
+            world.ticks(5);
+            assert!(world.ended.is_empty(), "what the end cost has not come");
+            world.says(TrafficFact::NotVisible { reason: TrafficBlindness::NoProcess });
+        }
+        world.ticks(1);
+        let traffic = world.ended[0].traffic.as_ref().expect("known");
+        assert_eq!(traffic.not_visible.is_some(), fails);
+        assert!(world.ended[0].is_final);
+    }
 }
 
 /// Attaching the programs may take longer than the kubelet.
