@@ -178,6 +178,10 @@ pub struct TrafficLayout {
     pub tcp_bytes_sent: u32,
     /// `tcp_sock.bytes_received`.
     pub tcp_bytes_received: u32,
+    /// `tcp_sock.rcv_nxt`.
+    pub tcp_rcv_nxt: u32,
+    /// `tcp_sock.copied_seq`.
+    pub tcp_copied_seq: u32,
     /// `task_struct.flags`.
     pub task_flags: u32,
     /// `task_struct.nsproxy`.
@@ -299,7 +303,7 @@ pub const fn signal_bit(signal: u32) -> u64 {
 // Every value crosses as bytes: no size may change by accident, none may end in padding.
 const _: () =
     assert!(size_of::<Layout>() == 216 + size_of::<TrafficLayout>() && align_of::<Layout>() == 8);
-const _: () = assert!(size_of::<TrafficLayout>() == 120);
+const _: () = assert!(size_of::<TrafficLayout>() == 128);
 const _: () = assert!(size_of::<Told>() == 8 + filter::SLOTS / 8);
 const _: () = assert!(size_of::<Container>() == 48 && align_of::<Container>() == 8);
 const _: () = assert!(size_of::<Notified>() == 16 && align_of::<Notified>() == 8);

@@ -163,7 +163,7 @@ fn classify(sk: Address, old: u32, new: u32, is_mptcp: bool) -> Option<u32> {
         let is_cut = is_exiting && is_owned;
         return match (error, new == CLOSE) {
             // tcp_close with unread data, tcp_disconnect: both send RST.
-            (0, true) if is_cut => Some(CUT_HALF_CLOSED_UNREAD),
+            (0, true) if is_cut && is_lost(sk, 1) => Some(CUT_HALF_CLOSED_UNREAD),
             (0, true) => Some(RESET_HALF_CLOSED),
             (0, false) if is_cut && is_unanswered(sk, 1) => Some(CUT_HALF_CLOSED),
             _ => None,
@@ -182,7 +182,7 @@ fn classify(sk: Address, old: u32, new: u32, is_mptcp: bool) -> Option<u32> {
     }
     Some(match error {
         0 if !is_owned => UNACCEPTED,
-        0 if is_exiting => CUT_UNREAD,
+        0 if is_exiting && is_lost(sk, 0) => CUT_UNREAD,
         0 => RESET,
         ECONNRESET => PEER_RESET,
         _ => TIMED_OUT,
@@ -195,9 +195,15 @@ fn cut(sk: Address) -> u32 {
     if is_unanswered(sk, 0) {
         return CUT_REQUEST;
     }
+    if is_sending(sk) { CUT_SENDING } else { CUT_IDLE }
+}
+
+/// Not all that was sent has been acknowledged.
+#[inline(always)]
+fn is_sending(sk: Address) -> bool {
     let written: u32 = sk.read(layout!(traffic.tcp_write_seq));
     let acknowledged: u32 = sk.read(layout!(traffic.tcp_snd_una));
-    if written != acknowledged { CUT_SENDING } else { CUT_IDLE }
+    written != acknowledged
 }
 
 /// Data came after the last that was sent. Times are in jiffies: a first request within the one of the
@@ -212,6 +218,14 @@ fn is_unanswered(sk: Address, fin: u64) -> bool {
     let sent_at: u32 = sk.read(layout!(traffic.tcp_sent_at));
     let received_at: u32 = sk.read(layout!(traffic.tcp_received_at));
     sent == 0 || (received_at.wrapping_sub(sent_at) as i32) > 0
+}
+
+/// A reset loses something: without it only SO_LINGER 0 sends RST, which the process asked for.
+#[inline(always)]
+fn is_lost(sk: Address, fin: u32) -> bool {
+    let expected: u32 = sk.read(layout!(traffic.tcp_rcv_nxt));
+    let read: u32 = sk.read(layout!(traffic.tcp_copied_seq));
+    expected.wrapping_sub(read) > fin || is_unanswered(sk, u64::from(fin)) || is_sending(sk)
 }
 
 /// The local and the remote address.

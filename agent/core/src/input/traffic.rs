@@ -120,7 +120,8 @@ labels! {
         Closed = "closed",
         /// ESTABLISHED → CLOSE_WAIT: the peer closed first.
         PeerClosed = "peer_closed",
-        /// ESTABLISHED → CLOSE without an error, by a process that is not exiting: SO_LINGER 0, or unread data.
+        /// ESTABLISHED → CLOSE without an error by a process that is not exiting: SO_LINGER 0, or unread data. Or by
+        /// its exit, with SO_LINGER 0 and nothing outstanding.
         Reset = "reset",
         /// ESTABLISHED → CLOSE with ECONNRESET: the peer reset it.
         PeerReset = "peer_reset",
@@ -134,12 +135,13 @@ labels! {
         CutRequest = "cut_request",
         /// The same while data that was sent had not been acknowledged.
         CutSending = "cut_sending",
-        /// ESTABLISHED → CLOSE by the exit of the process, with unread data: RST.
+        /// ESTABLISHED → CLOSE by the exit of the process: RST, with data that it had not read; or, with SO_LINGER 0, a
+        /// request unanswered or an answer not acknowledged.
         CutUnread = "cut_unread",
         /// CLOSE_WAIT → LAST_ACK by the exit of the process, with a request unanswered: the client had half-closed.
         /// Counted as `peer_closed` before, as are the next two.
         CutHalfClosed = "cut_half_closed",
-        /// CLOSE_WAIT → CLOSE by the exit of the process, with unread data: RST.
+        /// CLOSE_WAIT → CLOSE by the exit of the process: the same of a client that had half-closed.
         CutHalfClosedUnread = "cut_half_closed_unread",
         /// CLOSE_WAIT → CLOSE without an error in any other way: RST to a client that had closed or half-closed. No
         /// process had accepted the connection, or it was closed with unread data or SO_LINGER 0.

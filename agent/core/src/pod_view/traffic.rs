@@ -21,8 +21,8 @@ pub const LOST: [ConnectionEvent; 4] = [
     ConnectionEvent::CutHalfClosed,
     ConnectionEvent::CutHalfClosedUnread,
 ];
-/// Of those, reset with data that the process had not read.
-const UNREAD: [ConnectionEvent; 2] =
+/// Of those, reset.
+const RESET: [ConnectionEvent; 2] =
     [ConnectionEvent::CutUnread, ConnectionEvent::CutHalfClosedUnread];
 
 impl PodView<'_> {
@@ -121,14 +121,14 @@ impl PodView<'_> {
         let mut find = |kind, detail: String| findings.push(Finding::new(kind, detail));
         let lost = client(&LOST);
         if lost.count > 0 {
-            let unread = client(&UNREAD).count;
+            let reset = client(&RESET).count;
             let idle = client(&[ConnectionEvent::CutIdle]).count;
             let mut detail = format!(
                 "The exit of the process cut {} connection(s) in the middle of a request",
                 with_node(&LOST, lost.count)
             );
-            if unread > 0 {
-                detail += &format!("; {unread} of them were reset, with data that it had not read");
+            if reset > 0 {
+                detail += &format!("; {reset} of them were reset");
             }
             if idle > 0 {
                 detail += &format!("; {idle} more were idle");

@@ -258,8 +258,8 @@ fn an_idle_connection_is_no_finding_and_an_unanswered_request_is() {
     assert_eq!(kinds(&report), [FindingKind::ConnectionsCut]);
     assert_eq!(
         report.findings[0].detail,
-        "The exit of the process cut 3 connection(s) in the middle of a request; 1 of them were reset, with data \
-         that it had not read; 9 more were idle."
+        "The exit of the process cut 3 connection(s) in the middle of a request; 1 of them were reset; 9 more \
+         were idle."
     );
     assert_eq!(report.containers[0].verdict, Verdict::Graceful, "traffic changes no verdict");
     assert_eq!(report.traffic.unwrap().resets_sent, Some(0), "the reset is explained");

@@ -146,6 +146,8 @@ pub fn resolve_traffic(btf: &Btf<'_>, hierarchy: &Hierarchy) -> Result<TrafficLa
         tcp_snd_una: at("tcp_sock", "snd_una"),
         tcp_bytes_sent: at("tcp_sock", "bytes_sent"),
         tcp_bytes_received: at("tcp_sock", "bytes_received"),
+        tcp_rcv_nxt: at("tcp_sock", "rcv_nxt"),
+        tcp_copied_seq: at("tcp_sock", "copied_seq"),
         task_flags: at("task_struct", "flags"),
         task_nsproxy: at("task_struct", "nsproxy"),
         nsproxy_net: at("nsproxy", "net_ns"),

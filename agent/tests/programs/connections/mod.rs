@@ -222,11 +222,50 @@ fn clients_that_half_close_and_wait() {
 }
 
 #[test]
+fn a_reset_that_the_process_asked_for_loses_only_what_has_no_answer() {
+    counted(|network| {
+        let mut server = Server::listening(SERVER, None);
+        let all = [("", "az"), ("?", "arwkz"), ("?", "arz"), ("?", "az"), ("?", "arwfz")];
+        let clients: Vec<_> = all
+            .into_iter()
+            .flat_map(|(request, orders)| [(request, orders, false), (request, orders, true)])
+            .map(|(request, orders, half_closes)| {
+                let mut client = connect(CLIENT, SERVER);
+                client.write_all(request.as_bytes()).unwrap();
+                if half_closes {
+                    client.shutdown(Shutdown::Write).unwrap();
+                }
+                server.act(orders);
+                client
+            })
+            .collect();
+        let before = [
+            (Client, Opened, 10),
+            (Client, PeerClosed, 5),
+            (Outbound, Opened, 10),
+            (Outbound, Closed, 5),
+        ];
+        network.expect_pod(&before);
+        server.kill();
+        clients.into_iter().for_each(drain);
+        let after = [
+            (Client, Reset, 2),
+            (Client, ResetHalfClosed, 2),
+            (Client, CutUnread, 3),
+            (Client, CutHalfClosedUnread, 3),
+            (Client, ListenerCut, 1),
+            (Outbound, PeerReset, 5),
+        ];
+        network.expect_pod(&[&before[..], &after].concat());
+    });
+}
+
+#[test]
 fn resets_of_either_end_and_clients_that_close_first() {
     counted(|network| {
         let mut server = Server::listening(SERVER, None);
         let client = connect(CLIENT, SERVER);
-        server.act("az");
+        server.act("azc");
         drain(client);
         let client = connect(CLIENT, SERVER);
         server.act("a");

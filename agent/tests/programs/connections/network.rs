@@ -279,7 +279,7 @@ impl Server {
     }
 
     /// `l`isten, `a`ccept, `r`ead from the last connection, `w`rite to it, wait until all is ac`k`nowledged, `f`ill
-    /// it, `c`lose it, reset it (`z`), `s`top listening, c`o`nnect to port 9090 of the same address.
+    /// it, `c`lose it, have its end be a reset (`z`), `s`top listening, c`o`nnect to port 9090 of the same address.
     pub(crate) fn act(&mut self, orders: &str) {
         for order in orders.bytes() {
             self.orders.write_all(&[order]).unwrap();
@@ -372,9 +372,7 @@ unsafe fn obey(
                 b'z' => {
                     let linger = libc::linger { l_onoff: 1, l_linger: 0 };
                     let option = (&raw const linger).cast();
-                    libc::setsockopt(last, libc::SOL_SOCKET, libc::SO_LINGER, option, 8);
-                    count -= 1;
-                    libc::close(last) == 0
+                    libc::setsockopt(last, libc::SOL_SOCKET, libc::SO_LINGER, option, 8) == 0
                 }
                 b's' => libc::close(listener) == 0,
                 b'o' => {
