@@ -287,6 +287,9 @@ impl CountedPods {
         self.node_read = Some(Instant::now());
         let mut found = net::local_addresses(&self.proc.join(HOSTS[0].to_string()));
         found.extend(self.node_process.iter().flat_map(|process| net::local_addresses(process)));
+        if found.is_empty() {
+            return; // not read: a node has one
+        }
         for gone in self.node.difference(&found) {
             self.counting.forget_address(*gone, AddressKind::Node);
         }
