@@ -33,6 +33,8 @@ use std::{
     time::Duration,
 };
 
+/// Pods whose connections were counted, of which at least one must show what was open at the end.
+const MANY: usize = 10;
 /// How long the lab's collector may take for what is left when all scenarios have ended.
 const COLLECTION: Duration = Duration::from_secs(60);
 /// Failures that are of no single scenario: the folders in which they are kept.
@@ -180,7 +182,19 @@ async fn play(
     if !strays.is_empty() {
         save(failures, STRAYS, (Some(lab), Some(watcher)), work).await;
     }
-    Ok(strays.is_empty() && in_order.iter().all(|outcome| outcome.ok))
+    let (known, all) = still_open(&in_order);
+    let sees_the_end = known > 0 || all < MANY;
+    if !sees_the_end {
+        console.print(&format!("✘ for none of {all} pods it is known what was open at the end\n"));
+    }
+    Ok(sees_the_end && strays.is_empty() && in_order.iter().all(|outcome| outcome.ok))
+}
+
+/// Of how many pods it is known which connections outlived them, and of how many it could be.
+fn still_open(outcomes: &[ScenarioOutcome]) -> (usize, usize) {
+    let seen = outcomes.iter().filter_map(|outcome| outcome.timeline.as_ref()?.traffic.as_ref());
+    let all: Vec<_> = seen.filter(|traffic| traffic.not_visible.is_none()).collect();
+    (all.iter().filter(|traffic| traffic.still_open.is_some()).count(), all.len())
 }
 
 /// Where what is up can be reached.
@@ -260,6 +274,10 @@ fn facts(lab: &Cluster, agent: &Agent, outcomes: &[ScenarioOutcome]) -> String {
             mib(peak),
             agent.ready_after().as_secs_f64()
         ));
+    }
+    let (known, all) = still_open(outcomes);
+    if all > 0 {
+        text.push_str(&format!("what was open at the end is known of {known} of {all} pods\n"));
     }
     let differences: Vec<(&str, MilestoneKind, i64)> = outcomes
         .iter()
