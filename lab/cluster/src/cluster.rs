@@ -118,7 +118,10 @@ impl Cluster {
         apiserver.write_kubeconfig(&kubeconfig)?;
         let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
             .context("cannot read this machine's boot ID")?;
-        apiserver.store().create_node(&node(NODE, boot_id.trim()))?;
+        let mut own = node(NODE, boot_id.trim());
+        // The other one has no kubelet that would run what a DaemonSet has there.
+        own.metadata.labels = Some([("kubernetes.io/os".into(), "linux".into())].into());
+        apiserver.store().create_node(&own)?;
         let other_boot = uuid::Uuid::new_v4().to_string();
         apiserver.store().create_node(&node(OTHER_NODE, &other_boot))?;
         let cri = RuntimeServiceClient::new(containerd::connect(&containerd.endpoint()).await?);

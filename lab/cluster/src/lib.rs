@@ -6,6 +6,7 @@ pub mod apiserver;
 pub mod cluster;
 pub mod containerd;
 pub mod controlplane;
+pub mod daemonset;
 pub mod delay;
 mod freezer;
 pub mod image;
