@@ -1,5 +1,6 @@
 //! Errors, as the API says them: a `Status` object and an HTTP status.
 
+use super::request::Target;
 use axum::{
     Json,
     http::StatusCode,
@@ -75,10 +76,15 @@ impl ApiFailure {
         ApiFailure { code: 403, reason: "Forbidden", message }
     }
 
-    pub(super) fn forbidden(resource: &str, namespace: &str) -> ApiFailure {
+    pub(super) fn forbidden(user: &str, verb: &str, target: &Target) -> ApiFailure {
+        let (resource, group) = (target.resource(), target.group());
+        let place = match target.namespace.as_deref() {
+            None | Some("") => "at the cluster scope".to_owned(),
+            Some(namespace) => format!("in the namespace {namespace:?}"),
+        };
         let message = format!(
-            "{resource} is forbidden: User \"lab\" cannot list resource {resource:?} in API group \"\" \
-             in the namespace {namespace:?}"
+            "{resource} is forbidden: User {user:?} cannot {verb} resource {resource:?} in API group \
+             {group:?} {place}"
         );
         ApiFailure { code: 403, reason: "Forbidden", message }
     }

@@ -1,10 +1,10 @@
 //! Requests to answers.
 
 use super::{
-    ApiserverFault, NO_EVENTS, discovery, events,
+    ApiserverFault, discovery, events,
     failure::ApiFailure,
     kind::ResourceKind,
-    patch, protobuf,
+    patch, protobuf, rbac,
     request::{Query, Target, is_true},
     store::Store,
     stream::{self, ApiserverShared, WatchRequest},
@@ -14,7 +14,7 @@ use axum::{
     Json, Router,
     body::{Body, Bytes},
     extract::{Query as Parameters, State},
-    http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header},
+    http::{HeaderMap, Method, StatusCode, Uri, header},
     response::{IntoResponse, Response},
 };
 use jiff::Timestamp;
@@ -51,18 +51,29 @@ async fn answer(
     if query.dry_run.is_some() && method != Method::GET {
         return ApiFailure::bad_request("the lab's apiserver has no dry runs").into_response();
     }
-    let answered = match (&method, &target.name) {
-        (&Method::GET, None) if is_true(query.watch.as_deref()) => {
-            watch(shared, &target, &query, &headers)
-        }
-        (&Method::GET, None) => list(&shared.store, &target, &query, &headers),
-        (&Method::GET, Some(name)) => get(&shared.store, &target, name, &query, &headers),
-        (&Method::POST, None) => create(&shared.store, &target, &headers, &body),
-        (&Method::PUT, Some(name)) => replace(&shared.store, &target, name, &headers, &body),
-        (&Method::PATCH, Some(name)) => {
-            patch(&shared.store, &target, name, &query, &headers, &body)
-        }
-        (&Method::DELETE, Some(name)) if !target.status => {
+    let verb = match (&method, &target.name) {
+        (&Method::GET, None) if is_true(query.watch.as_deref()) => "watch",
+        (&Method::GET, None) => "list",
+        (&Method::GET, Some(_)) => "get",
+        (&Method::POST, _) => "create",
+        (&Method::PUT, _) => "update",
+        (&Method::PATCH, _) => "patch",
+        (&Method::DELETE, _) => "delete",
+        _ => return ApiFailure::method(method.as_str()).into_response(),
+    };
+    let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let user = given.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default();
+    if let Err(failure) = rbac::authorize(&shared.store, user, verb, &target) {
+        return failure.into_response();
+    }
+    let answered = match (verb, &target.name) {
+        ("watch", _) => watch(shared, &target, &query, &headers),
+        ("list", _) => list(&shared.store, &target, &query, &headers),
+        ("get", Some(name)) => get(&shared.store, &target, name, &query, &headers),
+        ("create", None) => create(&shared.store, &target, &headers, &body),
+        ("update", Some(name)) => replace(&shared.store, &target, name, &headers, &body),
+        ("patch", Some(name)) => patch(&shared.store, &target, name, &query, &headers, &body),
+        ("delete", Some(name)) if !target.status => {
             delete(&shared.store, &target, name, &query, &headers, &body)
         }
         _ => Err(ApiFailure::method(method.as_str())),
@@ -110,12 +121,6 @@ fn watch(shared: ApiserverShared, target: &Target, query: &Query, headers: &Head
 }
 
 fn list(store: &Store, target: &Target, query: &Query, headers: &HeaderMap) -> Answer {
-    let token = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
-    if target.kind == ResourceKind::Event
-        && token.and_then(|token| token.strip_prefix(b"Bearer ")) == Some(NO_EVENTS.as_bytes())
-    {
-        return Err(ApiFailure::forbidden(target.kind.resource(), namespace(target)));
-    }
     let selector = query.selector(target)?;
     let (version, objects) = store.list(target.kind);
     let version = version.to_string();

@@ -2,7 +2,7 @@
 //! core/v1 and events.k8s.io/v1), with discovery, get, list, watch, create, update, patch, server-side apply and
 //! delete, the real one's resource versions and its deletion arithmetic. Good enough for kube-rs, for kubectl (get,
 //! get -w, describe, create namespace, label, delete) and for helm (install, upgrade, rollback, uninstall). Plain HTTP on
-//! loopback, no authentication, everything in memory.
+//! loopback, everything in memory.
 //!
 //! ```text
 //! let apiserver = Apiserver::start(ApiserverOptions::default()).await?;
@@ -23,7 +23,8 @@
 //!
 //! What is simpler than in the real one:
 //!
-//! - There is no authorization and no admission (quotas, priority classes, PodSecurity), and only pods get defaults. The
+//! - Requests without a token may do everything, and the token of a service account is its name; `rbac.rs` says what of
+//!   authorization there is. There is no admission (quotas, priority classes, PodSecurity), and only pods get defaults. The
 //!   types of fields are checked of a few kinds, and unknown fields are kept, whatever `fieldValidation` says.
 //! - A namespace must exist only for what is created by HTTP, and not for Events. In-process, any name will do.
 //! - A custom kind is served while an object CustomResourceDefinition has its name; its schema is not read.
@@ -31,7 +32,7 @@
 //! - Bodies in protobuf are read as far as `protobuf.rs` says; all answers are JSON.
 //! - Dependents are deleted at once (`store/garbage.rs`), but only when their owner is: not those of an owner that never
 //!   existed. So is the content of a namespace.
-//! - No controller creates pods.
+//! - The only controller is that of DaemonSets (`crate::daemonset`), where it is started.
 
 mod deletion;
 mod discovery;
@@ -41,6 +42,7 @@ mod http;
 mod kind;
 mod patch;
 mod protobuf;
+mod rbac;
 mod request;
 mod selector;
 mod store;
@@ -50,12 +52,14 @@ mod traffic;
 
 pub use failure::ApiFailure;
 pub use kind::ResourceKind;
+pub(crate) use rbac::NO_EVENTS;
+pub use rbac::token;
 pub use store::{CONFIG_MIRROR, Change, ChangeType, DeleteOptions, PodObject, Propagation, Store};
 pub use traffic::ApiTraffic;
 
 use anyhow::{Context, Result};
 use axum::middleware;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::{
     fs,
     net::{Ipv4Addr, SocketAddr},
@@ -165,12 +169,9 @@ impl Apiserver {
     }
 }
 
-/// The token of a user who may not list Events, and the extension of that user's kubeconfig.
-pub(crate) const NO_EVENTS: &str = "may-not-list-events";
-
 /// Writes the same kubeconfig beside this one for a user who may not list Events.
 pub fn write_kubeconfig_without_events(kubeconfig: &Path) -> Result<PathBuf> {
-    let mut config: serde_json::Value = serde_json::from_slice(&fs::read(kubeconfig)?)?;
+    let mut config: Value = serde_json::from_slice(&fs::read(kubeconfig)?)?;
     config["users"][0]["user"]["token"] = NO_EVENTS.into();
     let path = kubeconfig.with_extension(NO_EVENTS);
     fs::write(&path, serde_json::to_vec_pretty(&config)?)

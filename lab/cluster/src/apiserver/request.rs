@@ -76,6 +76,16 @@ impl Target {
         if self.newer { events::API_VERSION } else { self.kind.api_version() }
     }
 
+    /// Its group; that of core/v1 is empty.
+    pub(super) fn group(&self) -> &'static str {
+        self.api_version().split_once('/').map_or("", |(group, _)| group)
+    }
+
+    /// As rules of roles name it.
+    pub(super) fn resource(&self) -> String {
+        format!("{}{}", self.kind.resource(), if self.status { "/status" } else { "" })
+    }
+
     /// A stored object as it was asked for.
     pub(super) fn shown(&self, object: &Value) -> Value {
         if self.newer { events::from_core(object.clone()) } else { object.clone() }
