@@ -3,7 +3,9 @@
 
 use crate::{chart, manifests, tools::Tool};
 use anyhow::{Context as _, Result, ensure};
-use coroner_lab_cluster::apiserver::{Apiserver, ApiserverOptions, ResourceKind};
+use coroner_lab_cluster::apiserver::{
+    Apiserver, ApiserverOptions, ResourceKind, Store, write_kubeconfig,
+};
 use serde_json::{Value, json};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,37 +22,42 @@ const OPERATOR: [&str; 2] =
     ["podmonitors.monitoring.coreos.com", "prometheusrules.monitoring.coreos.com"];
 
 /// Who installs coroner in a cluster without Prometheus' operator.
-struct User {
-    apiserver: Apiserver,
+pub(crate) struct User {
+    store: Store,
     home: TempDir,
 }
 
 impl User {
-    async fn new() -> Result<Self> {
-        let apiserver = Apiserver::start(ApiserverOptions::default()).await?;
+    pub(crate) fn of(store: Store, url: &str) -> Result<Self> {
         let home = tempfile::tempdir()?;
-        apiserver.write_kubeconfig(&home.path().join("kubeconfig"))?;
-        Ok(Self { apiserver, home })
+        write_kubeconfig(url, &home.path().join("kubeconfig"))?;
+        Ok(Self { store, home })
     }
 
-    /// With a namespace as the docs make it, and a Secret in it.
-    async fn with_namespace() -> Result<Self> {
-        let user = Self::new().await?;
-        user.kubectl("create namespace coroner")?;
-        user.kubectl("label namespace coroner pod-security.kubernetes.io/enforce=privileged")?;
+    /// Makes a namespace as the docs do.
+    pub(crate) fn create_namespace(&self) -> Result<()> {
+        self.kubectl("create namespace coroner")?;
+        self.kubectl("label namespace coroner pod-security.kubernetes.io/enforce=privileged")?;
+        Ok(())
+    }
+
+    /// With a namespace, and a Secret in it.
+    fn with_namespace(apiserver: &Apiserver) -> Result<Self> {
+        let user = Self::of(apiserver.store(), &apiserver.url())?;
+        user.create_namespace()?;
         let secret = json!({ "metadata": { "name": "coroner-tls" }, "type": "kubernetes.io/tls" });
-        user.apiserver.store().create(ResourceKind::Secret, "coroner", secret)?;
+        user.store.create(ResourceKind::Secret, "coroner", secret)?;
         Ok(user)
     }
 
-    fn helm(&self, command: &str) -> Result<String> {
+    pub(crate) fn helm(&self, command: &str) -> Result<String> {
         let chart = chart::chart().display().to_string();
         let place = |word| if word == "deploy/chart" { &*chart } else { word };
         chart::run_helm(self.home.path(), &command.split(' ').map(place).collect::<Vec<_>>())
     }
 
     /// To these values, and no others of before.
-    fn upgrade(&self, values: &Value) -> Result<String> {
+    pub(crate) fn upgrade(&self, values: &Value) -> Result<String> {
         let file = self.home.path().join("values.json");
         fs::write(&file, values.to_string())?;
         let values = file.display();
@@ -61,11 +68,7 @@ impl User {
     fn add_operator(&self) -> Result<()> {
         for name in OPERATOR {
             let definition = json!({ "metadata": { "name": name } });
-            self.apiserver.store().create(
-                ResourceKind::CustomResourceDefinition,
-                "",
-                definition,
-            )?;
+            self.store.create(ResourceKind::CustomResourceDefinition, "", definition)?;
         }
         Ok(())
     }
@@ -75,7 +78,7 @@ impl User {
         self.kubectl("delete customresourcedefinitions --all").map(drop)
     }
 
-    fn kubectl(&self, command: &str) -> Result<String> {
+    pub(crate) fn kubectl(&self, command: &str) -> Result<String> {
         let output = Command::new(Tool::Kubectl.find()?)
             .args(command.split(' '))
             .env("KUBECONFIG", self.home.path().join("kubeconfig"))
@@ -90,7 +93,7 @@ impl User {
     fn objects(&self) -> BTreeMap<String, Value> {
         let kinds = ResourceKind::all()
             .filter(|kind| *kind != ResourceKind::CustomResourceDefinition)
-            .flat_map(|kind| self.apiserver.store().list(kind).1);
+            .flat_map(|kind| self.store.list(kind).1);
         let mut all = chart::objects(kinds.map(|object| Value::clone(&object)).collect());
         all.remove("Namespace default");
         all
@@ -128,7 +131,8 @@ fn container(objects: &BTreeMap<String, Value>) -> &Value {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_step_leaves_what_the_docs_say() -> Result<()> {
-    let user = User::with_namespace().await?;
+    let apiserver = Apiserver::start(ApiserverOptions::default()).await?;
+    let user = User::with_namespace(&apiserver)?;
     let notes = user.helm("install coroner deploy/chart --namespace coroner")?;
     assert!(notes.contains("no Prometheus Operator"), "{notes}");
     assert!(!notes.contains("PodSecurity"), "the namespace has the label: {notes}");
@@ -174,7 +178,7 @@ async fn each_step_leaves_what_the_docs_say() -> Result<()> {
     assert_eq!(user.objects().keys().collect::<Vec<_>>(), OWN);
     user.kubectl("delete namespace coroner")?;
     assert_eq!(user.objects(), BTreeMap::new());
-    let (_, definitions) = user.apiserver.store().list(ResourceKind::CustomResourceDefinition);
+    let (_, definitions) = user.store.list(ResourceKind::CustomResourceDefinition);
     assert_eq!(definitions.len(), OPERATOR.len());
     Ok(())
 }
@@ -182,7 +186,8 @@ async fn each_step_leaves_what_the_docs_say() -> Result<()> {
 /// From each set of values to the next: nothing immutable changes, and nothing of the one before remains.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_can_be_upgraded_to_any_values() -> Result<()> {
-    let user = User::with_namespace().await?;
+    let apiserver = Apiserver::start(ApiserverOptions::default()).await?;
+    let user = User::with_namespace(&apiserver)?;
     user.helm("install coroner deploy/chart --namespace coroner")?;
     for (name, (_, values)) in chart::same_as() {
         user.upgrade(&values).with_context(|| name)?;
@@ -193,7 +198,8 @@ async fn a_release_can_be_upgraded_to_any_values() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_install_without_its_namespace_leaves_nothing() -> Result<()> {
-    let user = User::new().await?;
+    let apiserver = Apiserver::start(ApiserverOptions::default()).await?;
+    let user = User::of(apiserver.store(), &apiserver.url())?;
     let error = user.helm("install coroner deploy/chart --namespace coroner").unwrap_err();
     assert!(error.to_string().contains("namespaces \"coroner\" not found"), "{error}");
     assert_eq!(user.objects(), BTreeMap::new());
@@ -202,7 +208,8 @@ async fn an_install_without_its_namespace_leaves_nothing() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_whose_kinds_are_gone_is_installed_again() -> Result<()> {
-    let user = User::with_namespace().await?;
+    let apiserver = Apiserver::start(ApiserverOptions::default()).await?;
+    let user = User::with_namespace(&apiserver)?;
     user.add_operator()?;
     user.helm("install coroner deploy/chart --namespace coroner")?;
     let with = user.objects();
@@ -234,7 +241,8 @@ async fn a_release_whose_kinds_are_gone_is_installed_again() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_kubectl_applies_it_deletes() -> Result<()> {
-    let user = User::new().await?;
+    let apiserver = Apiserver::start(ApiserverOptions::default()).await?;
+    let user = User::of(apiserver.store(), &apiserver.url())?;
     user.add_operator()?;
     let folders = ["base", "monitoring"].map(|name| manifests::deploy().join(name));
     let mut wanted = BTreeMap::new();

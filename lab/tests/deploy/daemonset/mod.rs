@@ -10,9 +10,11 @@ use self::{
     attack::Attack,
     node::{Deployed, Node},
 };
-use crate::{manifest, tools::Tool};
+use crate::{manifest, release::User, tools::Tool};
 use anyhow::{Context as _, Result, anyhow, ensure};
-use coroner_lab_cluster::{containerd, containerd::ContainerdOptions};
+use coroner_lab_cluster::{
+    apiserver::ResourceKind, containerd, containerd::ContainerdOptions, wait,
+};
 use coroner_lab_scenarios::{self as scenario};
 use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::Container};
 use rustix::thread::CapabilitySet;
@@ -219,6 +221,52 @@ async fn it_is_ready_with_every_containerd() -> Result<()> {
         tried?;
     }
     Ok(())
+}
+
+/// From `helm install` to `helm uninstall`, after which nothing of it is on the node but the directory of its socket.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_runs_is_upgraded_and_goes() -> Result<()> {
+    let (directory, mut image) = (directory()?, daemon_set("base")?);
+    let node = node(directory.path(), &mut image, |_| Ok(())).await?;
+    let tried = async {
+        let user = User::of(node.lab.store(), &node.lab.url())?;
+        user.create_namespace()?;
+        let set = || -> Result<DaemonSet> {
+            let set = node.lab.store().get(ResourceKind::DaemonSet, "coroner", "coroner")?;
+            Ok(serde_json::from_value(serde_json::Value::clone(&set))?)
+        };
+        let rollout = "--namespace coroner rollout status ds/coroner";
+        user.helm("install coroner deploy/chart --namespace coroner")?;
+        user.kubectl(rollout)?;
+        let deployed = node.deployed(&set()?).await?;
+        deployed.ready().await?;
+        let variables = |deployed: &Deployed<'_>| -> Result<String> {
+            Ok(fs::read_to_string(format!("/proc/{}/environ", deployed.pid()?))?)
+        };
+        ensure!(!variables(&deployed)?.contains("CORONER_EVENTS"));
+        ensure!(fs::read_dir(node.socket())?.next().is_some(), "the agent has no socket");
+
+        let events = || node.lab.store().list(ResourceKind::Event).1.into_iter();
+        let own = |event: &serde_json::Value| event["reportingComponent"] == "coroner";
+        user.upgrade(&serde_json::json!({ "config": { "events": true } }))?;
+        user.kubectl(rollout)?;
+        deployed.gone().await?;
+        let deployed = node.deployed(&set()?).await?;
+        deployed.ready().await?;
+        ensure!(variables(&deployed)?.contains("CORONER_EVENTS=true\0"));
+        ensure!(events().all(|event| !own(&event)), "Events without a permission");
+        measures(&deployed).await?;
+        wait::until("an Event of the agent", || Ok(events().find(|event| own(event)))).await?;
+
+        user.helm("uninstall coroner --namespace coroner")?;
+        deployed.gone().await?;
+        let left: Vec<_> = fs::read_dir(node.socket())?.collect();
+        ensure!(left.is_empty(), "the directory of its socket has {left:?}");
+        Ok(())
+    };
+    let tried = tried.await;
+    node.stop().await?;
+    tried
 }
 
 /// Where the hierarchies are v1's, whose mounts are below the one that is read-only.

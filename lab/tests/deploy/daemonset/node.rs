@@ -1,15 +1,19 @@
 //! coroner as it is deployed: its image, run by the lab's kubelet in the lab's containerd as the pod
-//! that its DaemonSet asks for, with exactly the capabilities, mounts, user, namespaces and arguments
+//! that the lab's controller makes of its DaemonSet, with exactly the capabilities, mounts, user, namespaces and arguments
 //! of the manifest. What a cluster would add is added (see [`pod`]); of the manifest one word is
 //! another: the lab's node is a mount namespace on somebody else's machine, whose first process is
 //! not the node's.
 
 use super::pod;
+use crate::{chart, manifests};
 use anyhow::{Context as _, Result, bail, ensure};
 use axum::http::StatusCode;
 use coroner::config::args::DEFAULT_API_PORT;
 use coroner_lab_cluster::{
-    Cluster, containerd,
+    Cluster,
+    apiserver::{DeleteOptions, ResourceKind},
+    containerd,
+    daemonset::{self, DaemonSetController},
     kubelet::{security::SECCOMP_PROFILES, translate::PodId},
     network::Forward,
     tidy, wait,
@@ -35,11 +39,13 @@ const CREDENTIALS: &str = "credentials";
 pub(crate) struct Node {
     pub(super) lab: Cluster,
     work: PathBuf,
+    _controller: DaemonSetController,
 }
 
 /// A pod of the DaemonSet whose agent answers.
 pub(crate) struct Deployed<'a> {
     pub(super) node: &'a Node,
+    set: DaemonSet,
     id: PodId,
     probes: pod::Probes,
     /// Where probes and Prometheus reach it.
@@ -75,7 +81,10 @@ impl Node {
         let work = work_directory(&options.work)?;
         let options = containerd::ContainerdOptions { work: work.clone(), ..options };
         let lab = Cluster::start(options, &|_| ()).await?;
-        let node = Self { lab, work };
+        let (host_root, token) = (lab.host_root().to_owned(), work.join(CREDENTIALS));
+        let admit = move |pod: &mut Pod| pod::admit(pod, &host_root, &token);
+        let _controller = DaemonSetController::start(lab.store(), admit);
+        let node = Self { lab, work, _controller };
         let credentials = pod::write_credentials(node.lab.service(), &node.credentials());
         match node.lab.import(archive, image).await.and(credentials) {
             Ok(()) => Ok(node),
@@ -99,10 +108,37 @@ impl Node {
         self.work.join(CREDENTIALS)
     }
 
-    /// Runs the DaemonSet's pod, until its agent answers.
+    /// The directory of the agent's socket.
+    pub(super) fn socket(&self) -> PathBuf {
+        pod::socket(&self.credentials())
+    }
+
+    /// Creates the DaemonSet, with what else `deploy/base` has, and waits until its agent answers.
     pub(crate) async fn run(&self, set: &DaemonSet) -> Result<Deployed<'_>> {
+        let base = chart::kustomized(&manifests::deploy().join("base"))?;
+        for (name, object) in base {
+            let kind = name.split(' ').next().unwrap_or_default();
+            let kind = ResourceKind::all().find(|one| one.name() == kind).context(name)?;
+            let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default().to_owned();
+            if kind != ResourceKind::DaemonSet {
+                // Another one before it has left the rest.
+                let _ = self.lab.store().create(kind, &namespace, object);
+            }
+        }
+        let namespace = set.metadata.namespace.as_deref().unwrap_or_default();
+        let set = serde_json::to_value(set)?;
+        let made = self.lab.store().create(ResourceKind::DaemonSet, namespace, set)?;
+        self.deployed(&serde_json::from_value(made)?).await
+    }
+
+    /// Waits until the agent of a DaemonSet that there is answers.
+    pub(crate) async fn deployed(&self, set: &DaemonSet) -> Result<Deployed<'_>> {
         let probes = pod::probes(set)?;
-        let id = self.add(pod::of(set, &self.lab, &self.credentials())?)?;
+        let id = wait::until("the controller creates a pod", || {
+            let pods = daemonset::pods_of(&self.lab.store(), set.metadata.uid.as_deref());
+            Ok(pods.first().and_then(PodId::of))
+        })
+        .await?;
         let network = self.wait(&id, "a sandbox", || self.lab.network(&id.uid)).await?;
         let ip = self.wait(&id, "an address", async || Ok(self.ip(&id))).await?;
         let address = (ip, probes.port).into();
@@ -112,7 +148,16 @@ impl Node {
         let api = Forward::into_network(network, loopback).await?;
         let (http, api_http) = (Http::new(into.address), Http::new(api.address));
         let _forwards = [into, api];
-        let deployed = Deployed { node: self, id, probes, address, http, api: api_http, _forwards };
+        let deployed = Deployed {
+            node: self,
+            set: set.clone(),
+            id,
+            probes,
+            address,
+            http,
+            api: api_http,
+            _forwards,
+        };
         let answers = || async { Ok(deployed.liveness().await.ok().filter(|answer| answer.ok)) };
         self.wait(&deployed.id, "an answer of the liveness probe", answers).await?;
         Ok(deployed)
@@ -226,10 +271,19 @@ impl Deployed<'_> {
         outcome
     }
 
-    /// Deletes the pod, and waits until its object is gone.
+    /// Deletes the DaemonSet, and waits until its pod's object is gone.
     pub(crate) async fn end(self) -> Result<()> {
+        let (namespace, name) = (&self.set.metadata.namespace, &self.set.metadata.name);
+        let (namespace, name) = (namespace.as_deref().unwrap_or_default(), name.as_deref());
+        let options = DeleteOptions::default();
+        let store = self.node.lab.store();
+        store.delete(ResourceKind::DaemonSet, namespace, name.unwrap_or_default(), &options)?;
+        self.gone().await
+    }
+
+    /// Waits until the pod's object is gone.
+    pub(crate) async fn gone(self) -> Result<()> {
         let (lab, id) = (&self.node.lab, &self.id);
-        lab.delete(&id.namespace, &id.name, None)?;
         wait::until("the agent's pod ends", || {
             Ok(lab.pod(&id.namespace, &id.name).is_none().then_some(()))
         })

@@ -1,8 +1,7 @@
-//! The pod that the DaemonSet controller would make for a node, and what a cluster adds to every
-//! pod.
+//! The DaemonSet's pod: where it is probed, and what a cluster adds to it.
 
 use anyhow::{Context as _, Result};
-use coroner_lab_cluster::{Cluster, apiserver::write_kubeconfig};
+use coroner_lab_cluster::apiserver::{token, write_kubeconfig};
 use k8s_openapi::{
     api::{
         apps::v1::DaemonSet,
@@ -11,7 +10,15 @@ use k8s_openapi::{
     apimachinery::pkg::util::intstr::IntOrString,
 };
 use serde_json::Value;
-use std::{fs, net::SocketAddr, path::Path};
+use std::{
+    fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
+
+/// What the manifests call the namespace and the agent's account.
+const NAMESPACE: &str = "coroner";
+const SERVICE_ACCOUNT: &str = "coroner";
 
 /// The container whose agent is asked.
 pub(super) const CONTAINER: &str = "coroner";
@@ -25,6 +32,11 @@ const HOST_ROOT: &str = "/proc/1/root";
 /// Where the agent makes its socket on the node, which the lab does not touch.
 const SOCKET: &str = "/run/coroner";
 
+/// What [`SOCKET`] is on the lab's node.
+pub(super) fn socket(credentials: &Path) -> PathBuf {
+    credentials.with_file_name("socket")
+}
+
 /// Writes what the pod gets to know of the apiserver: a kubeconfig for its service, and as its authority a
 /// bundle of no certificates. Without any the client looks for the system's, of which the image has
 /// none; in a cluster the authority comes with the token.
@@ -32,6 +44,7 @@ pub(super) fn write_credentials(service: SocketAddr, to: &Path) -> Result<()> {
     write_kubeconfig(&format!("http://{service}"), to)?;
     let mut config: Value = serde_json::from_slice(&fs::read(to)?)?;
     config["clusters"][0]["cluster"]["certificate-authority-data"] = "Cg==".into(); // a newline
+    config["users"][0]["user"]["token"] = token(NAMESPACE, SERVICE_ACCOUNT).into();
     fs::write(to, config.to_string()).with_context(|| format!("cannot write {}", to.display()))
 }
 
@@ -73,21 +86,10 @@ fn container(set: &DaemonSet) -> Result<&Container> {
         .with_context(|| format!("the DaemonSet has no container {CONTAINER}"))
 }
 
-/// As the controller makes it for the lab's node; with credentials, as the admission of service
-/// accounts adds them; and with another name of the node's first process.
-pub(super) fn of(set: &DaemonSet, lab: &Cluster, credentials: &Path) -> Result<Pod> {
-    let template = set.spec.template.clone();
-    let mut pod = Pod {
-        metadata: template.metadata.unwrap_or_default(),
-        spec: template.spec,
-        ..Default::default()
-    };
-    let owner = set.metadata.name.as_deref().unwrap_or_default();
-    let suffix: String = std::iter::repeat_with(fastrand::lowercase).take(5).collect();
-    pod.metadata.name = Some(format!("{owner}-{suffix}"));
-    pod.metadata.namespace = set.metadata.namespace.clone();
-    let spec = pod.spec.as_mut().context("the DaemonSet's pods have no spec")?;
-    spec.node_name = Some(lab.node().into());
+/// What admission does: adds credentials, as that of service accounts, and gives the node's first process, whose root is
+/// `host_root`, another name.
+pub(super) fn admit(pod: &mut Pod, host_root: &Path, credentials: &Path) {
+    let Some(spec) = &mut pod.spec else { return };
     spec.volumes.get_or_insert_default().push(Volume {
         name: "kube-api-access".into(),
         host_path: Some(HostPathVolumeSource {
@@ -98,7 +100,7 @@ pub(super) fn of(set: &DaemonSet, lab: &Cluster, credentials: &Path) -> Result<P
     });
     for volume in spec.volumes.iter_mut().flatten() {
         if let Some(host) = volume.host_path.as_mut().filter(|host| host.path == SOCKET) {
-            host.path = credentials.with_file_name("socket").display().to_string();
+            host.path = socket(credentials).display().to_string();
         }
     }
     let kubeconfig = format!("{CREDENTIALS}/kubeconfig");
@@ -116,8 +118,7 @@ pub(super) fn of(set: &DaemonSet, lab: &Cluster, credentials: &Path) -> Result<P
             ..Default::default()
         });
         for value in container.env.iter_mut().flatten().filter_map(|one| one.value.as_mut()) {
-            *value = value.replace(HOST_ROOT, &lab.host_root().display().to_string());
+            *value = value.replace(HOST_ROOT, &host_root.display().to_string());
         }
     }
-    Ok(pod)
 }
