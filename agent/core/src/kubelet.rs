@@ -199,6 +199,17 @@ impl KubeletEntry {
     }
 }
 
+impl KubeletEvent {
+    /// A run of the kubelet begins, or may have begun among lines that are missing.
+    pub fn may_begin_a_run(&self) -> bool {
+        match self {
+            Self::Gap { .. } => true,
+            Self::Entry(entry) => entry.begins_a_run(),
+            _ => false,
+        }
+    }
+}
+
 /// The bit of a level.
 fn bit(level: u8) -> u32 {
     1 << level.min(31)
@@ -226,6 +237,8 @@ struct Gap {
     from: BootTime,
     to: BootTime,
     cause: KubeletLogGap,
+    /// The levels of the lines of the run of the kubelet before it.
+    levels: u32,
 }
 
 /// The last lookup of a pod's Events.
@@ -271,8 +284,12 @@ impl KubeletState {
             KubeletEvent::Reading { since, .. } => {
                 // A log that can be read again ends the gap that had no end.
                 let open = self.gaps.pop_back_if(|last| last.to == BootTime(u64::MAX));
-                let from = open.map_or(self.latest, |open| open.from);
-                self.gap(from, since, KubeletLogGap::Damaged);
+                let (from, levels) =
+                    open.map_or((self.latest, self.levels), |open| (open.from, open.levels));
+                self.levels = levels;
+                if since > from {
+                    self.gap(from, since, KubeletLogGap::Damaged);
+                }
                 self.since = Some(self.since.map_or(since, |before| before.min(since)));
                 self.levels = 0;
             }
@@ -311,15 +328,14 @@ impl KubeletState {
         }
     }
 
+    /// In a gap the kubelet may have been restarted, with another verbosity.
     fn gap(&mut self, from: BootTime, to: BootTime, cause: KubeletLogGap) {
-        if to <= from {
-            return;
-        }
+        let (to, levels) = (to.max(from), std::mem::take(&mut self.levels));
+        let gap = Gap { from, to, cause, levels };
         let joins = |last: &&mut Gap| last.cause == cause && from <= last.to && to >= last.from;
         if let Some(last) = self.gaps.back_mut().filter(joins) {
             (last.from, last.to) = (last.from.min(from), last.to.max(to));
-        } else if let Some(oldest) = push_latest(&mut self.gaps, Gap { from, to, cause }, MAX_GAPS)
-        {
+        } else if let Some(oldest) = push_latest(&mut self.gaps, gap, MAX_GAPS) {
             self.whole = self.whole.max(oldest.to);
         }
     }
@@ -364,9 +380,15 @@ impl KubeletState {
         self.since.is_some()
     }
 
-    /// The kubelet runs with at least this `-v`.
-    pub fn level(&self) -> Option<u8> {
-        self.levels.checked_ilog2().and_then(|level| u8::try_from(level).ok())
+    /// The kubelet ran with at least this `-v` at this moment.
+    pub fn level(&self, at: BootTime) -> Option<u8> {
+        self.levels(at).checked_ilog2().and_then(|level| u8::try_from(level).ok())
+    }
+
+    /// The levels of the lines between the gaps around this moment.
+    fn levels(&self, at: BootTime) -> u32 {
+        let after = self.gaps.iter().filter(|gap| gap.from >= at);
+        after.min_by_key(|gap| gap.from).map_or(self.levels, |gap| gap.levels)
     }
 
     /// Whether the pod's Events were listed at this moment or later; `None`: not yet.
@@ -417,7 +439,7 @@ impl KubeletState {
     /// run covers the whole time, and has written lines of this level.
     pub fn is_complete(&self, from: BootTime, to: BootTime, level: u8) -> bool {
         self.since.is_some_and(|since| since.max(self.whole) <= from)
-            && self.levels & bit(level) != 0
+            && self.levels(to) & bit(level) != 0
             && self.latest > to
             && self.gaps_in(from, to).next().is_none()
     }

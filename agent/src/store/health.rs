@@ -225,13 +225,13 @@ impl Health {
                     *level = (*level).max(Some(*at_least));
                 }
             }
-            KubeletEvent::Entry(entry) if entry.begins_a_run() => {
+            KubeletEvent::Unreadable { error } => {
+                self.kubelet_log = KubeletLog::Unreadable { error: error.clone() };
+            }
+            event if event.may_begin_a_run() => {
                 if let KubeletLog::Read { level, .. } = &mut self.kubelet_log {
                     *level = None;
                 }
-            }
-            KubeletEvent::Unreadable { error } => {
-                self.kubelet_log = KubeletLog::Unreadable { error: error.clone() };
             }
             _ => {}
         }

@@ -33,7 +33,7 @@ impl KubeletState {
                 || stage.to.is_none_or(|to| to + KUBELET_REACTION >= began) && stage.from <= until
         };
         stages.retain(is_of_the_end);
-        let level = self.level();
+        let level = self.level(ended);
         let hidden = |kind: &&StageKind| {
             kind.is_of_each(is_static)
                 && kind.level() > level.unwrap_or_default()

@@ -81,6 +81,29 @@ fn a_gap_makes_a_log_incomplete() {
 }
 
 #[test]
+fn in_a_gap_the_kubelet_may_have_been_restarted_with_another_verbosity() {
+    let mut state = KubeletState::default();
+    let whole = |state: &KubeletState, from, to, level| {
+        state.is_complete(BootTime(from), BootTime(to), level)
+    };
+    state.apply(KubeletEvent::Reading { origin: KubeletLogOrigin::File, since: BootTime(5) });
+    for at_least in [2, 4] {
+        state.apply(KubeletEvent::Verbosity { at_least });
+    }
+    // Even of a moment.
+    for to in [40, 50] {
+        let cause = KubeletLogGap::RateLimit;
+        state.apply(KubeletEvent::Gap { from: BootTime(40), to: BootTime(to), cause, lines: 1 });
+    }
+    said(&mut state, 90, Says::KillBegin, "a");
+    assert!(whole(&state, 10, 30, 4) && state.level(BootTime(30)) == Some(4));
+    assert!(!whole(&state, 60, 70, 2) && state.level(BootTime(70)).is_none());
+    state.apply(KubeletEvent::Verbosity { at_least: 3 });
+    assert!(whole(&state, 60, 70, 3) && !whole(&state, 60, 70, 4));
+    assert!(!whole(&state, 10, 30, 3), "a line after the gap shows nothing of the time before");
+}
+
+#[test]
 fn what_is_dropped_is_not_claimed_to_be_whole() {
     let begun = || {
         let mut state = KubeletState::default();
@@ -144,13 +167,13 @@ fn the_verbosity_is_one_of_a_run_of_the_kubelet() {
     state.apply(KubeletEvent::Verbosity { at_least: 4 });
     said(&mut state, 50, Says::KillBegin, "a");
     let whole = |state: &KubeletState, from| state.is_complete(BootTime(from), BootTime(40), 2);
-    assert!(!whole(&state, 10) && state.level() == Some(4));
+    assert!(!whole(&state, 10) && state.level(BootTime(40)) == Some(4));
     state.apply(KubeletEvent::Verbosity { at_least: 2 });
     assert!(whole(&state, 10));
     for (at, begins) in [(20, Says::KubeletVersion), (21, Says::KubeletStarted)] {
         state.apply(KubeletEvent::Verbosity { at_least: 2 });
         said(&mut state, at, begins, "");
-        assert!(!whole(&state, 30) && state.level().is_none(), "{begins:?}");
+        assert!(!whole(&state, 30) && state.level(BootTime(40)).is_none(), "{begins:?}");
     }
     state.apply(KubeletEvent::Verbosity { at_least: 2 });
     assert!(whole(&state, 21) && !whole(&state, 20), "the run before may have had another");

@@ -129,8 +129,14 @@ impl Reading {
 
     /// Lines are missing: at most up to now. `lines` is 0 where their number is unknown.
     pub(super) fn gap(&mut self, now: BootTime, lines: u64, cause: KubeletLogGap) {
-        self.events.push(KubeletEvent::Gap { from: self.last, to: now, lines, cause });
+        self.push_gap(self.last, now, lines, cause);
         self.last = self.last.max(now);
+    }
+
+    /// Among the lines that are missing may be the first ones of a run of the kubelet, with another verbosity.
+    fn push_gap(&mut self, from: BootTime, to: BootTime, lines: u64, cause: KubeletLogGap) {
+        self.levels = 0;
+        self.events.push(KubeletEvent::Gap { from, to, lines, cause });
     }
 
     /// A line is not read.
@@ -148,7 +154,7 @@ impl Reading {
             (std::mem::take(&mut self.unread), KubeletLogGap::Damaged),
         ] {
             if lines > 0 {
-                self.events.push(KubeletEvent::Gap { from, to: now, lines, cause });
+                self.push_gap(from, now, lines, cause);
             }
         }
         self.last = self.last.max(now);
@@ -237,7 +243,7 @@ mod tests {
     fn the_verbosity_is_told_once_for_each_level_and_run() {
         let anchor = Anchor { boot_ns: 1 << 50, wall_ns: 1_795_446_000_000_000_000 };
         let receipt = Receipt::File { anchor, near: WallTime(anchor.wall_ns), zone: 0 };
-        let counters = LineCounters::default();
+        let (counters, now) = (LineCounters::default(), BootTime(anchor.boot_ns));
         let mut reading = Reading::new(Budget::unlimited(), BootTime(3));
         assert_eq!(reading.since(BootTime(9)), BootTime(9));
         for message in [
@@ -249,7 +255,7 @@ mod tests {
         ] {
             let line = format!("I1123 14:18:35.558172  1 kubelet.go:2124] {message}");
             let line = Found::Line(line.into_bytes());
-            reading.take(&line, &receipt, BootTime(anchor.boot_ns), &counters);
+            reading.take(&line, &receipt, now, &counters);
         }
         let level = |event: KubeletEvent| match event {
             KubeletEvent::Verbosity { at_least } => Some(at_least),
@@ -263,5 +269,17 @@ mod tests {
         assert_eq!(Some(reading.since(BootTime(9))), first, "nothing is known of the time before");
         let levels: Vec<_> = events.into_iter().filter_map(level).collect();
         assert_eq!(levels, [4, 2, 2]);
+        // The kubelet may have been restarted in a gap.
+        let line = br#"I1123 14:18:35.558172  1 kubelet.go:1] "SyncLoop REMOVE" source="file" pods=["a/b"]"#;
+        for found in [Found::TooLong, Found::Line(line.to_vec()), Found::Line(line.to_vec())] {
+            reading.take(&found, &receipt, now, &counters);
+            reading.events(Some(now));
+        }
+        assert_eq!(reading.verbosity().filter_map(level).collect::<Vec<_>>(), [2]);
+        reading.gap(now, 0, KubeletLogGap::Rotated);
+        assert_eq!(reading.verbosity().count(), 0);
+        reading.take(&Found::Line(line.to_vec()), &receipt, now, &counters);
+        let told = reading.events(None).into_iter().filter_map(level);
+        assert_eq!(told.collect::<Vec<_>>(), [2]);
     }
 }
