@@ -21,6 +21,11 @@ impl Budget {
         Self { rates: None, left: [0; 2], last: None }
     }
 
+    /// It is a person's.
+    pub(super) fn is_unlimited(&self) -> bool {
+        self.rates.is_none()
+    }
+
     pub(super) fn new(lines: u64, bytes: u64) -> Self {
         Self { rates: Some([lines, bytes]), left: [2 * lines, 2 * bytes], last: None }
     }

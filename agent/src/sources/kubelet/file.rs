@@ -181,7 +181,7 @@ impl LogFile {
             self.read_on(&now, reading, counters)?;
         }
         self.failed = false;
-        Ok(reading.events(Some(BootTime(now.boot_ns))))
+        Ok(reading.events(BootTime(now.boot_ns)))
     }
 
     fn read_on(

@@ -79,9 +79,8 @@ impl Reading {
             self.miss(KubeletLogGap::Budget);
             return;
         }
-        if self.over > 0 {
-            self.report_missing(now);
-        }
+        // The machine of a person's log may have gone on for long after the moment that is known of it.
+        let latest = if self.budget.is_unlimited() { BootTime(u64::MAX) } else { now };
         let parsed = parse(line, receipt);
         if self.began.is_none() {
             let at = time_of(line).and_then(|time| moment(time, receipt));
@@ -91,6 +90,10 @@ impl Reading {
         counters.add(parsed.result, 1);
         if parsed.result == LineResult::NotUnderstood {
             self.miss(KubeletLogGap::Damaged);
+        }
+        // What was not read stands before this line.
+        if let Some(first) = parsed.entries.first() {
+            self.report_missing(first.latest().min(latest));
         }
         if parsed.entries.iter().any(KubeletEntry::begins_a_run) {
             self.levels = 0;
@@ -104,7 +107,7 @@ impl Reading {
             self.events.push(KubeletEvent::Verbosity { at_least: parsed.level });
         }
         for entry in parsed.entries {
-            self.last = self.last.max(entry.time).min(now);
+            self.last = self.last.max(entry.time).min(latest);
             self.events.push(KubeletEvent::Entry(Box::new(entry)));
         }
     }
@@ -160,9 +163,9 @@ impl Reading {
         self.last = self.last.max(now);
     }
 
-    /// The events so far. What was not read is reported now if `now` is given.
-    pub(super) fn events(&mut self, now: Option<BootTime>) -> Vec<KubeletEvent> {
-        now.into_iter().for_each(|now| self.report_missing(now));
+    /// The events so far.
+    pub(super) fn events(&mut self, now: BootTime) -> Vec<KubeletEvent> {
+        self.report_missing(now);
         std::mem::take(&mut self.events)
     }
 }
@@ -186,7 +189,7 @@ mod tests {
         for _ in 0..25 {
             reading.take(&line, &receipt, now, &counters);
         }
-        let events = reading.events(Some(now));
+        let events = reading.events(now);
         let entries = events.iter().filter(|event| matches!(event, KubeletEvent::Entry(_)));
         assert_eq!(entries.count(), 10);
         assert_eq!(events[0], KubeletEvent::Verbosity { at_least: 4 });
@@ -201,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_begins_before_the_first_line_that_was_not_read() {
+    fn a_gap_is_between_the_lines_around_it_that_were_read() {
         let anchor = Anchor { boot_ns: 1 << 50, wall_ns: 1_795_446_000_000_000_000 };
         let receipt = Receipt::File { anchor, near: WallTime(anchor.wall_ns), zone: 0 };
         let (counters, now) = (LineCounters::default(), BootTime(anchor.boot_ns));
@@ -216,7 +219,7 @@ mod tests {
                 KubeletEvent::Gap { from, cause, .. } => Some((cause, from)),
                 _ => None,
             };
-            let gaps: Vec<_> = reading.events(Some(now)).into_iter().filter_map(gap).collect();
+            let gaps: Vec<_> = reading.events(now).into_iter().filter_map(gap).collect();
             gaps
         };
         // Each budget is that of one line.
@@ -237,6 +240,22 @@ mod tests {
         reading.take(&Found::TooLong, &receipt, now, &counters);
         reading.take(&line(12), &receipt, now, &counters);
         assert_eq!(begins(&mut reading), [(KubeletLogGap::Damaged, read)]);
+        // The line after it was written long before the end of the recording that a log is joined with, or long after
+        // its beginning.
+        for now in [BootTime(u64::MAX), BootTime(4)] {
+            let mut reading = Reading::new(Budget::unlimited(), BootTime(3));
+            for found in [line(10), Found::TooLong, line(12), line(14)] {
+                reading.take(&found, &receipt, now, &counters);
+            }
+            let events = reading.events(now);
+            let [_, KubeletEvent::Entry(before), gap, _, KubeletEvent::Entry(after), _] =
+                &events[..]
+            else {
+                panic!("{events:?}")
+            };
+            let (from, to, cause) = (before.time, after.latest(), KubeletLogGap::Damaged);
+            assert_eq!(*gap, KubeletEvent::Gap { from, to, lines: 1, cause });
+        }
     }
 
     #[test]
@@ -261,7 +280,7 @@ mod tests {
             KubeletEvent::Verbosity { at_least } => Some(at_least),
             _ => None,
         };
-        let events = reading.events(None);
+        let events = reading.events(now);
         let first = events.iter().find_map(|event| match event {
             KubeletEvent::Entry(entry) => Some(entry.latest()),
             _ => None,
@@ -273,13 +292,13 @@ mod tests {
         let line = br#"I1123 14:18:35.558172  1 kubelet.go:1] "SyncLoop REMOVE" source="file" pods=["a/b"]"#;
         for found in [Found::TooLong, Found::Line(line.to_vec()), Found::Line(line.to_vec())] {
             reading.take(&found, &receipt, now, &counters);
-            reading.events(Some(now));
+            reading.events(now);
         }
         assert_eq!(reading.verbosity().filter_map(level).collect::<Vec<_>>(), [2]);
         reading.gap(now, 0, KubeletLogGap::Rotated);
         assert_eq!(reading.verbosity().count(), 0);
         reading.take(&Found::Line(line.to_vec()), &receipt, now, &counters);
-        let told = reading.events(None).into_iter().filter_map(level);
+        let told = reading.events(now).into_iter().filter_map(level);
         assert_eq!(told.collect::<Vec<_>>(), [2]);
     }
 }

@@ -295,7 +295,8 @@ pub(super) fn events_of(
     stream::read(text, clocks, near, boot, &mut reading, counters);
     let since = reading.since(BootTime(anchor.boot_ns));
     let mut events = vec![KubeletEvent::Reading { origin: KubeletLogOrigin::File, since }];
-    events.extend(reading.events(None));
+    // Nothing is known of what follows the last line.
+    events.extend(reading.events(BootTime(u64::MAX)));
     events
 }
 

@@ -305,7 +305,7 @@ impl Journal {
                 _ => break,
             }
         }
-        Ok(reading.events(Some(now)))
+        Ok(reading.events(now))
     }
 }
 
