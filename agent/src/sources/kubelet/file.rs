@@ -27,6 +27,8 @@ const BLOCK: usize = 64 * 1024;
 const MARK: usize = 128;
 /// Bytes of a poll: what is left is read in the next one.
 const MAX_POLL: u64 = 16 << 20;
+/// A file that was not looked at for longer may have been rotated twice.
+const UNWATCHED: Duration = Duration::from_secs(10);
 
 /// Why a log is not read.
 #[derive(Debug, thiserror::Error)]
@@ -48,7 +50,7 @@ struct Open {
     identity: (u64, u64),
     /// Read so far.
     offset: u64,
-    /// The last bytes that were read: if they are not there any more, the file was truncated.
+    /// The last bytes that were read: if they are not there any more, the file was truncated. Empty at the beginning only.
     mark: Vec<u8>,
 }
 
@@ -64,6 +66,26 @@ impl Open {
         self.mark = bytes[bytes.len().saturating_sub(MARK)..].to_vec();
         Ok(Some(new))
     }
+
+    /// Leaves out what is before `from`, up to the end of a line. A file that has no line's end behind `from`, or was
+    /// truncated just now, is read from its beginning.
+    fn skip(&mut self, from: u64) -> io::Result<()> {
+        let mut block = vec![0; BLOCK];
+        self.offset = from;
+        while self.offset > 0 {
+            let at = self.offset;
+            let new = self.read(&mut block)?.unwrap_or_default();
+            if let Some(end) = memchr::memchr(b'\n', new) {
+                self.offset = at + end as u64 + 1;
+                self.mark = new[(end + 1).saturating_sub(MARK)..=end].to_vec();
+                break;
+            }
+            if new.is_empty() {
+                (self.offset, self.mark) = (0, Vec::new());
+            }
+        }
+        Ok(())
+    }
 }
 
 /// A log in a file.
@@ -75,6 +97,8 @@ pub(super) struct LogFile {
     open: Option<Open>,
     /// The last poll failed.
     failed: bool,
+    /// The file that is open was the one at the path until then.
+    watched: BootTime,
     lines: Lines,
     /// The node's zone, ns ahead of UTC.
     zone: Option<i64>,
@@ -83,7 +107,8 @@ pub(super) struct LogFile {
 impl LogFile {
     pub(super) fn new(root: &Path, path: &Path) -> Self {
         let (root, path) = (root.to_owned(), path.to_owned());
-        Self { root, path, open: None, failed: false, lines: Lines::default(), zone: None }
+        let (open, watched, lines) = (None, BootTime(0), Lines::default());
+        Self { root, path, open, failed: false, watched, lines, zone: None }
     }
 
     /// Reads of the file that is open fail from now on.
@@ -111,21 +136,7 @@ impl LogFile {
         let mut open = self.open()?;
         let found = open.file.metadata().map_err(|error| self.unread(error))?;
         self.zone = zone_at_end(&open.file, now);
-        open.offset = found.len().saturating_sub(look_back);
-        let mut block = vec![0; BLOCK];
-        while open.offset > 0 {
-            let from = open.offset;
-            let read = open.read(&mut block).map_err(|error| self.unread(error))?;
-            let new = read.unwrap_or_default();
-            if let Some(end) = memchr::memchr(b'\n', new) {
-                open.offset = from + end as u64 + 1;
-                open.mark = new[(end + 1).saturating_sub(MARK)..=end].to_vec();
-                break;
-            }
-            if new.is_empty() {
-                break;
-            }
-        }
+        open.skip(found.len().saturating_sub(look_back)).map_err(|error| self.unread(error))?;
         self.open = Some(open);
         Ok(())
     }
@@ -141,14 +152,35 @@ impl LogFile {
         match &mut self.open {
             Some(open) if open.identity == fresh.identity => open.file = fresh.file,
             // It was rotated: what cannot be read of it is missing.
-            open => {
-                if open.is_some() && self.read_on(now, reading, counters).is_err() {
+            _ => {
+                if self.read_on(now, reading, counters).is_err() {
                     self.lines.restart();
                     reading.gap(BootTime(now.boot_ns), 0, KubeletLogGap::Rotated);
                     self.open = Some(fresh);
                 }
             }
         }
+        Ok(())
+    }
+
+    /// Goes on with another file, after the end of the one that is open, whose last line may never end.
+    fn replace(
+        &mut self,
+        now: &Anchor,
+        reading: &mut Reading,
+        counters: &LineCounters,
+    ) -> Result<(), FileError> {
+        let boot = BootTime(now.boot_ns);
+        let fresh = self.open()?;
+        self.finish(now, reading, counters);
+        let is_torn = self.lines.restart();
+        if boot.since(self.watched) > UNWATCHED {
+            reading.gap(boot, 0, KubeletLogGap::Rotated);
+        } else if is_torn {
+            reading.gap(boot, 1, KubeletLogGap::Rotated);
+        }
+        self.open = Some(fresh);
+        self.read_on(now, reading, counters)?;
         Ok(())
     }
 
@@ -166,33 +198,29 @@ impl LogFile {
             self.resume(&now, reading, counters)?;
         }
         self.failed = true;
-        self.read_on(&now, reading, counters)?;
-        // Another file of that name: what the old one still gets is read first, and its last line may never end.
+        let is_at_end = self.read_on(&now, reading, counters)?;
         let current = below::stat(&self.root, &self.path).ok().filter(below::is_plain);
         let identity = current.map(|found| (found.st_dev, found.st_ino));
-        if identity.is_some() && identity != self.open.as_ref().map(|open| open.identity) {
-            self.read_on(&now, reading, counters)?;
-            let fresh = self.open()?;
-            self.finish(&now, reading, counters);
-            if self.lines.restart() {
-                reading.gap(BootTime(now.boot_ns), 1, KubeletLogGap::Rotated);
-            }
-            self.open = Some(fresh);
-            self.read_on(&now, reading, counters)?;
+        if identity == self.open.as_ref().map(|open| open.identity) {
+            self.watched = BootTime(now.boot_ns);
+        } else if identity.is_some() && is_at_end && self.read_on(&now, reading, counters)? {
+            // What the old file got until it was replaced is read.
+            self.replace(&now, reading, counters)?;
         }
         self.failed = false;
         Ok(reading.events(BootTime(now.boot_ns)))
     }
 
+    /// Reads on. Returns true if that is all, and false if more is left for the next poll.
     fn read_on(
         &mut self,
         now: &Anchor,
         reading: &mut Reading,
         counters: &LineCounters,
-    ) -> Result<(), FileError> {
+    ) -> Result<bool, FileError> {
         let path = &self.path;
         let unread = |error| FileError::Unread { path: path.clone(), error };
-        let Some(open) = &mut self.open else { return Ok(()) };
+        let Some(open) = &mut self.open else { return Ok(true) };
         let found = open.file.metadata().map_err(unread)?;
         let near = near(&found, now);
         let mut left = MAX_POLL;
@@ -206,7 +234,7 @@ impl LogFile {
                 continue;
             };
             if new.is_empty() {
-                break;
+                return Ok(true);
             }
             left = left.saturating_sub(new.len() as u64);
             let lines = self.lines.feed(new);
@@ -219,7 +247,7 @@ impl LogFile {
                 reading.take(line, &receipt, BootTime(now.boot_ns), counters);
             }
         }
-        Ok(())
+        Ok(false)
     }
 
     /// The line that waits for its continuation: there is none.
@@ -397,6 +425,53 @@ mod tests {
             tail.write(&line("d"));
             assert_eq!(tail.poll(0), ["d"]);
         }
+    }
+
+    #[test]
+    fn a_rotated_file_is_read_to_its_end_however_much_is_left_of_it() {
+        let mut tail = Tail::new(&line("a"));
+        assert_eq!(tail.poll(u64::MAX), ["a"]);
+        let other = "x".repeat(15_999) + "\n";
+        tail.write(&(other.repeat(3_200) + &line("b")));
+        let path = tail.folder.path().join("kubelet.log");
+        fs::rename(&path, path.with_extension("1")).unwrap();
+        tail.write(&line("c"));
+        let found: Vec<_> = (0..5).map(|_| tail.poll(0)).collect();
+        assert_eq!(found.concat(), ["b", "c"]);
+        assert!(found[0].is_empty(), "it takes more than one poll");
+    }
+
+    #[test]
+    fn a_file_that_may_have_been_rotated_twice_has_a_gap() {
+        for (watched, wanted) in [(true, vec!["b", "d"]), (false, vec!["b", "gap", "d"])] {
+            let mut tail = Tail::new(&line("a"));
+            assert_eq!(tail.poll(u64::MAX), ["a"]);
+            tail.write(&line("b"));
+            let path = tail.folder.path().join("kubelet.log");
+            fs::rename(&path, path.with_extension("2")).unwrap();
+            if !watched {
+                tail.log.watched = BootTime(0);
+                tail.write(&line("c"));
+                fs::rename(&path, path.with_extension("1")).unwrap();
+            }
+            tail.write(&line("d"));
+            assert_eq!(tail.poll(0), wanted);
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_truncated_while_it_is_opened_is_read_from_its_beginning() {
+        let mut tail = Tail::new(&line("a"));
+        let mut open = tail.log.open().unwrap();
+        open.skip(1 << 20).unwrap();
+        tail.log.open = Some(open);
+        assert_eq!(tail.poll(0), ["a"]);
+        // The last line is torn, and longer than what is read at the start.
+        let b = line("b");
+        let mut tail = Tail::new(&(line("a") + &b[..50]));
+        assert_eq!(tail.poll(9), ["a"]);
+        tail.write(&b[50..]);
+        assert_eq!(tail.poll(0), ["b"]);
     }
 
     #[test]
