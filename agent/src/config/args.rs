@@ -115,7 +115,7 @@ pub struct SourceArgs {
     #[arg(long, env = "CORONER_NO_API", value_parser = BoolishValueParser::new())]
     pub no_api: bool,
     /// The kubelet's own log, which proves why it stops a container: the systemd journal, a file of the host, or
-    /// `auto` (the journal, else a known file). `off` does without.
+    /// `auto` (RKE2's file, else the journal, else a known file). `off` does without.
     #[arg(long, env = "CORONER_KUBELET_LOG", value_name = "WHERE", default_value = "auto")]
     pub kubelet_log: KubeletLog,
     /// Size of each of the two ring buffers in bytes, KiB or MiB: a power of two, at least one page.

@@ -39,6 +39,8 @@ pub(super) struct Reading {
     last: BootTime,
     /// The same when the first line that was not read came.
     missing_since: Option<BootTime>,
+    /// Lines that are not later were read at another place.
+    known_until: Option<BootTime>,
     /// Lines that were not read since then: over the budget, and others.
     over: u64,
     unread: u64,
@@ -48,13 +50,14 @@ pub(super) struct Reading {
 impl Reading {
     /// From `since` on.
     pub(super) fn new(budget: Budget, since: BootTime) -> Self {
-        let (missing_since, events) = (None, Vec::new());
+        let (missing_since, known_until, events) = (None, None, Vec::new());
         Self {
             budget,
             levels: 0,
             began: None,
             last: since,
             missing_since,
+            known_until,
             over: 0,
             unread: 0,
             events,
@@ -74,6 +77,13 @@ impl Reading {
             self.miss(KubeletLogGap::Damaged);
             return;
         };
+        if let Some(until) = self.known_until {
+            let at = time_of(line).and_then(|time| moment(time, receipt));
+            if at.is_none_or(|at| at.boot <= until) {
+                return;
+            }
+            self.known_until = None;
+        }
         if !self.budget.allows(line.len(), now) {
             counters.add(LineResult::OverBudget, 1);
             self.miss(KubeletLogGap::Budget);
@@ -134,6 +144,12 @@ impl Reading {
     pub(super) fn gap(&mut self, now: BootTime, lines: u64, cause: KubeletLogGap) {
         self.push_gap(self.last, now, lines, cause);
         self.last = self.last.max(now);
+    }
+
+    /// The log is read on at another place, which may have the lines that were read, too.
+    pub(super) fn moved(&mut self, now: BootTime) {
+        self.known_until = Some(self.last);
+        self.gap(now, 0, KubeletLogGap::Damaged);
     }
 
     /// Among the lines that are missing may be the first ones of a run of the kubelet, with another verbosity.

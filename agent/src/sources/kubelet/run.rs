@@ -29,16 +29,17 @@ const LOOK_BACK: Duration = Duration::from_secs(300);
 /// A poll of a dead file system is given up after this.
 const LONGEST_POLL: Duration = Duration::from_secs(30);
 
-/// Files that a kubelet writes by itself, below the host's root: of distributions without a journal, and RKE2's.
-const KNOWN_FILES: [&str; 2] =
-    ["/var/log/kubelet.log", "/var/lib/rancher/rke2/agent/logs/kubelet.log"];
+/// What RKE2's kubelet writes, below the host's root, and nothing into the journal (`--log-file`, staticpod.go of RKE2).
+const RKE2S_FILE: &str = "/var/lib/rancher/rke2/agent/logs/kubelet.log";
+/// What a kubelet writes on distributions without a journal.
+const KUBELETS_FILE: &str = "/var/log/kubelet.log";
 /// The log is looked for again after this.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
 /// Where the kubelet's log is looked for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LogSource {
-    /// The systemd journal, or else a file that is known.
+    /// RKE2's file, or the systemd journal, or else a file that is known.
     Auto,
     /// The systemd journal below the host's root.
     Journal,
@@ -93,23 +94,30 @@ impl LogSource {
     /// The place itself.
     fn found(&self, host_root: &Path) -> Self {
         let Self::Auto = self else { return self.clone() };
-        let is_plain = |path: &&str| {
-            below::stat(host_root, Path::new(path)).is_ok_and(|stat| below::is_plain(&stat))
+        // What was not written since the boot is of no kubelet that runs.
+        let boot = clock::anchor().wall(BootTime(0)).0 / 1_000_000_000;
+        let is_written = |path: &str| {
+            below::stat(host_root, Path::new(path))
+                .is_ok_and(|stat| below::is_plain(&stat) && stat.st_mtime >= boot)
         };
-        match KNOWN_FILES.iter().find(|path| is_plain(path)) {
-            Some(path) if !journal::exists(host_root) => Self::File(path.into()),
-            _ => Self::Journal,
+        if is_written(RKE2S_FILE) {
+            Self::File(RKE2S_FILE.into())
+        } else if journal::exists(host_root) || !is_written(KUBELETS_FILE) {
+            Self::Journal
+        } else {
+            Self::File(KUBELETS_FILE.into())
         }
     }
 }
 
 impl Log {
-    fn new(options: &Options, now: &Anchor) -> Self {
-        match options.source.found(&options.host_root) {
-            LogSource::File(path) => Self::File(LogFile::new(&options.host_root, &path)),
+    fn new(place: &LogSource, host_root: &Path) -> Self {
+        match place {
+            LogSource::File(path) => Self::File(LogFile::new(host_root, path)),
             LogSource::Journal | LogSource::Auto => {
+                let now = clock::anchor();
                 let since = now.wall(BootTime(now.boot_ns) - LOOK_BACK).0.max(0).unsigned_abs();
-                let journal = Journal::new(&options.host_root, this_boot());
+                let journal = Journal::new(host_root, this_boot());
                 Self::Journal(Box::new(journal), since / 1_000)
             }
         }
@@ -140,15 +148,15 @@ impl Log {
 
 /// Looks at a log once, for a person. The error says why it is not read.
 pub fn probe(options: &Options) -> Result<Found, String> {
-    let now = clock::anchor();
-    let mut log = Log::new(options, &now);
+    let found = options.source.found(&options.host_root);
+    let mut log = Log::new(&found, &options.host_root);
     let mut reading = Reading::new(Budget::unlimited(), BootTime(0));
     let events = log.poll(&mut reading, &options.counters)?;
     let level = events.iter().filter_map(|event| match event {
         KubeletEvent::Verbosity { at_least } => Some(*at_least),
         _ => None,
     });
-    let place = match options.source.found(&options.host_root) {
+    let place = match found {
         LogSource::File(path) => path.display().to_string(),
         LogSource::Journal | LogSource::Auto => "the systemd journal".to_owned(),
     };
@@ -160,6 +168,11 @@ pub fn probe(options: &Options) -> Result<Found, String> {
 struct Live {
     options: Options,
     log: Option<Log>,
+    /// Where it is.
+    place: LogSource,
+    /// When it was looked for last, and where it was found then if that is another place.
+    looked: BootTime,
+    elsewhere: Option<LogSource>,
     /// It was read, and is read on where it was after an error.
     is_begun: bool,
     reading: Reading,
@@ -171,14 +184,44 @@ struct Live {
 
 impl Live {
     fn new(options: Options) -> Self {
-        let reading = Reading::new(Budget::live(), clock::boot_now() - LOOK_BACK);
-        Self { options, log: None, is_begun: false, reading, is_known: false, events: Vec::new() }
+        let now = clock::boot_now();
+        Self {
+            log: None,
+            place: options.source.clone(),
+            looked: now,
+            elsewhere: None,
+            is_begun: false,
+            reading: Reading::new(Budget::live(), now - LOOK_BACK),
+            is_known: false,
+            events: Vec::new(),
+            options,
+        }
+    }
+
+    /// A log that was found may be somewhere else by now: the node has a journal since, or none any more. A file that is
+    /// being rotated is not there for a moment, so it is left only if it is found elsewhere twice.
+    fn look_again(&mut self, now: BootTime) {
+        if !self.is_begun || now.since(self.looked) < LOOK_AGAIN {
+            return;
+        }
+        self.looked = now;
+        let found = self.options.source.found(&self.options.host_root);
+        let found = Some(found).filter(|found| *found != self.place);
+        let before = std::mem::replace(&mut self.elsewhere, found.clone());
+        if found.is_some() && found == before {
+            (self.log, self.is_begun, self.elsewhere) = (None, false, None);
+            self.reading.moved(now);
+        }
     }
 
     /// Reads what is new. Returns where it is read from.
     fn poll(&mut self) -> Result<KubeletLogOrigin, String> {
+        self.look_again(clock::boot_now());
         let options = &self.options;
-        let log = self.log.get_or_insert_with(|| Log::new(options, &clock::anchor()));
+        let log = self.log.get_or_insert_with(|| {
+            self.place = options.source.found(&options.host_root);
+            Log::new(&self.place, &options.host_root)
+        });
         let origin = log.origin();
         match log.poll(&mut self.reading, &options.counters) {
             Ok(events) => {
@@ -212,7 +255,8 @@ pub async fn run(options: Options, to: mpsc::Sender<Received>) -> anyhow::Result
     let pool = BlockingPool::new(LONGEST_POLL, 1);
     let is_auto = options.source == LogSource::Auto;
     let live = Arc::new(Mutex::new(Live::new(options)));
-    let mut readable: Option<bool> = None;
+    // Where the last poll has read it; `Some(None)`: it could not be read.
+    let mut read: Option<Option<KubeletLogOrigin>> = None;
     while !to.is_closed() {
         let asked = clock::boot_now();
         let polled = pool.call({
@@ -223,22 +267,22 @@ pub async fn run(options: Options, to: mpsc::Sender<Received>) -> anyhow::Result
             polled.await.unwrap_or_else(|error| Err(format!("reading the kubelet's log: {error}")));
         let events = match polled {
             Ok(origin) => {
-                let begins = (readable != Some(true)).then_some((origin, asked));
+                let begins = (read != Some(Some(origin))).then_some((origin, asked));
                 if begins.is_some() {
                     info!(origin = origin.as_str(), "reading the kubelet's log");
                 }
-                readable = Some(true);
+                read = Some(Some(origin));
                 // Held by a poll only, and none is under way.
                 lock(&live).take(begins)
             }
-            Err(_) if readable == Some(false) => Vec::new(),
+            Err(_) if read == Some(None) => Vec::new(),
             Err(error) => {
-                if is_auto && readable.is_none() {
+                if is_auto && read.is_none() {
                     info!("{error}; the kubelet's own account is missing");
                 } else {
                     warn!("{error}; the kubelet's own account is missing");
                 }
-                readable = Some(false);
+                read = Some(None);
                 vec![KubeletEvent::Unreadable { error }]
             }
         };
@@ -252,7 +296,7 @@ pub async fn run(options: Options, to: mpsc::Sender<Received>) -> anyhow::Result
                 return Ok(());
             }
         }
-        sleep(if readable == Some(false) { LOOK_AGAIN } else { file::POLL }).await;
+        sleep(if read == Some(None) { LOOK_AGAIN } else { file::POLL }).await;
     }
     Ok(())
 }
@@ -305,22 +349,37 @@ mod tests {
     use super::*;
     use std::io::Write as _;
 
-    #[test]
-    fn after_an_error_each_line_comes_once() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("kubelet.log");
-        let write = |pod: &str| {
-            let now = jiff::Timestamp::now().strftime("%m%d %H:%M:%S.000001");
+    /// A live log in a file below a root, and what was found in it.
+    struct Node {
+        root: tempfile::TempDir,
+        live: Mutex<Live>,
+    }
+
+    impl Node {
+        fn new(source: LogSource) -> Self {
+            let root = tempfile::tempdir().unwrap();
+            fs::create_dir_all(root.path().join("var/log")).unwrap();
+            let host_root = root.path().to_owned();
+            let live = Live::new(Options { source, host_root, counters: Default::default() });
+            Self { root, live: Mutex::new(live) }
+        }
+
+        fn path(&self) -> PathBuf {
+            self.root.path().join("var/log/kubelet.log")
+        }
+
+        /// A line of this moment, about a pod of this name.
+        fn write(&self, pod: &str) {
+            let now = jiff::Timestamp::now().strftime("%m%d %H:%M:%S.%6f");
             let line =
                 format!("I{now} 7 kubelet.go:1] \"SyncPod enter\" pod=\"d/{pod}\" podUID=\"u\"");
-            let file = fs::File::options().append(true).create(true).open(&path);
+            let file = fs::File::options().append(true).create(true).open(self.path());
             writeln!(file.unwrap(), "{line}").unwrap();
-        };
-        write("a");
-        let (source, host_root) = (LogSource::File("kubelet.log".into()), folder.path().to_owned());
-        let mut live = Live::new(Options { source, host_root, counters: Default::default() });
-        let asked = BootTime(7);
-        let names = |live: &mut Live| {
+        }
+
+        /// Where it is read, and what is found.
+        fn poll(&self) -> Result<(KubeletLogOrigin, Vec<String>), String> {
+            let mut live = lock(&self.live);
             let origin = live.poll()?;
             let name = |event| match event {
                 KubeletEvent::Entry(entry) => entry.name,
@@ -329,15 +388,82 @@ mod tests {
                 KubeletEvent::Gap { .. } => Some("gap".to_owned()),
                 _ => None,
             };
-            let events = live.take(Some((origin, asked)));
-            Ok::<Vec<String>, String>(events.into_iter().filter_map(name).collect())
+            let events = live.take(Some((origin, BootTime(7))));
+            Ok((origin, events.into_iter().filter_map(name).collect()))
+        }
+
+        fn names(&self) -> Vec<String> {
+            self.poll().unwrap().1
+        }
+
+        /// It is time to look for the log again.
+        fn looks_again(&self) {
+            lock(&self.live).looked = BootTime(0);
+        }
+    }
+
+    #[test]
+    fn after_an_error_each_line_comes_once() {
+        let node = Node::new(LogSource::File("var/log/kubelet.log".into()));
+        node.write("a");
+        assert_eq!(node.names(), ["reading", "-v=4", "a"]);
+        match &mut lock(&node.live).log {
+            Some(Log::File(file)) => file.break_reads(),
+            other => panic!("{other:?}"),
+        }
+        node.write("b");
+        node.poll().unwrap_err();
+        node.write("c");
+        assert_eq!(node.names(), ["reading", "b", "c", "-v=4"]);
+    }
+
+    #[test]
+    fn a_log_that_is_somewhere_else_by_now_is_read_there() {
+        let packed = include_bytes!("../../../tests/fixtures/journal/plain-zstd.journal.gz");
+        let mut whole = Vec::new();
+        flate2::read::GzDecoder::new(&packed[..]).read_to_end(&mut whole).unwrap();
+        let node = Node::new(LogSource::Auto);
+        node.write("a");
+        // No file of the system is in it.
+        let journal = node.root.path().join("var/log/journal/m");
+        fs::create_dir_all(&journal).unwrap();
+        assert_eq!(node.poll().unwrap().0, KubeletLogOrigin::File);
+        fs::write(journal.join("system.journal"), &whole).unwrap();
+        node.looks_again();
+        assert_eq!(node.poll().unwrap().0, KubeletLogOrigin::File, "it is found there once");
+        assert_eq!(node.poll().unwrap().0, KubeletLogOrigin::File, "it is not yet time");
+        node.looks_again();
+        let (origin, found) = node.poll().unwrap();
+        assert_eq!(origin, KubeletLogOrigin::Journal);
+        assert_eq!(found, ["reading", "gap"]);
+        // And back: what was read there is not read again.
+        node.write("b");
+        fs::remove_dir_all(&journal).unwrap();
+        node.looks_again();
+        node.poll().unwrap();
+        node.looks_again();
+        let (origin, found) = node.poll().unwrap();
+        assert_eq!(origin, KubeletLogOrigin::File);
+        assert_eq!(found, ["reading", "gap", "-v=4", "b", "-v=4"]);
+    }
+
+    #[test]
+    fn rke2s_file_is_read_before_the_journal() {
+        let folder = tempfile::tempdir().unwrap();
+        let create = |path: &str| {
+            let path = folder.path().join(path.strip_prefix('/').unwrap());
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::File::create(path).unwrap()
         };
-        assert_eq!(names(&mut live).unwrap(), ["reading", "-v=4", "a"]);
-        let Some(Log::File(file)) = &mut live.log else { panic!("{live:?}") };
-        file.break_reads();
-        write("b");
-        names(&mut live).unwrap_err();
-        write("c");
-        assert_eq!(names(&mut live).unwrap(), ["reading", "b", "c", "-v=4"]);
+        let found = || LogSource::Auto.found(folder.path());
+        assert_eq!(found(), LogSource::Journal);
+        create(KUBELETS_FILE);
+        assert_eq!(found(), LogSource::File(KUBELETS_FILE.into()));
+        create("/run/log/journal/m/system.journal");
+        assert_eq!(found(), LogSource::Journal);
+        let file = create(RKE2S_FILE);
+        assert_eq!(found(), LogSource::File(RKE2S_FILE.into()));
+        file.set_modified(std::time::UNIX_EPOCH).unwrap();
+        assert_eq!(found(), LogSource::Journal, "it is of a kubelet before the boot");
     }
 }

@@ -108,9 +108,9 @@ pub(super) struct Journal {
     entries: Entries,
 }
 
-/// Whether there is a journal below this root.
+/// Whether there is a journal of the system below this root.
 pub(super) fn exists(root: &Path) -> bool {
-    FOLDERS.iter().any(|path| below::open(root, Path::new(path), OFlags::DIRECTORY).is_ok())
+    Root::new(root).is_ok_and(|root| !Journal::files(&root).is_empty())
 }
 
 /// Device and inode.
