@@ -10,7 +10,7 @@ use super::{
 };
 use crate::linux::{below, blocking::BlockingPool, clock};
 use coroner_core::{
-    input::{Input, KubeletEvent, KubeletLogOrigin, Received},
+    input::{Input, KubeletEvent, KubeletLogGap, KubeletLogOrigin, Received},
     time::{Anchor, BootTime, WallTime},
 };
 use rustix::time::{ClockId, clock_gettime};
@@ -301,9 +301,14 @@ pub async fn run(options: Options, to: mpsc::Sender<Received>) -> anyhow::Result
     Ok(())
 }
 
-/// A poll that panicked has left what it had read.
+/// A poll that panicked has left what it had read until then. The lines that it took apart are missing.
 fn lock(live: &Mutex<Live>) -> MutexGuard<'_, Live> {
-    live.lock().unwrap_or_else(PoisonError::into_inner)
+    live.lock().unwrap_or_else(|poisoned: PoisonError<_>| {
+        live.clear_poison();
+        let mut panicked = poisoned.into_inner();
+        panicked.reading.gap(clock::boot_now(), 0, KubeletLogGap::Damaged);
+        panicked
+    })
 }
 
 /// Reads a whole log that a person has: a plain file, the output of journalctl, or standard input (`-`). `anchor` is
@@ -415,6 +420,21 @@ mod tests {
         node.poll().unwrap_err();
         node.write("c");
         assert_eq!(node.names(), ["reading", "b", "c", "-v=4"]);
+    }
+
+    #[test]
+    fn after_a_panic_lines_are_missing() {
+        let node = Node::new(LogSource::File("var/log/kubelet.log".into()));
+        node.write("a");
+        assert_eq!(node.names(), ["reading", "-v=4", "a"]);
+        let panics = || {
+            let _held = lock(&node.live);
+            panic!("on purpose")
+        };
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(panics)).unwrap_err();
+        node.write("b");
+        assert_eq!(node.names(), ["reading", "gap", "-v=4", "b", "-v=4"]);
+        assert_eq!(node.names(), ["reading", "-v=4"]);
     }
 
     #[test]
