@@ -93,8 +93,6 @@ impl Open {
 #[derive(Debug)]
 pub(super) struct Journal {
     host_root: PathBuf,
-    /// The same, open.
-    root: Option<Root>,
     /// The ids of the files that are there, which need not be opened again. No path is that of two files with the same
     /// inode: rotated files have names of their own, and the file that is written is open until it is known to have been
     /// rotated.
@@ -142,7 +140,6 @@ impl Journal {
     pub(super) fn new(root: &Path, boot: Option<[u8; 16]>) -> Self {
         Self {
             host_root: root.to_owned(),
-            root: None,
             ids: HashMap::new(),
             open: VecDeque::new(),
             done: HashSet::new(),
@@ -181,7 +178,7 @@ impl Journal {
         reading: &mut Reading,
         now: BootTime,
     ) -> Result<(), NoJournal> {
-        let root = self.root.take().or_else(|| Root::new(&self.host_root).ok());
+        let root = Root::new(&self.host_root).ok();
         let files = root.as_ref().map(Self::files).unwrap_or_default();
         let (mut new, mut failed, mut present) = (Vec::new(), None, HashSet::new());
         let is_empty = files.is_empty();
@@ -229,7 +226,6 @@ impl Journal {
                 new.push((is_current, follower.tail_realtime(), follower));
             }
         }
-        self.root = root;
         if is_empty && self.open.is_empty() {
             return Err(NoJournal::Absent(self.host_root.clone()));
         }
@@ -627,6 +623,22 @@ mod tests {
         assert_eq!(system.poll(1), (0, 1));
         assert_eq!(system.poll(0), (0, 0), "no more than one a second");
         assert_eq!(system.poll(1), (0, 1));
+    }
+
+    #[test]
+    fn a_root_that_is_mounted_again_is_read() {
+        let mut system = System::new();
+        system.write("system.journal", &system.whole);
+        assert_eq!(system.poll(1), (81, 0));
+        // Something else is there from now on.
+        let (root, aside) = (system.root.path(), system.root.path().with_extension("old"));
+        fs::rename(root, &aside).unwrap();
+        fs::create_dir_all(root.join("var/log/journal/m")).unwrap();
+        fs::rename(aside, root.join("old")).unwrap();
+        let mut new = system.whole.clone();
+        new[24] ^= 1;
+        system.write("system.journal", &new);
+        assert_eq!(system.poll(1).0, 81);
     }
 
     #[test]
