@@ -1,6 +1,5 @@
 //! Errors, as the API says them: a `Status` object and an HTTP status.
 
-use super::request::Target;
 use axum::{
     Json,
     http::StatusCode,
@@ -76,16 +75,9 @@ impl ApiFailure {
         ApiFailure { code: 403, reason: "Forbidden", message }
     }
 
-    pub(super) fn forbidden(user: &str, verb: &str, target: &Target) -> ApiFailure {
-        let (resource, group) = (target.resource(), target.group());
-        let place = match target.namespace.as_deref() {
-            None | Some("") => "at the cluster scope".to_owned(),
-            Some(namespace) => format!("in the namespace {namespace:?}"),
-        };
-        let message = format!(
-            "{resource} is forbidden: User {user:?} cannot {verb} resource {resource:?} in API group \
-             {group:?} {place}"
-        );
+    /// `what` has the resource, its group and where it is.
+    pub(super) fn forbidden(user: &str, verb: &str, resource: &str, what: &str) -> ApiFailure {
+        let message = format!("{resource} is forbidden: User {user:?} cannot {verb} {what}");
         ApiFailure { code: 403, reason: "Forbidden", message }
     }
 

@@ -27,7 +27,16 @@ pub(super) fn authorize(
         }
         None => user != NO_EVENTS || target.kind != ResourceKind::Event || verb != "list",
     };
-    if allowed { Ok(()) } else { Err(ApiFailure::forbidden(user, verb, target)) }
+    if allowed {
+        return Ok(());
+    }
+    let (resource, group) = (target.resource(), target.group());
+    let place = match target.namespace.as_deref() {
+        None | Some("") => "at the cluster scope".to_owned(),
+        Some(namespace) => format!("in the namespace {namespace:?}"),
+    };
+    let what = format!("resource {resource:?} in API group {group:?} {place}");
+    Err(ApiFailure::forbidden(user, verb, &resource, &what))
 }
 
 /// All rules that hold for an account where a request goes.
