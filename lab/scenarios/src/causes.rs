@@ -10,7 +10,7 @@ use coroner_core::types::{
     Cause,
     FindingKind::OutlivedObject,
     PhaseKind::{PreStop, Shutdown},
-    Verdict,
+    StageKind as Stage, Verdict,
 };
 use coroner_lab_cluster::{controlplane::Disruption, image, kubelet::PodEnding};
 use std::time::Duration;
@@ -403,7 +403,16 @@ fn by_the_kubelet() -> Vec<Draft> {
         from_manifest("manifest-removed")
             .shows("A static pod: deleting the mirror pod stops nothing, removing the manifest does.")
             .after(SOON, Action::Delete { grace: None })
-            .after(SOON, Action::RemoveManifest),
+            .after(SOON, Action::RemoveManifest)
+            .logs([
+                Stage::MirrorRemoved,
+                Stage::MirrorCreate,
+                Stage::Noticed,
+                Stage::Terminating,
+                Stage::Kill,
+                Stage::Terminated,
+                Stage::MirrorDelete,
+            ]),
         from_manifest("manifest-returns")
             .shows("The manifest returns while the pod terminates: two incarnations of the same UID.")
             .after(SOON, Action::RemoveManifest)
