@@ -3,6 +3,7 @@
 use crate::{Moment, Open};
 use coroner_core::{
     ids::{LeakKey, PodRef},
+    input::Workload,
     leak::{
         BlockedOn, DetectionState, LeakCause, LeakClass, LeakEvidenceKind, LeakedResources,
         RuntimeAtEnd,
@@ -26,6 +27,9 @@ pub struct Leak {
     /// The pod, as far as known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<PodRef>,
+    /// The workload that the pod belongs to, where the apiserver has shown it since the agent started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workload: Option<Workload>,
     /// metadata.attempt of the sandbox.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt: Option<u32>,

@@ -2,7 +2,7 @@
 
 use super::{
     ids::PodRef,
-    input::{ContainerState, Daemon, KubeletStatement},
+    input::{ContainerState, Daemon, KubeletStatement, Workload},
     labels,
     time::WallTime,
 };
@@ -137,6 +137,8 @@ pub struct Leak {
     pub key: LeakKey,
     /// The pod, as far as known.
     pub pod: Option<PodRef>,
+    /// The workload that the pod belongs to, where the apiserver has shown it to this agent.
+    pub workload: Option<Workload>,
     /// metadata.attempt of the sandbox.
     pub attempt: Option<u32>,
     /// When the thing was created: the earliest beginning of the leak.

@@ -44,6 +44,7 @@ fn a_stopped_sandbox_without_a_pod_is_told_once_after_the_threshold() {
     let leak = node.leak(1).unwrap();
     assert_eq!(leak.class, LeakClass::NotreadyNoPod);
     assert_eq!(leak.pod.as_ref().unwrap().name, "p1");
+    assert_eq!(leak.workload.as_ref().unwrap().to_string(), "Deployment/web");
     assert_eq!((leak.created, leak.preexisting), (Some(WallTime(1)), false));
     assert_eq!(leak.first_observed, WallTime::from_secs(108));
     assert_eq!(leak.cause.kind, LeakCause::PodWorkerStuck, "kubelet 1.23 ran through");

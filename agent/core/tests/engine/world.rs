@@ -6,7 +6,7 @@ use coroner_core::{
     input::{
         ApiContainer, ApiEvent, ApiPod, ApiTerminated, ContainerState, CriContainer, CriEvent,
         CriExit, CriSandbox, Disposition, ExitStatus, Input, KernelEvent, KernelFact, ProcessRef,
-        Received, SignalGenerated, SignalResult, TargetState, Task,
+        Received, SignalGenerated, SignalResult, TargetState, Task, Workload,
     },
     output::{Report, Request},
     report::{ContainerDeath, PodTermination},
@@ -310,6 +310,7 @@ pub(crate) fn object(n: u64, deleting: bool, at: BootTime) -> ApiPod {
         deletion_timestamp: deleting.then(|| WallTime(at.0 as i64 + 30_000_000_000)),
         deletion_grace_seconds: deleting.then_some(30),
         phase: "Running".into(),
+        workload: Some(Box::new(Workload { kind: "Deployment".into(), name: "web".into() })),
         containers: BTreeMap::from([("c".to_owned(), ApiContainer::default())]),
         ..ApiPod::default()
     }

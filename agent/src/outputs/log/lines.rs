@@ -146,6 +146,7 @@ pub(crate) fn leak(leak: &Leak, gone: bool, now: WallTime) {
                 namespace = pod.map(|pod| pod.namespace.as_str()),
                 pod = pod.map(|pod| pod.name.as_str()),
                 uid = pod.map(|pod| pod.uid.as_str()),
+                workload = leak.workload.as_ref().map(ToString::to_string),
                 thing,
                 age_seconds = age,
                 stuck = leak.blocked_on.map(|reason| reason.as_str()),

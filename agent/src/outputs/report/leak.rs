@@ -92,6 +92,9 @@ pub fn leak(leak: &Leak, now: WallTime, style: &Style) -> String {
         "",
         style,
     );
+    if let Some(workload) = &leak.workload {
+        wrap(&mut text, &printable(&format!("of {workload}")), 2, "", style);
+    }
     let held = holds(&leak.resources);
     if !held.is_empty() {
         wrap(&mut text, &format!("holds {held}"), 2, "", style);

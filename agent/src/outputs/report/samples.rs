@@ -316,7 +316,8 @@ pub(crate) fn with_traffic(mut account: PodTermination) -> PodTermination {
     account.workload = Some(Workload { kind: "Deployment".into(), name: "web".into() });
     account.findings.push(Finding::new(
         FindingKind::ConnectionsCut,
-        "The exit of the process cut 4 connection(s) in the middle of a request; 19 more were idle.",
+        "The exit of the process cut 4 connection(s) in the middle of a request (the client had sent data last); 19 \
+         more were idle.",
     ));
     let at = |kind, at| (kind, at, Source::Kernel);
     account.milestones.extend(milestones(&[
@@ -385,6 +386,7 @@ pub(crate) fn leaked() -> Leak {
         class: LeakClass::NotreadyNoPod,
         key: LeakKey::Sandbox { id: id.into() },
         pod: Some(pod("web-0")),
+        workload: None,
         attempt: Some(0),
         created: Some(wall(-92 * 86_400)),
         first_observed: wall(0),
@@ -426,6 +428,7 @@ pub(crate) fn stuck() -> Leak {
         class: LeakClass::StuckTerminating,
         key: LeakKey::Pod { uid },
         pod: Some(pod("db-0")),
+        workload: Some(Workload { kind: "StatefulSet".into(), name: "db".into() }),
         attempt: None,
         preexisting: false,
         resources: LeakedResources::default(),

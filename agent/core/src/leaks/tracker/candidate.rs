@@ -201,10 +201,13 @@ impl Candidate {
         };
         let cause = cause::likely(facts, self.class, key);
         let is_pod = matches!(key, LeakKey::Pod { .. });
+        let pod = facts.pod_of(key).filter(|pod| !pod.name.is_empty());
+        let object = pod.as_ref().and_then(|pod| facts.object(&pod.uid));
         Some(Leak {
             class: self.class,
             key: key.clone(),
-            pod: facts.pod_of(key).filter(|pod| !pod.name.is_empty()),
+            workload: object.and_then(|object| object.pod.workload.as_deref().cloned()),
+            pod,
             attempt,
             created,
             first_observed: facts.wall(self.first_observed),
