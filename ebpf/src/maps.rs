@@ -22,15 +22,15 @@ pub const ZAPPED_MAX: u32 = 512;
 pub const TRAFFIC: &str = "TRAFFIC";
 /// Capacity of [`TRAFFIC`], for which 1.2 MiB are allocated: a drain of 250 pods with three containers each.
 pub const TRAFFIC_MAX: u32 = 1_024;
-/// Hash map from [`Marked`](crate::traffic::Marked) to when the container, or any container of the pod,
-/// was sent a stop signal from outside, ns of CLOCK_BOOTTIME; 0: not yet. A map of its own, because user
+/// Hash map from [`Marked`](crate::traffic::Marked) to when the first of the pod's containers was sent
+/// a stop signal from outside, ns of CLOCK_BOOTTIME; 0: not yet. A map of its own, because user
 /// space may write an entry of [`TRAFFIC`] again, and the signal can come meanwhile.
 pub const STOPS: &str = "STOPS";
 /// Hash map from an address (16 bytes, IPv4 mapped) to what it is, such as
 /// [`OF_NODE`](crate::traffic::OF_NODE). User space inserts and removes.
 pub const ADDRESSES: &str = "ADDRESSES";
 /// Capacity of [`ADDRESSES`]. What does not fit counts as a client's.
-pub const ADDRESSES_MAX: u32 = 1_024;
+pub const ADDRESSES_MAX: u32 = 2_048;
 /// Ring buffer of what decides: exits of main processes, emptied and made and removed cgroups,
 /// signals from outside, OOM victims.
 pub const DECIDING: &str = "DECIDING";

@@ -14,7 +14,7 @@ use std::{
 
 /// What is read of a file at the most: a node with thousands of routes has a megabyte of them.
 const MOST: u64 = 8 << 20;
-/// Addresses of a namespace.
+/// Addresses of a namespace, of each family.
 const MAX_ADDRESSES: usize = 256;
 /// Listening sockets of a namespace that are looked at.
 const MAX_LISTENERS: usize = 1024;
@@ -77,33 +77,43 @@ fn hex_address(text: &str) -> Option<IpAddr> {
     })
 }
 
-/// The local addresses in /proc/PID/net/fib_trie: a node, with its address, is followed by its routes.
-pub fn fib_addresses(lines: impl Iterator<Item = String>, into: &mut BTreeSet<IpAddr>) {
-    let mut node = None;
+/// The local addresses in /proc/PID/net/fib_trie, bounded: a node, with its address, is followed by its routes. First
+/// those that are part of a connected network: on a node with IPVS each of the cluster's Services has one without.
+pub fn fib_addresses(lines: impl Iterator<Item = String>) -> Vec<Ipv4Addr> {
+    let (mut node, mut own, mut networks) = (None, BTreeSet::new(), BTreeSet::new());
     for line in lines {
         let line = line.trim();
         if let Some(address) = line.strip_prefix("|-- ") {
             node = address.parse::<Ipv4Addr>().ok();
-        } else if line == "/32 host LOCAL"
-            && let Some(address) = node
-            && into.len() < MAX_ADDRESSES
+            continue;
+        }
+        let Some(address) = node else { continue };
+        let link = line.strip_suffix(" link UNICAST").and_then(|line| line.strip_prefix('/'));
+        if line == "/32 host LOCAL" {
+            own.insert(address);
+        } else if let Some(length) = link.and_then(|length| length.parse::<u32>().ok())
+            && (1..32).contains(&length)
         {
-            into.insert(address.into());
+            networks.insert((u32::MAX << (32 - length), address));
         }
     }
+    let masks: BTreeSet<u32> = networks.iter().map(|(mask, _)| *mask).collect();
+    let is_connected = |address: &Ipv4Addr| {
+        masks
+            .iter()
+            .any(|mask| networks.contains(&(*mask, Ipv4Addr::from_bits(address.to_bits() & mask))))
+    };
+    let (connected, other): (Vec<_>, Vec<_>) = own.into_iter().partition(is_connected);
+    connected.into_iter().chain(other).take(MAX_ADDRESSES).collect()
 }
 
-/// The addresses in /proc/PID/net/if_inet6.
-pub fn inet6_addresses(lines: impl Iterator<Item = String>, into: &mut BTreeSet<IpAddr>) {
-    for line in lines {
-        let address = line.split_ascii_whitespace().next().filter(|word| word.len() == 32);
-        let address = address.and_then(|word| u128::from_str_radix(word, 16).ok());
-        if let Some(address) = address
-            && into.len() < MAX_ADDRESSES
-        {
-            into.insert(Ipv6Addr::from_bits(address).into());
-        }
-    }
+/// The addresses in /proc/PID/net/if_inet6, bounded.
+pub fn inet6_addresses(lines: impl Iterator<Item = String>) -> BTreeSet<Ipv6Addr> {
+    let address = |line: String| {
+        let address = line.split_ascii_whitespace().next().filter(|word| word.len() == 32)?;
+        Some(Ipv6Addr::from_bits(u128::from_str_radix(address, 16).ok()?))
+    };
+    lines.filter_map(address).take(MAX_ADDRESSES).collect()
 }
 
 /// The counters of a namespace.
@@ -177,16 +187,14 @@ fn first_lines(mut file: impl Read, wants: &mut impl FnMut(&str) -> bool) -> io:
 
 /// The addresses of a process' namespace, but loopback, bounded.
 pub fn local_addresses(process: &Path) -> BTreeSet<IpAddr> {
-    let mut addresses = BTreeSet::new();
     let lines = |name: &str| {
         let file = File::open(process.join("net").join(name)).ok();
         file.into_iter()
             .flat_map(|file| BufReader::new(file.take(MOST)).lines().map_while(Result::ok))
     };
-    fib_addresses(lines("fib_trie"), &mut addresses);
-    inet6_addresses(lines("if_inet6"), &mut addresses);
-    addresses.retain(|address| !address.is_loopback());
-    addresses
+    let v4 = fib_addresses(lines("fib_trie")).into_iter().map(IpAddr::from);
+    let v6 = inet6_addresses(lines("if_inet6")).into_iter().map(IpAddr::from);
+    v4.chain(v6).filter(|address| !address.is_loopback()).collect()
 }
 
 #[cfg(test)]
@@ -270,12 +278,17 @@ Tcp: RtoAlgorithm MaxConn CurrEstab OutRsts\nTcp: 1 -1 7 12\n";
         assert_eq!(found, ["192.0.2.2", "fd00::2"]);
     }
 
+    /// kube-ipvs0 has an address of each Service, in a trie that is in the order of the numbers.
     #[test]
-    fn addresses_are_bounded() {
-        let mut found = BTreeSet::new();
+    fn addresses_are_bounded_and_those_of_connected_networks_come_first() {
         let lines = (0..1000u128).map(|number| format!("{number:032x} 04 40 00 82 eth0"));
-        inet6_addresses(lines, &mut found);
-        assert_eq!(found.len(), MAX_ADDRESSES);
+        assert_eq!(inet6_addresses(lines).len(), MAX_ADDRESSES);
+
+        let service = |n: u32| format!("|-- 10.96.{}.{}\n/32 host LOCAL", n / 200, n % 200 + 1);
+        let eth0 = "|-- 192.0.2.0\n/24 link UNICAST\n|-- 192.0.2.2\n/32 host LOCAL";
+        let trie: Vec<_> = (0..1000).map(service).chain([eth0.to_owned()]).collect();
+        let found = fib_addresses(trie.join("\n").lines().map(str::to_owned));
+        assert_eq!((found.len(), found[0]), (MAX_ADDRESSES, Ipv4Addr::new(192, 0, 2, 2)));
     }
 
     #[test]
