@@ -102,6 +102,7 @@ impl Engine {
                 }
                 self.leaks.apply_cri(received.at, &event, &self.stores.cri);
                 self.stores.cri.apply(received.at, event, &mut self.dirty);
+                self.read_stopped_sandboxes(received.at, &mut out);
             }
             Input::Api(event) => {
                 self.stores.node.apply_node(&event);

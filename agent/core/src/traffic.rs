@@ -25,24 +25,28 @@ pub struct CountedTraffic {
     pub last: TrafficReading,
     /// When its counters of the network were read, which is earlier where no process was left.
     pub network_at: BootTime,
+    /// RST segments that nothing explains, by the last reading of both.
+    pub resets_sent: Option<u64>,
+    /// When counting was asked for.
+    pub since: BootTime,
     /// The reading at the stop signal was asked for.
     is_stop_read: bool,
+    /// The reading after the sandbox had stopped was asked for.
+    is_end_read: bool,
     /// The request to count had the stop signal.
     is_stop_told: bool,
     /// Why nothing is seen, or no longer.
     pub not_visible: Option<TrafficBlindness>,
     /// When it was last asked for a reading: at first, when counting was asked for.
     asked: BootTime,
-    /// When counting was asked for.
-    since: BootTime,
 }
 
 /// The connections of all sandboxes that terminate.
 #[derive(Clone, Debug, Default)]
 pub struct TrafficState {
     sandboxes: Table<SandboxId, CountedTraffic>,
-    /// Somebody answers: there is nobody in the recording of an agent that could not count.
-    answers: bool,
+    /// The adapter has answered once. There is none in the recording of an agent that could not count.
+    pub has_adapter: bool,
 }
 
 impl CountedTraffic {
@@ -59,10 +63,10 @@ impl TrafficState {
         self.sandboxes.get(sandbox)
     }
 
-    /// Counts that were asked for have not come: what is known lacks the end. Told by the moment of the reading and
-    /// not by the number of answers: a request that is lost is made good by the next.
+    /// Counts that were asked for have not come, so what is known lacks the end. The time of the reading decides, not
+    /// the number of answers: any later reading has what a lost request would have brought.
     pub fn is_pending(&self, counted: &CountedTraffic) -> bool {
-        self.answers && counted.not_visible.is_none() && counted.last.at < counted.asked
+        self.has_adapter && counted.not_visible.is_none() && counted.last.at < counted.asked
     }
 
     /// Notes that a sandbox terminates. True: its connections are to be counted from now on.
@@ -104,15 +108,33 @@ impl TrafficState {
         Some(TrafficRequest::Read(sandbox))
     }
 
-    /// Applies an answer. False: nobody waits for it.
+    /// Counts are to be read once more in each of these sandboxes, which has stopped: clients are refused until its
+    /// network is gone.
+    pub fn read_stopped(
+        &mut self,
+        at: BootTime,
+        has_stopped: impl Fn(&SandboxId) -> bool,
+    ) -> Vec<TrafficRequest> {
+        let mut requests = Vec::new();
+        for (sandbox, counted) in self.sandboxes.iter_mut() {
+            if counted.is_end_read || counted.not_visible.is_some() || !has_stopped(sandbox) {
+                continue;
+            }
+            (counted.is_end_read, counted.asked) = (true, counted.asked.max(at));
+            requests.push(TrafficRequest::Read(sandbox.clone()));
+        }
+        requests
+    }
+
+    /// Applies an answer. False: it changes nothing.
     pub fn apply(&mut self, event: TrafficEvent) -> bool {
-        self.answers = true;
         let Some(counted) = self.sandboxes.get_mut(&event.sandbox) else { return false };
         match event.fact {
             TrafficFact::Began { reading, .. } if reading.at < counted.since => return false, // an earlier stop's
             TrafficFact::Began { reading, sees_refusals } => {
                 counted.sees_refusals = sees_refusals;
                 counted.not_visible = None;
+                counted.resets_sent = reading.network.as_ref().map(|_| 0);
                 counted.last.clone_from(&reading);
                 counted.began = Some(reading);
             }
@@ -123,8 +145,13 @@ impl TrafficState {
                 if counted.at_stop.is_none() && counted.stopped.is_some_and(|at| reading.at >= at) {
                     counted.at_stop = Some(reading.clone());
                 }
-                if reading.network.is_some() {
+                if let Some(network) = &reading.network {
                     counted.network_at = reading.at;
+                    let before = counted.began.as_ref().and_then(|began| began.network.as_ref());
+                    counted.resets_sent = before.map(|before| {
+                        let sent = network.resets_sent.saturating_sub(before.resets_sent);
+                        sent.saturating_sub(explained(&reading.counts))
+                    });
                 }
                 // The namespace's own counters are gone with its last process.
                 reading.network = reading.network.or(counted.last.network.take());
@@ -147,6 +174,24 @@ impl TrafficState {
         let idle = move |counted: &CountedTraffic| now > counted.touched + IDLE;
         self.sandboxes.iter().filter(move |(_, counted)| idle(counted)).map(|(id, _)| id)
     }
+}
+
+/// RST segments that these events have sent.
+fn explained(counts: &[TrafficCount]) -> u64 {
+    let sends = |count: &&TrafficCount| {
+        [
+            ConnectionEvent::Reset,
+            ConnectionEvent::Unaccepted,
+            ConnectionEvent::CutUnread,
+            ConnectionEvent::CutHalfClosedUnread,
+            ConnectionEvent::ResetHalfClosed,
+            ConnectionEvent::Refused,
+            ConnectionEvent::RefusedAfterStop,
+            ConnectionEvent::ResetAfterEnd,
+        ]
+        .contains(&count.event)
+    };
+    counts.iter().filter(sends).map(|count| count.count).sum()
 }
 
 #[cfg(test)]

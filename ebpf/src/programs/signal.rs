@@ -87,7 +87,7 @@ fn generated(ctx: RawTracePointContext, cgroup: u64) {
         // A probe that takes too long is killed from outside too, and the container lives on.
         if owner.may_be_main(tgid) {
             owner.set_dying();
-            traffic::stopped(task, owner.owner_id(), time);
+            traffic::stopped(task, time);
         }
         To::DecidingSoon
     } else {

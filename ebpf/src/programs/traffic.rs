@@ -138,8 +138,7 @@ fn changed(pod: *mut Traffic, sk: u64, netns: u32, states: u32) {
     } else {
         OUTBOUND
     };
-    let (entry, cgroup) = owner(pod, netns, sk);
-    count(entry, Marked { netns, reserved: 0, cgroup }, peer, event);
+    count(owner(pod, netns, sk), netns, peer, event);
 }
 
 /// What a transition is.
@@ -301,32 +300,29 @@ fn learn(pod: *mut Traffic, port: u16) {
     set!(pod, known, known + 1);
 }
 
-/// The entry of the container that a socket belongs to, with its cgroup; or the pod's, with 0.
+/// The entry of the container that a socket belongs to, or the pod's.
 #[inline(always)]
-fn owner(pod: *mut Traffic, netns: u32, sk: Address) -> (*mut Traffic, u64) {
+fn owner(pod: *mut Traffic, netns: u32, sk: Address) -> *mut Traffic {
     if layout!(traffic.sock_cgroup) == 0 {
-        return (pod, 0);
+        return pod;
     }
     let cgroup = sk.pointer(layout!(traffic.sock_cgroup));
     if cgroup.0 == 0 || cgroup.0 & 1 != 0 {
-        return (pod, 0);
+        return pod;
     }
     let id = cgroup_id(cgroup);
     let container = match Watched::find(id).map_or(0, Watched::owner_id) {
         0 => id,
         container => container,
     };
-    match entry(netns, container) {
-        Some(own) => (own, container),
-        None => (pod, 0),
-    }
+    entry(netns, container).unwrap_or(pod)
 }
 
 #[inline(always)]
-fn count(entry: *mut Traffic, key: Marked, peer: u32, event: u32) {
+fn count(entry: *mut Traffic, netns: u32, peer: u32, event: u32) {
     let event = match event {
-        OPENED if is_stopped(key) => OPENED_AFTER_STOP,
-        REFUSED if is_stopped(key) => REFUSED_AFTER_STOP,
+        OPENED if is_stopped(netns) => OPENED_AFTER_STOP,
+        REFUSED if is_stopped(netns) => REFUSED_AFTER_STOP,
         event => event,
     };
     // SAFETY: in bounds. Volatile: the compiler would make a switch of it.
@@ -363,9 +359,10 @@ pub fn tcp_send_reset(ctx: RawTracePointContext) -> i32 {
     let net = if sk.0 == 0 {
         skb.pointer(layout!(traffic.skb_dev)).pointer(layout!(traffic.dev_net))
     } else {
-        // Data after the end: of a connection that waits, or of one that was ended by this data.
+        // Data after the end: of a connection that waits, of one that was ended by this data, or of one that is gone
+        // while its listener is still there.
         let state: u8 = sk.read(layout!(traffic.sock_state));
-        if state != TIME_WAIT && u32::from(state) != CLOSE {
+        if state != TIME_WAIT && ![CLOSE, LISTEN].contains(&u32::from(state)) {
             return 0;
         }
         sk.pointer(layout!(traffic.sock_net))
@@ -403,32 +400,27 @@ fn answered(pod: *mut Traffic, netns: u32, skb: u64) {
         }
     }
     let is_syn = tcp.read::<u8>(13) & (SYN | ACK) == SYN;
-    // The answer of a server to what this pod had opened itself is none of a client's.
-    if !is_syn && !listens(pod, port) {
+    // The answer of a server to what this pod had opened itself is none of a client's; and to a port that was never
+    // open somebody connects whether the pod terminates or not.
+    let known = get!(pod, known) as usize;
+    let may_have_listened = is_syn && (known == 0 || known == PORTS);
+    if !may_have_listened && !listens(pod, port) {
         return;
     }
     let event = if is_syn { REFUSED } else { RESET_AFTER_END };
-    count(pod, Marked { netns, reserved: 0, cgroup: 0 }, whose(&remote), event);
+    count(pod, netns, whose(&remote), event);
 }
 
 /// A stop signal from outside comes to the main process of a container.
 #[inline(always)]
-pub(super) fn stopped(task: Address, container: u64, time: u64) {
+pub(super) fn stopped(task: Address, time: u64) {
     if layout!(traffic.task_nsproxy) == 0 {
         return;
     }
     let namespaces = task.pointer(layout!(traffic.task_nsproxy));
     let netns: u32 =
         namespaces.pointer(layout!(traffic.nsproxy_net)).read(layout!(traffic.net_inum));
-    stop(Marked { netns, reserved: 0, cgroup: 0 }, time);
-    if container != 0 {
-        stop(Marked { netns, reserved: 0, cgroup: container }, time);
-    }
-}
-
-#[inline(always)]
-fn stop(key: Marked, time: u64) {
-    if let Some(stop) = STOPS.get_ptr_mut(key) {
+    if let Some(stop) = STOPS.get_ptr_mut(Marked { netns, reserved: 0, cgroup: 0 }) {
         // SAFETY: as above.
         unsafe {
             if core::ptr::read_volatile(stop) == 0 {
@@ -438,8 +430,10 @@ fn stop(key: Marked, time: u64) {
     }
 }
 
+/// A container of the pod was sent its stop signal.
 #[inline(always)]
-fn is_stopped(key: Marked) -> bool {
+fn is_stopped(netns: u32) -> bool {
+    let pod = Marked { netns, reserved: 0, cgroup: 0 };
     // SAFETY: as above.
-    STOPS.get_ptr(key).is_some_and(|stop| unsafe { core::ptr::read_volatile(stop) != 0 })
+    STOPS.get_ptr(pod).is_some_and(|stop| unsafe { core::ptr::read_volatile(stop) != 0 })
 }

@@ -69,7 +69,10 @@ impl Engine {
             all.iter().filter_map(of).any(newer)
         };
         let earlier = self.stores.traffic.get(&sandbox.id).and_then(|counted| counted.stopped);
-        if earlier.is_some_and(went_on) {
+        let object = self.stores.api.get(uid);
+        let request = object.and_then(|object| Some(object.requested.as_ref()?.earliest));
+        // So does a deletion that was requested only after it.
+        if earlier.is_some_and(|stop| went_on(stop) || request > Some(stop)) {
             self.stores.traffic.forget(&sandbox.id); // a second `Count` starts over
         }
         if !self.stores.traffic.begin(at, &sandbox.id, stopped) {
@@ -133,8 +136,17 @@ impl Engine {
         out.requests.extend(read.map(Request::Traffic));
     }
 
+    /// Has the connections read once more of sandboxes that have stopped.
+    pub(super) fn read_stopped_sandboxes(&mut self, at: BootTime, out: &mut Outputs) {
+        let cri = &self.stores.cri;
+        let has_stopped = |id: &SandboxId| cri.sandbox(id).is_some_and(|one| one.ended.is_some());
+        let requests = self.stores.traffic.read_stopped(at, has_stopped);
+        out.requests.extend(requests.into_iter().map(Request::Traffic));
+    }
+
     /// Applies counts.
     pub(super) fn counted(&mut self, event: TrafficEvent, out: &mut Outputs) {
+        self.stores.traffic.has_adapter = true;
         let sandbox = event.sandbox.clone();
         let pod = self.stores.cri.sandbox(&sandbox).map(|known| known.info.pod.clone());
         if self.stores.traffic.apply(event) {

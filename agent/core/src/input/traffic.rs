@@ -77,7 +77,8 @@ pub struct NetworkCounters {
     pub resets_sent: u64,
     /// `ListenDrops` (netstat): handshakes dropped by a listener.
     pub listen_drops: u64,
-    /// Ports on which a socket listens (tcp, tcp6), but those bound to loopback, in order. Only at the beginning:
+    /// Ports on which a socket listens (tcp, tcp6), but those bound to loopback, in order. Only at the beginning and
+    /// at the stop signal:
     /// that takes a thousand times as long as the rest. Later the program sees a listener that is closed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub listening: Vec<u16>,
@@ -105,8 +106,7 @@ labels! {
     /// `ebpf/src/traffic.rs`): for outbound and internal connections and those with terminating pods, events after the
     /// stop signal count together with those before it.
     pub enum ConnectionEvent {
-        /// A handshake was completed (SYN_RECV or SYN_SENT → ESTABLISHED), before the stop signal of the container, or
-        /// of any container of the pod.
+        /// A handshake was completed (SYN_RECV or SYN_SENT → ESTABLISHED), before the first stop signal of the pod.
         Opened = "opened",
         /// A handshake was completed after the stop signal.
         OpenedAfterStop = "opened_after_stop",
@@ -162,6 +162,8 @@ labels! {
         Off = "off",
         /// The pod is in the host's network.
         HostNetwork = "host_network",
+        /// Counting began when a container had already ended: what its exit cost was not counted.
+        TooLate = "too_late",
         /// No process of the pod was left to find the network namespace.
         NoProcess = "no_process",
         /// The kernel has no such tracepoint, or the self-test refused the program.

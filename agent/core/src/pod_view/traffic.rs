@@ -14,16 +14,8 @@ pub const OPENED: [ConnectionEvent; 2] =
 /// Refused connections.
 pub const REFUSED: [ConnectionEvent; 2] =
     [ConnectionEvent::Refused, ConnectionEvent::RefusedAfterStop];
-/// Ends by the exit of the process that lose an answer.
-pub const LOST: [ConnectionEvent; 4] = [
-    ConnectionEvent::CutRequest,
-    ConnectionEvent::CutUnread,
-    ConnectionEvent::CutHalfClosed,
-    ConnectionEvent::CutHalfClosedUnread,
-];
-/// Of those, reset.
-const RESET: [ConnectionEvent; 2] =
-    [ConnectionEvent::CutUnread, ConnectionEvent::CutHalfClosedUnread];
+/// Ends by the exit of the process that lose an answer. Where the client had closed, it may wait for none.
+pub const LOST: [ConnectionEvent; 2] = [ConnectionEvent::CutRequest, ConnectionEvent::CutUnread];
 
 impl PodView<'_> {
     fn counted(&self) -> Option<&CountedTraffic> {
@@ -55,6 +47,14 @@ impl PodView<'_> {
         let Some(began) = &counted.began else {
             return counted.not_visible.is_some().then_some(empty);
         };
+        // Of a stop signal without a deletion request, or where many pods are deleted at once.
+        let lacks_an_end = |reading: &TrafficReading| {
+            let ended = self.containers().filter_map(|one| self.ended(&one.info.id));
+            ended.into_iter().any(|at| at > counted.since && at < reading.at)
+        };
+        if lacks_an_end(began) {
+            return Some(Traffic { not_visible: Some(TrafficBlindness::TooLate), ..empty });
+        }
         let share = |count: &TrafficCount| TrafficShare {
             container: count.cgroup.and_then(|own| self.stores.cgroups.container(own)).cloned(),
             peer: count.peer,
@@ -72,11 +72,10 @@ impl PodView<'_> {
             not_visible: None,
             since: began.at,
             at_begin: open(began),
-            at_stop: counted.at_stop.as_ref().and_then(open),
+            at_stop: counted.at_stop.as_ref().filter(|at| !lacks_an_end(at)).and_then(open),
             counts: counted.last.counts.iter().map(share).collect(),
             ..empty
         };
-        let all = TrafficPeer::ALL;
         let network = began.network.as_ref();
         // What the kernel counts as open when the last process of each container has gone.
         let ended: Option<Vec<_>> = self.containers().map(|one| self.ended(&one.info.id)).collect();
@@ -84,19 +83,8 @@ impl PodView<'_> {
             ended.is_some_and(|ended| ended.into_iter().all(|end| end <= counted.network_at));
         let last = counted.last.network.as_ref().filter(|_| is_over);
         traffic.still_open = last.map(|network| network.established);
+        traffic.resets_sent = counted.resets_sent;
         if let Some((before, now)) = network.zip(counted.last.network.as_ref()) {
-            let explained = [
-                ConnectionEvent::Reset,
-                ConnectionEvent::Unaccepted,
-                ConnectionEvent::CutUnread,
-                ConnectionEvent::CutHalfClosedUnread,
-                ConnectionEvent::ResetHalfClosed,
-                ConnectionEvent::Refused,
-                ConnectionEvent::RefusedAfterStop,
-                ConnectionEvent::ResetAfterEnd,
-            ];
-            let sent = now.resets_sent.saturating_sub(before.resets_sent);
-            traffic.resets_sent = Some(sent.saturating_sub(traffic.sum(all, &explained).count));
             traffic.handshakes_dropped = Some(now.listen_drops.saturating_sub(before.listen_drops));
         }
         Some(traffic)
@@ -121,10 +109,11 @@ impl PodView<'_> {
         let mut find = |kind, detail: String| findings.push(Finding::new(kind, detail));
         let lost = client(&LOST);
         if lost.count > 0 {
-            let reset = client(&RESET).count;
+            let reset = client(&[ConnectionEvent::CutUnread]).count;
             let idle = client(&[ConnectionEvent::CutIdle]).count;
             let mut detail = format!(
-                "The exit of the process cut {} connection(s) in the middle of a request",
+                "The exit of the process cut {} connection(s) in the middle of a request (the client had sent data \
+                 last)",
                 with_node(&LOST, lost.count)
             );
             if reset > 0 {

@@ -111,11 +111,15 @@ fn counting_begins_with_the_request_and_ends_with_the_report() {
     world.later(100).exits(1, CODE_0);
     assert_eq!(world.asked(), [TrafficRequest::Read(ids(1).1)], "every cut is counted by now");
     world.counts(Vec::new(), counters(0, 7));
-    world.counts(Vec::new(), None);
     world.stopped(1, 0);
+    assert_eq!(world.asked(), [TrafficRequest::Read(ids(1).1)], "clients are refused until now");
     world.api(ApiEvent::Deleted(object(1, true, at)));
     world.ticks(5);
+    assert!(world.ended.is_empty(), "the last counts have not come");
+    world.counts(vec![client(E::RefusedAfterStop, 1, 2_400, 2_400)], None);
+    world.ticks(1);
     assert!(world.ended[0].is_final);
+    assert_eq!(kinds(&world.ended[0]), [FindingKind::ConnectionsRefused]);
     assert_eq!(world.asked(), [TrafficRequest::Forget(ids(1).1)]);
 }
 
@@ -135,8 +139,9 @@ fn a_report_waits_for_the_counts_at_the_end() {
     world.began(began, 1);
     world.ticks(5);
     assert!(world.ended.is_empty(), "the end of its connections has not come");
-    assert!(matches!(world.asked().as_slice(), [TrafficRequest::Stopped(..)]));
-    // The answer to one of both requests is enough: the other may be lost.
+    let asked = world.asked();
+    assert!(matches!(asked.as_slice(), [TrafficRequest::Read(_), TrafficRequest::Stopped(..)]));
+    // The answer to one of the requests is enough: the others may be lost.
     world.counts(vec![client(E::CutRequest, 1, 1, 1)], None);
     world.ticks(5);
     let traffic = world.ended[0].traffic.as_ref().expect("counted");
@@ -190,6 +195,42 @@ fn a_report_waits_until_counting_has_begun_or_has_failed() {
         assert_eq!(traffic.not_visible.is_some(), fails);
         assert!(world.ended[0].is_final);
     }
+}
+
+/// Without an apiserver counting begins with the stop signal, and a process may be faster.
+#[test]
+fn what_ended_before_counting_began_is_not_zero() {
+    let mut world = running(1);
+    world.later(100).term(1, true);
+    world.later(10).exits(1, CODE_0);
+    world.later(10).begins(0);
+    world.stopped(1, 0);
+    world.counts(Vec::new(), None);
+    let at = world.at();
+    world.api(ApiEvent::Applied(object(1, true, at)));
+    world.api(ApiEvent::Deleted(object(1, true, at)));
+    world.ticks(5);
+    let traffic = world.ended[0].traffic.as_ref().expect("known");
+    assert_eq!(traffic.not_visible, Some(TrafficBlindness::TooLate));
+    assert_eq!((traffic.at_begin.as_ref(), traffic.counts.len()), (None, 0));
+}
+
+/// A container that waits to be restarted has ended: its clients' refusals are of no deletion.
+#[test]
+fn counting_starts_over_with_a_deletion_that_follows_a_stop() {
+    let mut world = running(1);
+    world.later(100).term(1, true);
+    world.begins(3);
+    world.later(100).exits(1, CODE_0);
+    world.asked();
+    world.ticks(60);
+    let at = world.at();
+    world.api(ApiEvent::Applied(object(1, true, at)));
+    let asked = world.asked();
+    let [TrafficRequest::Count(count)] = asked.as_slice() else { panic!("{asked:?}") };
+    assert_eq!(count.stopped, None);
+    world.api(ApiEvent::Applied(object(1, true, at)));
+    assert_eq!(world.asked(), [], "once");
 }
 
 /// Attaching the programs may take longer than the kubelet.
@@ -258,8 +299,8 @@ fn an_idle_connection_is_no_finding_and_an_unanswered_request_is() {
     assert_eq!(kinds(&report), [FindingKind::ConnectionsCut]);
     assert_eq!(
         report.findings[0].detail,
-        "The exit of the process cut 3 connection(s) in the middle of a request; 1 of them were reset; 9 more \
-         were idle."
+        "The exit of the process cut 3 connection(s) in the middle of a request (the client had sent data last); \
+         1 of them were reset; 9 more were idle."
     );
     assert_eq!(report.containers[0].verdict, Verdict::Graceful, "traffic changes no verdict");
     assert_eq!(report.traffic.unwrap().resets_sent, Some(0), "the reset is explained");
@@ -335,6 +376,7 @@ fn what_is_open_when_the_last_process_has_gone_is_held_elsewhere() {
         world.counts(vec![cut], after.and_then(|open| counters(open, 7)));
         let pod = deleted(&world);
         world.stopped(1, 0);
+        world.counts(vec![client(E::CutIdle, 9, 3_200, 3_200)], None);
         world.api(ApiEvent::Deleted(pod));
         world.ticks(5);
         let traffic = world.ended.last().unwrap().traffic.as_ref().unwrap();

@@ -17,6 +17,7 @@ fn because(reason: TrafficBlindness) -> &'static str {
     match reason {
         TrafficBlindness::Off => "the agent runs with --traffic off",
         TrafficBlindness::HostNetwork => "the pod is in the host's network",
+        TrafficBlindness::TooLate => "a container had ended before counting began",
         TrafficBlindness::NoProcess => {
             "the pod's last process had exited before its network could be found"
         }
@@ -61,8 +62,8 @@ pub(super) fn traffic(
     if let Some(resets) = traffic.resets_sent.filter(|resets| *resets > 0 && !traffic.sees_refusals)
     {
         line(&format!(
-            "{resets} RST segment(s) were sent: refused connections, or data after the end. This kernel does not show \
-             which (Linux 6.10 does)."
+            "{resets} RST segment(s) were sent that no counted event explains: refused connections, data after the \
+             end, or connections within the pod. This kernel does not show which (Linux 6.10 does)."
         ));
     }
     if let Some(open) = traffic.still_open.filter(|open| *open > 0) {
@@ -96,14 +97,14 @@ fn open(account: &PodTermination, traffic: &Traffic) -> String {
 fn events(traffic: &Traffic, peers: &[TrafficPeer]) -> Vec<String> {
     let words: [(&[E], &str); 18] = [
         (&[E::CutRequest], "cut in the middle of a request"),
-        (&[E::CutHalfClosed], "cut before the answer, after the client had half-closed"),
-        (&[E::CutUnread], "reset by the exit, with unread data"),
-        (
-            &[E::CutHalfClosedUnread],
-            "reset by the exit after the client had half-closed, with unread data",
-        ),
+        (&[E::CutUnread], "reset by the exit, in the middle of a request"),
         (&[E::Unaccepted], "reset before they were accepted"),
         (&REFUSED, "refused"),
+        (&[E::CutHalfClosed], "cut before the answer, after the client had closed or half-closed"),
+        (
+            &[E::CutHalfClosedUnread],
+            "reset by the exit before the answer, after the client had closed or half-closed",
+        ),
         (&[E::CutSending], "cut while sending (what was written is still delivered)"),
         (&[E::CutIdle], "cut while idle"),
         (&[E::Opened], "new before the stop signal"),
@@ -152,8 +153,13 @@ fn misses_refusals(traffic: &Traffic) -> bool {
 fn advice(account: &PodTermination, same: &[&PodTermination]) -> String {
     // From the beginning of the stop: a hook delays the stop signal, and an earlier one had another hook.
     let covered = |one: &PodTermination| {
-        let lag = endpoint_lag(one.traffic.as_ref()?)?;
-        Some(if lag.is_zero() { lag } else { one.phase(PhaseKind::PreStop) + lag })
+        let traffic = one.traffic.as_ref()?;
+        let (lag, stopped) = (endpoint_lag(traffic)?, traffic.stopped?);
+        let begins =
+            one.containers.iter().filter_map(|death| death.milestone(MilestoneKind::StopBegan));
+        let began = begins.map(|began| began.at).filter(|at| (one.began..=stopped).contains(at));
+        let hook = stopped.since(began.min().unwrap_or(stopped));
+        Some(if lag.is_zero() { lag } else { hook + lag })
     };
     let all: Vec<Duration> = same.iter().copied().chain([account]).filter_map(covered).collect();
     let Some(worst) = all.iter().max().copied() else {

@@ -142,7 +142,7 @@ impl Counting {
     }
 
     /// Begins to count, with ports on which a pod listens. What happens after `stopped` counts as after the stop
-    /// signal.
+    /// signal: a pod has one, which is noted with its own entry.
     ///
     /// # Errors
     /// There is no room.
@@ -152,8 +152,10 @@ impl Counting {
         listening: &[u16],
         stopped: Option<BootTime>,
     ) -> Result<(), MapIsFull> {
-        let stopped = stopped.map_or(0, |at| at.0);
-        self.stops.insert(key.marked(), stopped, BPF_NOEXIST).map_err(|_| MapIsFull)?;
+        if key.cgroup.is_none() {
+            let stopped = stopped.map_or(0, |at| at.0);
+            self.stops.insert(key.marked(), stopped, BPF_NOEXIST).map_err(|_| MapIsFull)?;
+        }
         let mut entry = Traffic::NOTHING;
         for (known, port) in entry.ports.iter_mut().zip(listening) {
             *known = *port;

@@ -72,6 +72,13 @@ struct CountedPod {
     is_stop_read: bool,
 }
 
+impl CountedPod {
+    /// Its own entry.
+    fn key(&self) -> EntryKey {
+        EntryKey { netns: self.netns, cgroup: None }
+    }
+}
+
 impl CountedPods {
     pub(super) fn new(host_root: &Path, counting: Counting, always: bool) -> Self {
         let is_of_a_process = host_root.ends_with("root") && host_root.starts_with("/proc");
@@ -102,8 +109,8 @@ impl CountedPods {
                 (sandbox, read)
             }
             TrafficRequest::Stopped(sandbox, stopped) => {
-                for key in self.pods.get(&sandbox).iter().flat_map(|pod| &pod.entries) {
-                    self.counting.note_stop(*key, stopped);
+                if let Some(pod) = self.pods.get(&sandbox) {
+                    self.counting.note_stop(pod.key(), stopped);
                 }
                 let read = self.read(&sandbox);
                 (sandbox, read)
@@ -197,7 +204,7 @@ impl CountedPods {
         pod.asked = Instant::now();
         let at = clock::boot_now();
         // Once: where nothing listens any more, the whole table is read.
-        let is_stopped = pod.entries.iter().any(|key| self.counting.is_stopped(*key));
+        let is_stopped = self.counting.is_stopped(pod.key());
         let reads_ports = is_stopped && !std::mem::replace(&mut pod.is_stop_read, is_stopped);
         let (processes, netns, entries) = (pod.processes.clone(), pod.netns, pod.entries.clone());
         let folder = self.find(&processes).filter(|(_, found)| *found == netns);
@@ -284,11 +291,17 @@ impl CountedPods {
         if self.node_read.is_some_and(|read| read.elapsed() < NODE_ADDRESSES) {
             return;
         }
-        self.node_read = Some(Instant::now());
         let mut found = net::local_addresses(&self.proc.join(HOSTS[0].to_string()));
         found.extend(self.node_process.iter().flat_map(|process| net::local_addresses(process)));
         if found.is_empty() {
             return; // not read: a node has one
+        }
+        self.node_read = Some(Instant::now());
+        // Each family has a file of its own, of which one may not be readable.
+        for of_family in [IpAddr::is_ipv4, IpAddr::is_ipv6] {
+            if !found.iter().any(of_family) {
+                found.extend(self.node.iter().filter(|address| of_family(address)));
+            }
         }
         for gone in self.node.difference(&found) {
             self.counting.forget_address(*gone, AddressKind::Node);

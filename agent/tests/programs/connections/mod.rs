@@ -454,8 +454,9 @@ fn the_programs_notice_the_stop_and_count_for_each_container() {
                     (Some(own), Client, Opened, 1),
                     (Some(own), Client, OpenedAfterStop, 1),
                     (Some(own), Client, Closed, 2),
-                    // Its container was not stopped.
-                    (Some(sidecar), Client, Opened, 2),
+                    // The pod is stopping, whichever container was first.
+                    (Some(sidecar), Client, Opened, 1),
+                    (Some(sidecar), Client, OpenedAfterStop, 1),
                     (Some(sidecar), Client, Closed, 2),
                 ]
             } else {

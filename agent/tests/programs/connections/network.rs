@@ -211,9 +211,8 @@ pub(crate) fn try_connect(from: &str, to: &str) -> io::Result<TcpStream> {
     let ((from, length), (to, _)) = (raw(&from), raw(&to));
     // SAFETY: plain system calls on values that outlive them.
     unsafe {
-        let fd = libc::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
-        assert_ne!(fd, -1);
-        let stream = TcpStream::from_raw_fd(fd);
+        let stream = TcpStream::from(socket_of(family));
+        let fd = stream.as_raw_fd();
         for (call, address) in [
             (libc::bind as unsafe extern "C" fn(_, _, _) -> _, &from),
             (libc::connect as unsafe extern "C" fn(_, _, _) -> _, &to),
@@ -224,6 +223,33 @@ pub(crate) fn try_connect(from: &str, to: &str) -> io::Result<TcpStream> {
         }
         Ok(stream)
     }
+}
+
+fn socket_of(family: c_int) -> OwnedFd {
+    // SAFETY: a plain system call, whose answer is owned at once.
+    let fd = unsafe { libc::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
+    assert_ne!(fd, -1);
+    // SAFETY: as above.
+    unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
+/// A connection of which only the client knows: to its first segment the server answers by RST.
+pub(crate) fn connect_alone(from: &str, to: &str) {
+    let (from, to): (SocketAddr, SocketAddr) = (from.parse().unwrap(), to.parse().unwrap());
+    let ((from, length), (to, _)) = (raw(&from), raw(&to));
+    let fd = socket_of(libc::AF_INET);
+    // SAFETY: plain system calls on values that outlive them.
+    unsafe {
+        let repair = |on: c_int| {
+            let on = (&raw const on).cast();
+            libc::setsockopt(fd.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_REPAIR, on, 4)
+        };
+        assert_eq!(repair(1), 0, "{}", io::Error::last_os_error());
+        assert_eq!(libc::bind(fd.as_raw_fd(), (&raw const from).cast(), length), 0);
+        assert_eq!(libc::connect(fd.as_raw_fd(), (&raw const to).cast(), length), 0);
+        assert_eq!(repair(0), 0); // sends a probe
+    }
+    drain(fd.into());
 }
 
 /// Closes a connection by RST.

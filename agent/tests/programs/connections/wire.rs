@@ -2,7 +2,8 @@
 //! connections that are not internal.
 
 use super::network::{
-    Network, Server, assign, connect, drain, in_network, raise, socket, try_connect, unshare,
+    Network, Server, assign, connect, connect_alone, drain, in_network, raise, socket, try_connect,
+    unshare,
 };
 use crate::stage;
 use coroner_core::input::{ConnectionEvent::*, TrafficPeer::Client};
@@ -130,6 +131,8 @@ fn over(network: &mut Network<'_>, clients: &Clients) {
     assert_eq!(late[1].read(&mut [0]).unwrap(), 0);
     late[1].write_all(b"?").unwrap();
     drain(late[1].try_clone().unwrap());
+    // What comes while the listener is still there finds that.
+    clients.act(|| connect_alone(FROM, ADDRESS));
     server.act("s");
     clients.act(|| {
         for _ in 0..3 {
@@ -146,7 +149,7 @@ fn over(network: &mut Network<'_>, clients: &Clients) {
         (Client, ListenerClosed, 1),
     ];
     if is_visible {
-        expected.extend([(Client, Refused, 3), (Client, ResetAfterEnd, 1)]);
+        expected.extend([(Client, Refused, 3), (Client, ResetAfterEnd, 2)]);
     }
     network.expect_pod(&expected);
 }
