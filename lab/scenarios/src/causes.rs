@@ -411,7 +411,6 @@ fn by_the_kubelet() -> Vec<Draft> {
                 Stage::Terminating,
                 Stage::Kill,
                 Stage::Terminated,
-                Stage::MirrorDelete,
             ]),
         from_manifest("manifest-returns")
             .shows("The manifest returns while the pod terminates: two incarnations of the same UID.")
