@@ -235,7 +235,7 @@ async fn a_release_runs_is_upgraded_and_goes() -> Result<()> {
             let set = node.lab.store().get(ResourceKind::DaemonSet, "coroner", "coroner")?;
             Ok(serde_json::from_value(serde_json::Value::clone(&set))?)
         };
-        let rollout = "--namespace coroner rollout status ds/coroner";
+        let rollout = "--namespace coroner rollout status ds/coroner --timeout=5m";
         user.helm("install coroner deploy/chart --namespace coroner")?;
         user.kubectl(rollout)?;
         let deployed = node.deployed(&set()?).await?;
