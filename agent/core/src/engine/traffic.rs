@@ -71,8 +71,13 @@ impl Engine {
         let earlier = self.stores.traffic.get(&sandbox.id).and_then(|counted| counted.stopped);
         let object = self.stores.api.get(uid);
         let request = object.and_then(|object| Some(object.requested.as_ref()?.earliest));
-        // So does a deletion that was requested only after it.
-        if earlier.is_some_and(|stop| went_on(stop) || request > Some(stop)) {
+        // So does a deletion that was requested after it, unless the stop is still under way.
+        let is_over = |stop: BootTime| {
+            let stops = |sent: &SentSignal| sent.at >= stop && sent.origin == Origin::Outside;
+            let is_stopping = |p: &ContainerProcesses| p.ended().is_none() && p.sent().any(stops);
+            request > Some(stop) && !all.iter().filter_map(of).any(|(_, p)| is_stopping(p))
+        };
+        if earlier.is_some_and(|stop| went_on(stop) || is_over(stop)) {
             self.stores.traffic.forget(&sandbox.id); // a second `Count` starts over
         }
         if !self.stores.traffic.begin(at, &sandbox.id, stopped) {

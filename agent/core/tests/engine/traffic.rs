@@ -231,6 +231,15 @@ fn counting_starts_over_with_a_deletion_that_follows_a_stop() {
     assert_eq!(count.stopped, None);
     world.api(ApiEvent::Applied(object(1, true, at)));
     assert_eq!(world.asked(), [], "once");
+
+    let mut world = running(1);
+    world.later(100).term(1, true);
+    world.begins(3);
+    world.asked();
+    world.ticks(10);
+    let at = world.at();
+    world.api(ApiEvent::Applied(object(1, true, at)));
+    assert_eq!(world.asked(), [], "the stop is still under way");
 }
 
 /// Attaching the programs may take longer than the kubelet.
