@@ -50,10 +50,25 @@ impl Parsed {
     }
 }
 
-/// When a line was written, as it says: the zone of the node is found by it.
+/// When a line of text was written, as it says: the zone of the node is found by it.
 pub(super) fn time_of(line: &[u8]) -> Option<LineTime> {
     klog::line(klog::without_prefix(line)).map(|line| line.time)
 }
+
+/// When a line of text or JSON was written.
+pub(super) fn time_of_either(line: &[u8]) -> Option<LineTime> {
+    let json = klog::without_prefix(line);
+    if json.first() != Some(&b'{') {
+        return time_of(line);
+    }
+    let sign = b"\"ts\":";
+    let start = memchr::memmem::find(&json[..json.len().min(JSON_HEAD)], sign)? + sign.len();
+    let end = json[start..].iter().position(|byte| !matches!(byte, b'0'..=b'9' | b'.'))?;
+    stamp(str::from_utf8(&json[start..start + end]).ok()?.parse().ok()?)
+}
+
+/// Of a line of JSON, where the time and the message are.
+const JSON_HEAD: usize = 400;
 
 /// Reads a line.
 pub(super) fn parse(line: &[u8], receipt: &Receipt) -> Parsed {
@@ -166,8 +181,7 @@ fn unstructured(
 /// A line of `--logging-format=json` (`k8s.io/component-base/logs/json`).
 fn json(line: &[u8], receipt: &Receipt) -> Parsed {
     // The message comes among the first members; a line whose message is unknown is not taken apart.
-    const HEAD: usize = 400;
-    let head = &line[..line.len().min(HEAD)];
+    let head = &line[..line.len().min(JSON_HEAD)];
     let sign = b"\"msg\":\"";
     let Some(start) = memchr::memmem::find(head, sign).map(|at| at + sign.len()) else {
         return Parsed::nothing(LineResult::Skipped);
@@ -208,6 +222,7 @@ fn stamp(millis: f64) -> Option<LineTime> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
     use coroner_core::{
         input::{KubeletChange, KubeletKillReason, KubeletPodSource, KubeletStatement as Says},
         time::Anchor,
@@ -228,6 +243,20 @@ mod tests {
     fn one(parsed: Parsed) -> KubeletEntry {
         assert_eq!((parsed.result, parsed.entries.len()), (LineResult::Read, 1), "{parsed:?}");
         parsed.entries.into_iter().next().unwrap()
+    }
+
+    #[test]
+    fn the_time_of_a_line_is_found_in_text_and_json() {
+        let json = br#"{"ts":1795446000000.172,"caller":"kubelet/kubelet.go:1","msg":"x","v":2}"#;
+        let wall = LineTime::Wall(WallTime(1_795_446_000_000_172_032));
+        assert_eq!(time_of_either(json), Some(wall));
+        assert_eq!(time_of(json), None, "it has no zone");
+        let text = b"I1123 14:18:10.000000  1 kubelet.go:1] \"x\"";
+        assert!(time_of(text).is_some());
+        assert_eq!(time_of_either(text), time_of(text));
+        for torn in ["{", "{\"ts\":", "{\"ts\":17", "{\"ts\":1.2.3,", "{\"msg\":1}", ""] {
+            assert_eq!(time_of_either(torn.as_bytes()), None, "{torn}");
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::{
     budget::Budget,
     lines::Found,
-    parser::{LineResult, parse, time_of},
+    parser::{LineResult, parse, time_of_either},
     time::{Receipt, moment},
 };
 use coroner_core::{
@@ -78,7 +78,7 @@ impl Reading {
             return;
         };
         if let Some(until) = self.known_until {
-            let at = time_of(line).and_then(|time| moment(time, receipt));
+            let at = time_of_either(line).and_then(|time| moment(time, receipt));
             if at.is_none_or(|at| at.boot <= until) {
                 return;
             }
@@ -93,7 +93,7 @@ impl Reading {
         let latest = if self.budget.is_unlimited() { BootTime(u64::MAX) } else { now };
         let parsed = parse(line, receipt);
         if self.began.is_none() {
-            let at = time_of(line).and_then(|time| moment(time, receipt));
+            let at = time_of_either(line).and_then(|time| moment(time, receipt));
             let at = at.map(|at| BootTime(at.boot.0.saturating_add(at.uncertainty_ns)));
             self.began = at.or(parsed.entries.first().map(KubeletEntry::latest));
         }
