@@ -78,8 +78,8 @@ pub struct NetworkCounters {
     /// `ListenDrops` (netstat): handshakes dropped by a listener.
     pub listen_drops: u64,
     /// Ports on which a socket listens (tcp, tcp6), but those bound to loopback, in order. Only at the beginning and
-    /// at the stop signal:
-    /// that takes a thousand times as long as the rest. Later the program sees a listener that is closed.
+    /// at the stop signal: that takes a thousand times as long as the rest, and the program sees a listener that is
+    /// closed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub listening: Vec<u16>,
 }

@@ -49,8 +49,8 @@ impl PodView<'_> {
         };
         // Of a stop signal without a deletion request, or where many pods are deleted at once.
         let lacks_an_end = |reading: &TrafficReading| {
-            let ended = self.containers().filter_map(|one| self.ended(&one.info.id));
-            ended.into_iter().any(|at| at > counted.since && at < reading.at)
+            let mut ended = self.containers().filter_map(|one| self.ended(&one.info.id));
+            ended.any(|at| at > counted.since && at < reading.at)
         };
         if lacks_an_end(began) {
             return Some(Traffic { not_visible: Some(TrafficBlindness::TooLate), ..empty });

@@ -61,14 +61,16 @@ pub(super) fn time_of_either(line: &[u8]) -> Option<LineTime> {
     if json.first() != Some(&b'{') {
         return time_of(line);
     }
-    let sign = b"\"ts\":";
-    let start = memchr::memmem::find(&json[..json.len().min(JSON_HEAD)], sign)? + sign.len();
+    let start = after(json, b"\"ts\":")?;
     let end = json[start..].iter().position(|byte| !matches!(byte, b'0'..=b'9' | b'.'))?;
     stamp(str::from_utf8(&json[start..start + end]).ok()?.parse().ok()?)
 }
 
-/// Of a line of JSON, where the time and the message are.
-const JSON_HEAD: usize = 400;
+/// Where the value behind this sign begins in a line of JSON: time and message come among the first members.
+fn after(line: &[u8], sign: &[u8]) -> Option<usize> {
+    const HEAD: usize = 400;
+    memchr::memmem::find(&line[..line.len().min(HEAD)], sign).map(|at| at + sign.len())
+}
 
 /// Reads a line.
 pub(super) fn parse(line: &[u8], receipt: &Receipt) -> Parsed {
@@ -180,10 +182,8 @@ fn unstructured(
 
 /// A line of `--logging-format=json` (`k8s.io/component-base/logs/json`).
 fn json(line: &[u8], receipt: &Receipt) -> Parsed {
-    // The message comes among the first members; a line whose message is unknown is not taken apart.
-    let head = &line[..line.len().min(JSON_HEAD)];
-    let sign = b"\"msg\":\"";
-    let Some(start) = memchr::memmem::find(head, sign).map(|at| at + sign.len()) else {
+    // A line whose message is unknown is not taken apart.
+    let Some(start) = after(line, b"\"msg\":\"") else {
         return Parsed::nothing(LineResult::Skipped);
     };
     let Some((message, _)) = klog::message(&line[start - 1..]) else {
@@ -222,7 +222,6 @@ fn stamp(millis: f64) -> Option<LineTime> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
     use coroner_core::{
         input::{KubeletChange, KubeletKillReason, KubeletPodSource, KubeletStatement as Says},
         time::Anchor,
