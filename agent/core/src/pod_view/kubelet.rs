@@ -232,8 +232,8 @@ impl<'a> PodView<'a> {
                 || entry.statement == Says::PlegEvent && entry.change == Some(KubeletChange::Died);
             if is_over && entry.latest() + CLOCKS_DIFFER < empty && findings.is_empty() {
                 let detail = format!(
-                    "The kubelet's log says that it had ended {} before its last process was gone, according to the \
-                     kernel.",
+                    "The kubelet's log says that the container ended {} before its last process was gone, according \
+                     to the kernel.",
                     secs(empty.since(entry.latest()))
                 );
                 let about = Contradiction::KubeletExitedWithProcesses;
