@@ -70,7 +70,7 @@ pub(super) fn main(args: &ExplainArgs) -> anyhow::Result<()> {
 /// A person's log of the kubelet, as inputs in order of receipt.
 fn read_log(path: &Path, clock: Anchor) -> anyhow::Result<Vec<Received>> {
     let counters = kubelet::LineCounters::default();
-    let events = kubelet::read_all(path, clock, None, &counters)
+    let kubelet::PersonsLog { events, is_cut } = kubelet::read_all(path, clock, None, &counters)
         .with_context(|| format!("cannot read the kubelet's log {}", path.display()))?;
     let of = |result| counters.of(result);
     print_note(&format!(
@@ -79,6 +79,13 @@ fn read_log(path: &Path, clock: Anchor) -> anyhow::Result<Vec<Received>> {
         of(LineResult::NotUnderstood),
         of(LineResult::OtherBoot)
     ));
+    if is_cut {
+        print_note(&format!(
+            "the kubelet's log is longer than {} MiB, and only that much of it was read; nothing is known of its later \
+             lines. Cut it to the time of the termination, for example with journalctl --since and --until",
+            kubelet::MAX_MIB
+        ));
+    }
     let mut last = BootTime(0);
     let mut inputs = Vec::new();
     for event in events {

@@ -311,6 +311,18 @@ fn lock(live: &Mutex<Live>) -> MutexGuard<'_, Live> {
     })
 }
 
+/// A person's log is kept in memory: at most this much of it is read, MiB.
+pub const MAX_MIB: u64 = 256;
+
+/// What was read of a log that a person has.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PersonsLog {
+    /// What it says. If it is cut, a gap from its last line on comes last.
+    pub events: Vec<KubeletEvent>,
+    /// It is longer than [`MAX_MIB`], and what follows was not read.
+    pub is_cut: bool,
+}
+
 /// Reads a whole log that a person has: a plain file, the output of journalctl, or standard input (`-`). `anchor` is
 /// of the machine that wrote it, at a moment that the log is about, and `boot` its boot, if it is known.
 pub fn read_all(
@@ -318,18 +330,41 @@ pub fn read_all(
     anchor: Anchor,
     boot: Option<&str>,
     counters: &LineCounters,
-) -> anyhow::Result<Vec<KubeletEvent>> {
-    /// A log is kept in memory.
-    const MOST: u64 = 256 << 20;
-    let mut text = Vec::new();
-    if path == Path::new("-") {
-        io::stdin().lock().take(MOST).read_to_end(&mut text)?;
+) -> anyhow::Result<PersonsLog> {
+    let (text, is_cut) = if path == Path::new("-") {
+        read_at_most(MAX_MIB << 20, io::stdin().lock())?
     } else {
         anyhow::ensure!(fs::metadata(path)?.is_file(), file::FileError::NotPlain(path.to_owned()));
-        fs::File::open(path)?.take(MOST).read_to_end(&mut text)?;
-    }
+        read_at_most(MAX_MIB << 20, fs::File::open(path)?)?
+    };
     let near = WallTime(anchor.wall_ns);
-    Ok(events_of(&text, (anchor, near), boot.and_then(stream::boot_id), counters))
+    let mut events = events_of(&text, (anchor, near), boot.and_then(stream::boot_id), counters);
+    if is_cut {
+        events.push(after_the_last(&events));
+    }
+    Ok(PersonsLog { events, is_cut })
+}
+
+/// The whole lines of at most so many bytes, and whether there are more.
+fn read_at_most(most: u64, from: impl Read) -> io::Result<(Vec<u8>, bool)> {
+    let mut text = Vec::new();
+    from.take(most + 1).read_to_end(&mut text)?;
+    let is_cut = text.len() as u64 > most;
+    if is_cut {
+        text.pop();
+        text.truncate(memchr::memrchr(b'\n', &text).map_or(0, |end| end + 1));
+    }
+    Ok((text, is_cut))
+}
+
+/// Nothing is known of what follows the last of these lines.
+fn after_the_last(events: &[KubeletEvent]) -> KubeletEvent {
+    let last = events.iter().filter_map(|event| match event {
+        KubeletEvent::Entry(entry) => Some(entry.time),
+        _ => None,
+    });
+    let from = last.max().unwrap_or(BootTime(0));
+    KubeletEvent::Gap { from, to: BootTime(u64::MAX), lines: 0, cause: KubeletLogGap::NotRead }
 }
 
 /// What a whole log says.
@@ -465,6 +500,25 @@ mod tests {
         let (origin, found) = node.poll().unwrap();
         assert_eq!(origin, KubeletLogOrigin::File);
         assert_eq!(found, ["reading", "gap", "-v=4", "b", "-v=4"]);
+    }
+
+    #[test]
+    fn a_persons_log_that_is_too_long_has_a_gap_after_its_last_line() {
+        let text = |pod| {
+            format!("I1123 14:18:35.558172 7 kubelet.go:1] \"SyncPod enter\" pod=\"d/{pod}\"\n")
+        };
+        let whole = text("a") + &text("b");
+        let (length, first) = (whole.len() as u64, text("a").into_bytes());
+        let read = |most| read_at_most(most, whole.as_bytes()).unwrap();
+        assert_eq!(read(length), (whole.clone().into_bytes(), false));
+        assert_eq!(read(length - 1), (first.clone(), true), "no torn line");
+        assert_eq!(read(9), (Vec::new(), true));
+        let anchor = Anchor { boot_ns: 1 << 50, wall_ns: 1_795_446_000_000_000_000 };
+        let near = WallTime(anchor.wall_ns);
+        let events = events_of(&first, (anchor, near), None, &LineCounters::default());
+        let Some(KubeletEvent::Entry(last)) = events.last() else { panic!("{events:?}") };
+        let (from, to, cause) = (last.time, BootTime(u64::MAX), KubeletLogGap::NotRead);
+        assert_eq!(after_the_last(&events), KubeletEvent::Gap { from, to, lines: 0, cause });
     }
 
     #[test]
