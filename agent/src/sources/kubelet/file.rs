@@ -11,6 +11,7 @@ use coroner_core::{
     input::{KubeletEvent, KubeletLogGap},
     time::{Anchor, BootTime, WallTime},
 };
+use rustix::fs::Stat;
 use std::{
     fs::{File, Metadata},
     io,
@@ -95,9 +96,11 @@ pub(super) struct LogFile {
     /// Below the root.
     path: PathBuf,
     open: Option<Open>,
+    /// It was empty when it was opened first: until its first line the kubelet may write into the one before.
+    is_empty: bool,
     /// The last poll failed.
     failed: bool,
-    /// The file that is open was the one at the path until then.
+    /// The file that is open was the one at the path until then, or the one at the path was still empty.
     watched: BootTime,
     lines: Lines,
     /// The node's zone, ns ahead of UTC.
@@ -108,7 +111,7 @@ impl LogFile {
     pub(super) fn new(root: &Path, path: &Path) -> Self {
         let (root, path) = (root.to_owned(), path.to_owned());
         let (open, watched, lines) = (None, BootTime(0), Lines::default());
-        Self { root, path, open, failed: false, watched, lines, zone: None }
+        Self { root, path, open, is_empty: false, failed: false, watched, lines, zone: None }
     }
 
     /// Reads of the file that is open fail from now on.
@@ -136,6 +139,7 @@ impl LogFile {
         let mut open = self.open()?;
         let found = open.file.metadata().map_err(|error| self.unread(error))?;
         self.zone = zone_at_end(&open.file, now);
+        self.is_empty = found.len() == 0;
         open.skip(found.len().saturating_sub(look_back)).map_err(|error| self.unread(error))?;
         self.open = Some(open);
         Ok(())
@@ -199,13 +203,20 @@ impl LogFile {
         }
         self.failed = true;
         let is_at_end = self.read_on(&now, reading, counters)?;
-        let current = below::stat(&self.root, &self.path).ok().filter(below::is_plain);
-        let identity = current.map(|found| (found.st_dev, found.st_ino));
-        if identity == self.open.as_ref().map(|open| open.identity) {
-            self.watched = BootTime(now.boot_ns);
-        } else if identity.is_some() && is_at_end && self.read_on(&now, reading, counters)? {
-            // What the old file got until it was replaced is read.
-            self.replace(&now, reading, counters)?;
+        let is_open = |found: &Stat| {
+            let open = self.open.as_ref().map(|open| open.identity);
+            open == Some((found.st_dev, found.st_ino))
+        };
+        match below::stat(&self.root, &self.path).ok().filter(below::is_plain) {
+            // After logrotate's `create` the kubelet writes into the old file until it opens the new one.
+            Some(found) if is_open(&found) || found.st_size == 0 => {
+                self.watched = BootTime(now.boot_ns);
+            }
+            // What the old file got until the new one got its first line is read.
+            Some(_) if is_at_end && self.read_on(&now, reading, counters)? => {
+                self.replace(&now, reading, counters)?;
+            }
+            _ => {}
         }
         self.failed = false;
         Ok(reading.events(BootTime(now.boot_ns)))
@@ -235,6 +246,9 @@ impl LogFile {
             };
             if new.is_empty() {
                 return Ok(true);
+            }
+            if std::mem::take(&mut self.is_empty) {
+                reading.gap(BootTime(now.boot_ns), 0, KubeletLogGap::Rotated);
             }
             left = left.saturating_sub(new.len() as u64);
             let lines = self.lines.feed(new);
@@ -368,6 +382,40 @@ mod tests {
         fs::rename(&path, path.with_extension("2")).unwrap();
         tail.write(&line("d"));
         assert_eq!(tail.poll(0), ["gap", "d"]);
+    }
+
+    #[test]
+    fn a_rotated_file_is_read_on_until_the_new_one_has_a_line() {
+        let mut tail = Tail::new(&line("a"));
+        assert_eq!(tail.poll(u64::MAX), ["a"]);
+        let path = tail.folder.path().join("kubelet.log");
+        let old = path.with_extension("1");
+        fs::rename(&path, &old).unwrap();
+        fs::write(&path, "").unwrap();
+        let write_old = |pod| {
+            let file = OpenOptions::new().append(true).open(&old);
+            file.unwrap().write_all(line(pod).as_bytes()).unwrap();
+        };
+        assert_eq!(tail.poll(0), [""; 0]);
+        write_old("b");
+        // However long the kubelet takes.
+        tail.log.watched = BootTime(0);
+        assert_eq!(tail.poll(0), ["b"]);
+        write_old("c");
+        tail.write(&line("d"));
+        assert_eq!(tail.poll(0), ["c", "d"]);
+        tail.write(&line("e"));
+        assert_eq!(tail.poll(0), ["e"]);
+    }
+
+    #[test]
+    fn before_the_first_line_of_an_empty_file_lines_may_be_missing() {
+        let mut tail = Tail::new("");
+        assert_eq!(tail.poll(0), [""; 0]);
+        tail.write(&line("a"));
+        assert_eq!(tail.poll(0), ["gap", "a"]);
+        tail.write(&line("b"));
+        assert_eq!(tail.poll(0), ["b"]);
     }
 
     #[test]
