@@ -2,8 +2,9 @@
 
 use super::{
     RECORDINGS, dir,
-    import::{self, Words},
+    import::{self, Recording, Words},
 };
+use coroner::outputs::report::{self, Style};
 use coroner_core::{
     engine::{Engine, Settings},
     ids::{PodRef, PodUid},
@@ -12,7 +13,7 @@ use coroner_core::{
     },
     leak::Leak,
     output::{Outputs, Report, Request},
-    time::BootTime,
+    time::{Anchor, BootTime},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -105,7 +106,10 @@ fn run(name: &str) -> Found {
 }
 
 fn run_with(name: &str, words: Words) -> Found {
-    let recording = import::load_with(&dir(name), words);
+    replays(name, import::load_with(&dir(name), words))
+}
+
+fn replays(name: &str, recording: Recording) -> Found {
     let first = recording.inputs[0].at;
     let end = recording.inputs.last().unwrap().at.max(last_mark(name));
     let of_node = [
@@ -197,7 +201,7 @@ fn has_the_leaks_of_its_truth(words: Words) {
                 assert_eq!(wanted["class"], leak.class.as_str(), "{shown}");
                 assert_eq!(leak.cause.proven, words.log, "{shown}");
                 let cause = wanted["likely_cause"].as_str().unwrap();
-                let said = coroner::outputs::report::leak_cause(leak).replace(" v1.", " 1.");
+                let said = report::leak_cause(leak).replace(" v1.", " 1.");
                 let start = said.get(..cause.len()).unwrap_or(&said);
                 assert_eq!(start, cause, "{shown}");
             }
@@ -214,11 +218,7 @@ fn has_the_leaks_of_its_truth(words: Words) {
 fn the_story_of_the_stuck_worker_is_told() {
     let found = run("k1.23-containerd1.7/leak-notready");
     let leak = &found.last["default/leak2"];
-    let text = coroner::outputs::report::leak(
-        leak,
-        leak.confirmed,
-        &coroner::outputs::report::Style::default(),
-    );
+    let text = report::leak(leak, leak.confirmed, &Style::default());
     for wanted in [
         "its object was deleted",
         "its sandbox was no longer ready",
@@ -230,4 +230,70 @@ fn the_story_of_the_stuck_worker_is_told() {
     assert!(!leak.preexisting);
     let seen = (leak.confirmed.0 - leak.first_observed.0) / 1_000_000_000;
     assert!((60..=66).contains(&seen), "one threshold, less the outage: {seen} s");
+}
+
+/// The leak of `leak-notready`, whose kubelet also logs these errors, each of them when it finds the pod worker stuck for
+/// the first time.
+fn with_errors(errors: &[&str]) -> Arc<Leak> {
+    const NAME: &str = "k1.23-containerd1.7/leak-notready";
+    let mut recording = import::load(&dir(NAME));
+    let text = String::from_utf8(import::unpacked(&dir(NAME).join("kubelet.log.gz"))).unwrap();
+    let at = text.find("] \"Pod worker has been requested for removal").unwrap();
+    let at = text[..at].rfind('\n').unwrap() + 1;
+    let time = &text[at + 1..at + "I1121 02:56:54.596887".len()];
+    let lines: String = errors.iter().map(|error| format!("E{time}   11951 {error}\n")).collect();
+    let log = format!("{}{lines}{}", &text[..at], &text[at..]);
+    let first = recording.inputs[0].at;
+    recording.inputs.extend(import::kubelet_log(log.as_bytes(), recording.anchor, first));
+    recording.inputs.sort_by_key(|input| input.at);
+    let mut found = replays(NAME, recording);
+    found.last.remove("default/leak2").unwrap()
+}
+
+#[test]
+fn failures_in_the_kubelets_log_are_evidence_for_a_leak_with_their_own_words() {
+    let uid = "4393f462-f293-4c9f-a692-66663810a734";
+    let sandbox = "f4baf2936d896442a4f52b0b6886da6b8f0b348c0f6911a66277e9e27f3f5b90";
+    let volume = format!(
+        "nestedpendingoperations.go:348] Operation for \"{{volumeName:kubernetes.io/nfs/{uid}-data podName:{uid} \
+         nodeName:}}\" failed. No retries permitted until 2026-11-21 02:56:55 (durationBeforeRetry 500ms). Error: \
+         UnmountVolume.TearDown failed for volume \"data\" (UniqueName: \"kubernetes.io/nfs/{uid}-data\") pod \
+         \"{uid}\" (UID: \"{uid}\") : unmount failed: exit status 32, device is busy"
+    );
+    let cgroup = format!(
+        "pod_container_manager_linux.go:191] \"Failed to delete cgroup paths\" \
+         cgroupName=[kubepods besteffort pod{uid}] err=\"unable to destroy cgroup paths: device or resource busy\""
+    );
+    // A plugin may write anything.
+    let network = |words: &str| {
+        format!(
+            "remote_runtime.go:209] \"StopPodSandbox from runtime service failed\" err=\"rpc error: code = Unknown \
+             desc = failed to destroy network for sandbox \\\"{sandbox}\\\": plugin type=\\\"calico\\\" failed \
+             (delete): {words}\" podSandboxID=\"{sandbox}\""
+        )
+    };
+    let hostile = r"\x1b[2J Get https://10.96.0.1:443/x?y=1: dial tcp 10.96.0.1:443: i/o timeout";
+    let network = network(&format!("{hostile} {}", "ä".repeat(400)));
+    let leak = with_errors(&[&volume, &cgroup, &network]);
+    let style = Style { width: 10_000, ..Style::default() };
+    let text = report::leak(&leak, leak.confirmed, &style);
+    let json = serde_json::to_value(report::leak_json(&leak, &Anchor::default())).unwrap();
+    for (statement, words) in [
+        ("volume_operation_failed", "UnmountVolume.TearDown failed for volume \"data\""),
+        ("cgroup_failed", "unable to destroy cgroup paths: device or resource busy"),
+        (
+            "cni_failed",
+            "plugin type=\"calico\" failed (delete):  [2J Get … dial tcp …: i/o timeout ä",
+        ),
+    ] {
+        let evidence = json["evidence"].as_array().unwrap().iter();
+        let said: Vec<_> = evidence.filter(|one| one["statement"] == statement).collect();
+        let [said] = &said[..] else { panic!("{statement}: {json:#}") };
+        assert_eq!((&said["kind"], &said["source"]), (&"kubelet_said".into(), &"kubelet".into()));
+        let error = said["error"].as_str().unwrap();
+        assert!(error.contains(words), "{error}");
+        assert!(error.len() <= 300 && !error.contains(['\u{1b}', '\n']), "{error}");
+        assert!(said["message"].as_str().unwrap().contains(words), "{said}");
+        assert!(text.contains(words), "{text}");
+    }
 }
