@@ -385,24 +385,32 @@ fn kubelet_log(found: Option<Result<kubelet::Found, String>>) -> Check {
     const NAME: &str = "kubelet log";
     let todo =
         "set --kubelet-log to where the kubelet of this node logs; without it, causes are inferred";
+    let set = "in the kubelet's arguments (or logging.verbosity in its configuration), set";
     match found {
         None => Check::skipped(NAME, "not used (--kubelet-log off)"),
         Some(Err(error)) => Check::degraded(NAME, error, todo),
         Some(Ok(kubelet::Found { place, lines: 0, .. })) => {
             Check::degraded(NAME, format!("no line of a kubelet in {place}"), todo)
         }
-        Some(Ok(kubelet::Found { place, level, .. })) => {
-            let level = level.unwrap_or_default();
-            let hidden = StageKind::ALL.iter().filter(|kind| kind.level() > level);
-            let hidden: Vec<_> = hidden.map(|kind| kind.as_str()).collect();
+        Some(Ok(kubelet::Found { place, level: None, .. })) => Check::degraded(
+            NAME,
+            format!("{place}; no line shows its verbosity"),
+            format!("{set} -v=2 to prove causes; -v=4 shows all stages"),
+        ),
+        Some(Ok(kubelet::Found { place, level: Some(level), .. })) => {
+            let hidden = || StageKind::ALL.iter().filter(|kind| kind.level() > level);
             let found = format!("{place}, at -v={level} or more");
-            if hidden.is_empty() {
+            let Some(all) = hidden().map(|kind| kind.level()).max() else {
                 return Check::ok(NAME, format!("{found}: every stage is logged"));
-            }
-            let least = "set -v=2 in the kubelet's arguments (or logging.verbosity in its configuration) to prove \
-                         causes; -v=4 shows all stages";
+            };
+            let hidden: Vec<_> = hidden().map(|kind| kind.as_str()).collect();
             let found = format!("{found}; not logged: {}", hidden.join(", "));
-            if level >= 2 { Check::ok(NAME, found) } else { Check::degraded(NAME, found, least) }
+            if level >= 2 {
+                let todo = format!("{set} -v={all} to see them");
+                return Check { todo, ..Check::ok(NAME, found) };
+            }
+            let todo = format!("{set} -v=2 to prove causes; -v={all} shows all stages");
+            Check::degraded(NAME, found, todo)
         }
     }
 }
@@ -678,6 +686,51 @@ mod tests {
         let [files, processes] = host_checks(ProcVisibility { root: false, ..all });
         assert_eq!((files.outcome, processes.outcome), (CheckOutcome::Degraded, CheckOutcome::Ok));
         assert!(files.found.contains("orphan_netns") && !files.todo.is_empty());
+    }
+
+    #[test]
+    fn the_kubelets_log_is_named_with_its_verbosity_and_what_that_hides() {
+        let found = |level| {
+            Some(Ok(kubelet::Found { place: "/var/log/kubelet.log".into(), level, lines: 9 }))
+        };
+        let empty = kubelet::Found { place: "the systemd journal".into(), level: None, lines: 0 };
+        for (found, outcome, words, todo) in [
+            (found(Some(4)), CheckOutcome::Ok, "log, at -v=4 or more: every stage is logged", ""),
+            (
+                found(Some(3)),
+                CheckOutcome::Ok,
+                "at -v=3 or more; not logged: terminating, terminated, cgroup, status_update, \
+                 container_removal, garbage_collection",
+                "set -v=4 to see them",
+            ),
+            (found(Some(2)), CheckOutcome::Ok, "terminating, pre_stop, ", "set -v=4 to see them"),
+            (
+                found(Some(1)),
+                CheckOutcome::Degraded,
+                "not logged: noticed, terminating, pre_stop, kill, pleg, ",
+                "set -v=2 to prove causes; -v=4 shows all stages",
+            ),
+            (found(None), CheckOutcome::Degraded, "no line shows its verbosity", "set -v=2 to"),
+            (
+                Some(Ok(empty)),
+                CheckOutcome::Degraded,
+                "no line of a kubelet in the systemd journal",
+                "set --kubelet-log",
+            ),
+            (
+                Some(Err("cannot read it".into())),
+                CheckOutcome::Degraded,
+                "cannot read it",
+                "set --kubelet-log",
+            ),
+            (None, CheckOutcome::Skipped, "--kubelet-log off", ""),
+        ] {
+            let check = kubelet_log(found);
+            assert_eq!(check.outcome, outcome, "{check:?}");
+            assert!(check.found.contains(words), "{check:?}");
+            assert!(check.todo.contains(todo), "{check:?}");
+            assert_eq!(check.todo.is_empty(), todo.is_empty(), "{check:?}");
+        }
     }
 
     #[test]

@@ -443,6 +443,18 @@ mod tests {
     }
 
     #[test]
+    fn a_person_is_shown_the_place_and_the_verbosity() {
+        for source in [LogSource::Auto, LogSource::File("/var/log/kubelet.log".into())] {
+            let node = Node::new(source);
+            let probed = || probe(&lock(&node.live).options);
+            probed().unwrap_err();
+            node.write("a");
+            let place = "/var/log/kubelet.log".to_owned();
+            assert_eq!(probed(), Ok(Found { place, level: Some(4), lines: 1 }));
+        }
+    }
+
+    #[test]
     fn after_an_error_each_line_comes_once() {
         let node = Node::new(LogSource::File("var/log/kubelet.log".into()));
         node.write("a");
