@@ -1,6 +1,6 @@
 //! docs/kubelet.md: its tables are made from the patterns that the agent reads the kubelet's log by.
 
-use coroner::sources::kubelet::table::{Logged, event_reasons, patterns};
+use coroner::sources::kubelet::table::{EVENT, EVENT_LEVEL, Logged, event_reasons, patterns};
 use coroner_core::{input::KubeletStatement, types::StageKind};
 use std::{env, fmt::Write as _, fs, path::Path};
 
@@ -69,4 +69,29 @@ fn kubelet_md_names_statements_that_exist() {
         let mut rows = page.lines().filter_map(|line| line.strip_prefix("| ")?.split(" | ").next());
         assert!(rows.any(|first| first.contains(&cell)), "{stage} has no row");
     }
+}
+
+#[test]
+fn the_steps_of_kubelet_md_have_the_message_and_verbosity_of_the_newest_kubelet() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/kubelet.md");
+    let page = fs::read_to_string(path).unwrap();
+    let mut steps = 0;
+    for row in page.lines() {
+        let cells: Vec<_> = row.trim_matches('|').split('|').map(str::trim).collect();
+        let [step, message, level, name] = cells[..] else { continue };
+        if step.parse::<u8>().is_err() {
+            continue;
+        }
+        steps += 1;
+        let of = |text: &[u8], statement: KubeletStatement| {
+            message.as_bytes().starts_with(text) && name == format!("`{statement}`")
+        };
+        let logged = patterns().find(|known| of(known.text.as_bytes(), known.statement));
+        let logged = logged.map(|known| known.logged.iter().max_by_key(|one| one.last).unwrap());
+        let event = || event_reasons().any(|(_, statement)| of(EVENT, statement));
+        let wanted = logged.map(|one| (one.last, one.level));
+        let wanted = wanted.or_else(|| event().then_some((36, EVENT_LEVEL)));
+        assert_eq!(wanted, Some((36, level.parse().unwrap())), "{row}");
+    }
+    assert!(steps > 90, "{steps}");
 }

@@ -277,10 +277,12 @@ pub async fn run(options: Options, to: mpsc::Sender<Received>) -> anyhow::Result
             }
             Err(_) if read == Some(None) => Vec::new(),
             Err(error) => {
+                let consequence = "reports lack the kubelet's stages, and causes are inferred where its log would prove them. \
+                                   Set --kubelet-log to where the kubelet of this node logs, or to off";
                 if is_auto && read.is_none() {
-                    info!("{error}; the kubelet's own account is missing");
+                    info!("{error}; {consequence}");
                 } else {
-                    warn!("{error}; the kubelet's own account is missing");
+                    warn!("{error}; {consequence}");
                 }
                 read = Some(None);
                 vec![KubeletEvent::Unreadable { error }]

@@ -49,10 +49,10 @@ impl Pattern {
 pub(super) const VERSIONS: std::ops::RangeInclusive<u8> = 23..=36;
 
 /// The level of `Event occurred` (kubelet.go, `StartStructuredLogging(3)`).
-pub(super) const EVENT_LEVEL: u8 = 3;
+pub const EVENT_LEVEL: u8 = 3;
 
 /// The message of an Event that is logged.
-pub(super) const EVENT: &[u8] = b"Event occurred";
+pub const EVENT: &[u8] = b"Event occurred";
 
 const fn says(
     text: &'static str,
