@@ -140,6 +140,23 @@ fn causes_and_stages_are_those_of_the_truth_file() {
     assert_eq!(fs::read_to_string(golden).unwrap(), text, "UPDATE_GOLDEN=1 writes it again");
 }
 
+#[test]
+fn log_and_events_prove_each_cause_of_a_restart_which_is_inferred_or_unknown_without_them() {
+    each(|name| {
+        if !name.starts_with("k1.36-restarts/") {
+            return;
+        }
+        let [without, with] = [NONE, BOTH].map(|words| causes(&replays_with(name, words)));
+        assert_eq!(without.len(), with.len());
+        for (without, with) in without.iter().zip(&with) {
+            let cause = |line: &str| line.split(' ').nth(1).map(str::to_owned);
+            let same = cause(without) == cause(with);
+            let unknown = without.contains(": unknown ") && !without.contains(" proven ");
+            assert!(with.contains(" proven ") && (same || unknown), "{without}; {with}");
+        }
+    });
+}
+
 fn lane_of(name: &str, pod: &str) -> (PodTermination, KubeletLane) {
     let said = replays_with(name, LOG);
     let end = said.terminations[pod][0].clone();
