@@ -33,19 +33,24 @@ impl KubeletState {
                 || stage.to.is_none_or(|to| to + KUBELET_REACTION >= began) && stage.from <= until
         };
         stages.retain(is_of_the_end);
-        let level = self.level(ended);
-        let hidden = |kind: &&StageKind| {
-            kind.is_of_each(is_static)
-                && kind.level() > level.unwrap_or_default()
-                && !stages.iter().any(|stage| stage.kind == **kind)
-        };
-        let not_logged = StageKind::ALL.iter().filter(hidden).copied().collect();
         let mut missing: Vec<KubeletLogGap> = self.gaps_in(began, ended).collect();
         if !self.is_read() {
             missing.push(KubeletLogGap::NotRead);
         }
         missing.sort();
         missing.dedup();
+        let level = self.level(ended);
+        // Only -v=3 shows that an eviction begins, and -v=4 that a pod completes.
+        let needed = |kind: StageKind| match kind {
+            StageKind::Noticed if missing.is_empty() => 4,
+            kind => kind.level(),
+        };
+        let hidden = |kind: &&StageKind| {
+            kind.is_of_each(is_static)
+                && needed(**kind) > level.unwrap_or_default()
+                && !stages.iter().any(|stage| stage.kind == **kind)
+        };
+        let not_logged = StageKind::ALL.iter().filter(hidden).copied().collect();
         let troubles = statements.iter().filter(|(said, _)| {
             is_trouble(said.entry.statement) && said.last + KUBELET_SLACK >= began
         });

@@ -13,7 +13,7 @@ use coroner_core::{
     kubelet::KubeletState,
     output::Request,
     time::{BootTime, WallTime},
-    types::{Cause, Certainty, Source},
+    types::{Cause, Certainty, Source, StageKind},
 };
 
 fn entry(at: BootTime, says: Says, container: &str) -> KubeletEntry {
@@ -179,6 +179,26 @@ fn the_verbosity_is_one_of_a_run_of_the_kubelet() {
     assert!(whole(&state, 21) && !whole(&state, 20), "the run before may have had another");
     state.apply(read);
     assert!(!whole(&state, 21), "it may have been restarted in between");
+}
+
+#[test]
+fn how_an_end_was_noticed_may_need_a_higher_verbosity() {
+    for (level, is_whole, wanted) in
+        [(2, true, true), (3, true, true), (4, true, false), (2, false, false)]
+    {
+        let mut state = KubeletState::default();
+        let since = BootTime(5);
+        state.apply(KubeletEvent::Reading { origin: KubeletLogOrigin::File, since });
+        if !is_whole {
+            let (from, to, cause) = (BootTime(40), BootTime(60), KubeletLogGap::RateLimit);
+            state.apply(KubeletEvent::Gap { from, to, lines: 1, cause });
+        }
+        state.apply(KubeletEvent::Verbosity { at_least: level });
+        said(&mut state, 70, Says::Evicted, "a");
+        let all: Vec<_> = state.of("a").map(|said| (said, None)).collect();
+        let lane = state.lane(&all, false, BootTime(50), BootTime(80));
+        assert_eq!(lane.not_logged.contains(&StageKind::Noticed), wanted, "{level}: {lane:?}");
+    }
 }
 
 #[test]
