@@ -46,8 +46,11 @@ const TRACEPOINTS: [&str; 11] = [
     "tcp_send_reset",
 ];
 /// Of these only the members that are needed: with all that they hold by value they are a quarter of a megabyte.
-const MEMBERS: [(&str, &[&str]); 3] =
-    [("net", &["ns"]), ("net_device", &["nd_net", "ifindex"]), ("pid_namespace", &["ns"])];
+const MEMBERS: [(&str, &[&str]); 3] = [
+    ("net", &["ns", "hash_mix"]),
+    ("net_device", &["nd_net", "ifindex"]),
+    ("pid_namespace", &["ns"]),
+];
 const ENUM: &str = "cgroup_subsys_id";
 
 struct Source {

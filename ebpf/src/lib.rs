@@ -141,6 +141,8 @@ pub struct TrafficLayout {
     pub sock_net: u32,
     /// `net.ns.inum`.
     pub net_inum: u32,
+    /// `net.hash_mix`.
+    pub net_hash_mix: u32,
     /// `sock_common.skc_family`.
     pub sock_family: u32,
     /// `sock_common.skc_state`.
@@ -200,8 +202,6 @@ pub struct TrafficLayout {
     pub dev_net: u32,
     /// `net_device.ifindex`.
     pub dev_ifindex: u32,
-    /// 0.
-    pub reserved: u32,
 }
 
 /// What user space tells the programs besides the watched cgroups: the section (and map)

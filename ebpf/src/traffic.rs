@@ -155,7 +155,7 @@ pub const PORTS: usize = 16;
 
 /// [`Traffic::flags`]: the self-test's, in a namespace that is no pod's. Only what has the one port in
 /// `ports` at either end is counted, and loopback counts as outside.
-pub const TRIAL: u32 = 1;
+pub const TRIAL: u16 = 1;
 
 /// What was counted. Value of [`maps::TRAFFIC`](crate::maps::TRAFFIC): that there is one is the mark.
 #[repr(C)]
@@ -165,9 +165,12 @@ pub struct Traffic {
     /// port that two CPUs learn at once may be lost, until it is seen again.
     pub ports: [u16; PORTS],
     /// How many ports there are.
-    pub known: u32,
+    pub known: u16,
     /// [`TRIAL`].
-    pub flags: u32,
+    pub flags: u16,
+    /// `net->hash_mix` of the namespace, which is random; 0: not seen yet. The kernel gives the number of a namespace
+    /// that is gone to the next one.
+    pub identity: u32,
     /// By [`cell_of`].
     pub cells: [Cell; CELLS],
 }
@@ -178,6 +181,7 @@ impl Traffic {
         ports: [0; PORTS],
         known: 0,
         flags: 0,
+        identity: 0,
         cells: [Cell { count: 0, first: 0, last: 0 }; CELLS],
     };
 }

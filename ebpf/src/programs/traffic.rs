@@ -82,6 +82,20 @@ fn entry(netns: u32, cgroup: u64) -> Option<*mut Traffic> {
     TRAFFIC.get_ptr_mut(Marked { netns, reserved: 0, cgroup })
 }
 
+/// The entry of a namespace and its number, if it is marked. Not if it only has the number of one that was.
+#[inline(always)]
+fn marked(net: Address) -> Option<(*mut Traffic, u32)> {
+    let netns: u32 = net.read(layout!(traffic.net_inum));
+    let pod = entry(netns, 0)?;
+    let identity: u32 = net.read(layout!(traffic.net_hash_mix));
+    match get!(pod, identity) {
+        0 => set!(pod, identity, identity),
+        known if known != identity => return None,
+        _ => {}
+    }
+    Some((pod, netns))
+}
+
 /// `inet_sock_set_state(const struct sock *sk, const int oldstate, const int newstate)`: before the
 /// state is changed. In the task that closes; for what comes from the network `current` is anybody.
 #[raw_tracepoint]
@@ -95,8 +109,7 @@ pub fn inet_sock_set_state(ctx: RawTracePointContext) -> i32 {
         return 0;
     }
     let sk = Address(ctx.arg(0));
-    let netns: u32 = sk.pointer(layout!(traffic.sock_net)).read(layout!(traffic.net_inum));
-    if let Some(pod) = entry(netns, 0) {
+    if let Some((pod, netns)) = marked(sk.pointer(layout!(traffic.sock_net))) {
         changed(pod, sk.0, netns, old << 8 | new);
     }
     0
@@ -367,8 +380,7 @@ pub fn tcp_send_reset(ctx: RawTracePointContext) -> i32 {
         }
         sk.pointer(layout!(traffic.sock_net))
     };
-    let netns: u32 = net.read(layout!(traffic.net_inum));
-    if let Some(pod) = entry(netns, 0) {
+    if let Some((pod, netns)) = marked(net) {
         answered(pod, netns, skb.0);
     }
     0
@@ -418,8 +430,7 @@ pub(super) fn stopped(task: Address, time: u64) {
         return;
     }
     let namespaces = task.pointer(layout!(traffic.task_nsproxy));
-    let netns: u32 =
-        namespaces.pointer(layout!(traffic.nsproxy_net)).read(layout!(traffic.net_inum));
+    let Some((_, netns)) = marked(namespaces.pointer(layout!(traffic.nsproxy_net))) else { return };
     if let Some(stop) = STOPS.get_ptr_mut(Marked { netns, reserved: 0, cgroup: 0 }) {
         // SAFETY: as above.
         unsafe {

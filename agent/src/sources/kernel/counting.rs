@@ -103,12 +103,17 @@ impl Counting {
         self.loaded.contains(&TRANSITIONS)
     }
 
+    /// Refused connections are visible once the programs are attached.
+    pub fn shows_refusals(&self) -> bool {
+        self.loaded.contains(&RESETS)
+    }
+
     /// The programs are attached.
     pub fn is_attached(&self) -> bool {
         self.links.iter().any(|(hook, _)| *hook == TRANSITIONS)
     }
 
-    /// Refused connections are visible.
+    /// Refused connections are visible now.
     pub fn sees_refusals(&self) -> bool {
         self.links.iter().any(|(hook, _)| *hook == RESETS)
     }
@@ -160,7 +165,7 @@ impl Counting {
         for (known, port) in entry.ports.iter_mut().zip(listening) {
             *known = *port;
         }
-        entry.known = listening.len().min(PORTS) as u32;
+        entry.known = listening.len().min(PORTS) as u16;
         self.put(key, entry).inspect_err(|MapIsFull| self.remove(key))
     }
 
@@ -186,7 +191,7 @@ impl Counting {
         }
     }
 
-    /// Forgets what was counted, but not the ports and the stop signal.
+    /// Forgets what was counted, but not the ports, the namespace's identity and the stop signal.
     pub fn reset(&mut self, key: EntryKey) {
         if let Some(entry) = self.read(key) {
             let entry = Traffic { cells: [Cell::default(); CELLS], ..entry };
@@ -199,7 +204,9 @@ impl Counting {
     pub fn remove(&mut self, key: EntryKey) {
         // Not being there is as good.
         let _ = self.entries.remove(&key.marked());
-        let _ = self.stops.remove(&key.marked());
+        if key.cgroup.is_none() {
+            let _ = self.stops.remove(&key.marked());
+        }
     }
 
     /// Adds an owner of this address. The same address may be of the node and of pods: anyone who may configure a

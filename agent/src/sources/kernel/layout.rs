@@ -128,6 +128,7 @@ pub fn resolve_traffic(btf: &Btf<'_>, hierarchy: &Hierarchy) -> Result<TrafficLa
     let layout = TrafficLayout {
         sock_net: at("sock", "__sk_common.skc_net.net"),
         net_inum: at("net", "ns.inum"),
+        net_hash_mix: at("net", "hash_mix"),
         sock_family: at("sock", "__sk_common.skc_family"),
         sock_state: at("sock", "__sk_common.skc_state"),
         sock_saddr: at("sock", "__sk_common.skc_rcv_saddr"),
@@ -157,7 +158,6 @@ pub fn resolve_traffic(btf: &Btf<'_>, hierarchy: &Hierarchy) -> Result<TrafficLa
         skb_network: at("sk_buff", "network_header"),
         dev_net: at("net_device", "nd_net.net"),
         dev_ifindex: at("net_device", "ifindex"),
-        reserved: 0,
     };
     if missing.is_empty() { Ok(layout) } else { Err(LayoutError(missing)) }
 }
@@ -264,6 +264,7 @@ mod tests {
         check("sock_common.skc_family", |l| l.sock_family, [16; 7]);
         check("sock_common.skc_daddr", |l| l.sock_daddr, [0; 7]);
         check("net.ns.inum", |l| l.net_inum, [136, 144, 136, 176, 280, 136, 280]);
+        check("net.hash_mix", |l| l.net_hash_mix, [320, 328, 344, 432, 648, 320, 648]);
         check("inet_sock.inet_sport", |l| l.inet_sport, [776, 804, 806, 814, 830, 776, 830]);
         check("tcp_sock.lsndtime", |l| l.tcp_sent_at, [1472, 1520, 1644, 1584, 1676, 1472, 1676]);
         check(

@@ -6,17 +6,18 @@ pub(crate) mod network;
 mod wire;
 
 use crate::stage::{self, Pod, Session, on_each_hierarchy};
-use coroner::sources::kernel::counting::AddressKind;
+use coroner::sources::kernel::counting::{AddressKind, EntryKey};
 use coroner_core::{
     input::{ConnectionEvent::*, KernelFact, TrafficPeer::*},
     time::BootTime,
 };
 use network::{
-    CLIENT, Network, SERVER, Server, connect, drain, in_network, ip, reset, try_connect,
+    CLIENT, Network, SERVER, Server, connect, drain, in_network, ip, reset, try_connect, unshare,
 };
 use std::{
     io::{ErrorKind, Read, Write},
     net::Shutdown,
+    time::{Duration, Instant},
 };
 
 /// Runs a test in a marked network namespace, on each hierarchy.
@@ -484,5 +485,41 @@ fn signals_are_reported_as_before_where_nothing_is_marked() {
         session.until("the signal", |fact| matches!(fact, KernelFact::SignalGenerated(_)));
         server.kill();
         drop(pod);
+    });
+}
+
+/// The kernel gives the lowest number that is free, so a new pod has often that of one that has just gone.
+#[test]
+fn a_namespace_with_the_number_of_one_that_is_gone_is_not_counted() {
+    counted(|network| {
+        let serve = || {
+            let mut server = Server::listening(SERVER, None);
+            let client = connect(CLIENT, SERVER);
+            server.act("ac");
+            drain(client);
+            server.act("s");
+        };
+        let once = [
+            (Client, Opened, 1),
+            (Client, Closed, 1),
+            (Client, ListenerClosed, 1),
+            (Outbound, Opened, 1),
+            (Outbound, PeerClosed, 1),
+        ];
+        serve();
+        network.expect_pod(&once);
+        let until = Instant::now() + stage::PATIENCE;
+        while unshare() != network.netns {
+            assert!(Instant::now() < until, "no namespace had the number {}", network.netns);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        serve();
+        network.expect_pod(&once);
+        // With an entry of its own it is.
+        let key = EntryKey { netns: network.netns, cgroup: None };
+        network.counting.remove(key);
+        network.counting.insert(key, &[], None).unwrap();
+        serve();
+        network.expect_pod(&once);
     });
 }
