@@ -139,10 +139,7 @@ impl CountedPods {
         if let Some(before) = before.map(|(sandbox, _)| sandbox.clone()) {
             self.forget(&before);
         }
-        let listening = net::listening_ports(&folder).unwrap_or_else(|error| {
-            debug!(%error, folder = %folder.display(), "cannot read listening sockets");
-            Vec::new()
-        });
+        let listening = listening_ports(&folder).ok_or(TrafficBlindness::NoProcess)?;
         let containers = cgroups.into_iter().take(MAX_CONTAINERS).map(Some);
         let entries = [None].into_iter().chain(containers);
         let entries: BTreeSet<_> = entries.map(|cgroup| EntryKey { netns, cgroup }).collect();
@@ -209,8 +206,8 @@ impl CountedPods {
         let (processes, netns, entries) = (pod.processes.clone(), pod.netns, pod.entries.clone());
         let folder = self.find(&processes).filter(|(_, found)| *found == netns);
         let network = folder.and_then(|(folder, _)| {
-            let listening = reads_ports.then(|| net::listening_ports(&folder).unwrap_or_default());
-            Some(NetworkCounters { listening: listening.unwrap_or_default(), ..counters(&folder)? })
+            let listening = if reads_ports { listening_ports(&folder)? } else { Vec::new() };
+            Some(NetworkCounters { listening, ..counters(&folder)? })
         });
         // After the counters: so each RST in these has been counted.
         let mut counted = Vec::new();
@@ -357,6 +354,15 @@ fn own(addresses: BTreeSet<IpAddr>) -> impl Iterator<Item = IpAddr> {
     let is_shared =
         |address: &IpAddr| matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
     addresses.into_iter().filter(move |address| !is_shared(address)).take(MAX_ADDRESSES)
+}
+
+/// `None`: its process has gone.
+fn listening_ports(folder: &Path) -> Option<Vec<u16>> {
+    net::listening_ports(folder)
+        .inspect_err(|error| {
+            debug!(%error, folder = %folder.display(), "cannot read listening sockets");
+        })
+        .ok()
 }
 
 fn counters(folder: &Path) -> Option<NetworkCounters> {
