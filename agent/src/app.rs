@@ -368,6 +368,7 @@ fn start_adapters(
     sources.cri.cgroup_root = Some(cgroup_root);
     shared.metrics.watch(SourceCounters {
         kernel: kernel.counters(),
+        shows_refusals: traffic.shows_refusals(),
         cri: sources.cri.counters.clone(),
         api: sources.kube.as_ref().map(|options| options.counters.clone()),
         proc: proc.counters.clone(),

@@ -362,6 +362,18 @@ impl Traffic {
             last: sum.last.max(Some(share.last)),
         })
     }
+
+    /// A port was open, or may have been before counting began. Where none was, clients are refused whether the pod
+    /// terminates or not.
+    pub fn had_listener(&self) -> bool {
+        use ConnectionEvent as E;
+        let is_open = |open: &OpenConnections| !open.listening.is_empty();
+        let seen = [E::Opened, E::OpenedAfterStop, E::ListenerClosed, E::ListenerCut];
+        self.at_begin.as_ref().is_none_or(is_open)
+            || self.at_stop.as_ref().is_some_and(is_open)
+            || self.stopped.is_some_and(|stopped| stopped <= self.since)
+            || self.sum(&[TrafficPeer::Client, TrafficPeer::Node], &seen).count > 0
+    }
 }
 
 /// How often something happened, and when.

@@ -117,7 +117,9 @@ impl PodView<'_> {
                 with_node(&LOST, lost.count)
             );
             if reset > 0 {
-                detail += &format!("; {reset} of them were reset");
+                detail += &format!(
+                    "; {reset} of them were reset (data was unread, or an answer not acknowledged)"
+                );
             }
             if idle > 0 {
                 detail += &format!("; {idle} more were idle");
@@ -125,25 +127,29 @@ impl PodView<'_> {
             find(FindingKind::ConnectionsCut, detail + ".");
         }
         let refused = client(&REFUSED);
-        if let Some((first, last)) = refused.first.zip(refused.last) {
+        if let Some((first, last)) =
+            refused.first.zip(refused.last).filter(|_| traffic.had_listener())
+        {
             // A preStop hook may close the listener before the stop signal.
-            let (from, what) = match traffic.stopped.filter(|stopped| first >= *stopped) {
+            let from = |time: BootTime| match traffic.stopped.filter(|stopped| time >= *stopped) {
                 Some(stopped) => (stopped, "the stop signal"),
                 None => (traffic.since, "the deletion request"),
             };
+            let (began, what) = from(first);
             let detail = format!(
                 "{} new connection(s) were refused, the first {} and the last {} after {what}.",
                 with_node(&REFUSED, refused.count),
-                secs(first.since(from)),
-                secs(last.since(from)),
+                secs(first.since(began)),
+                secs(last.since(began)),
             );
             find(FindingKind::ConnectionsRefused, detail);
             let closed = client(&[ConnectionEvent::ListenerClosed]).last;
             if let Some(closed) = closed.filter(|closed| *closed <= last) {
+                let (began, what) = from(closed);
                 let detail = format!(
                     "The process closed its listener {} after {what}, while clients still connected: the last was \
                      refused {} later.",
-                    secs(closed.since(from)),
+                    secs(closed.since(began)),
                     secs(last.since(closed)),
                 );
                 find(FindingKind::ListenerClosedEarly, detail);

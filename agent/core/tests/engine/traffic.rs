@@ -309,7 +309,7 @@ fn an_idle_connection_is_no_finding_and_an_unanswered_request_is() {
     assert_eq!(
         report.findings[0].detail,
         "The exit of the process cut 3 connection(s) in the middle of a request (the client had sent data last); \
-         1 of them were reset; 9 more were idle."
+         1 of them were reset (data was unread, or an answer not acknowledged); 9 more were idle."
     );
     assert_eq!(report.containers[0].verdict, Verdict::Graceful, "traffic changes no verdict");
     assert_eq!(report.traffic.unwrap().resets_sent, Some(0), "the reset is explained");
@@ -341,6 +341,62 @@ fn a_listener_that_closes_before_its_clients_know_is_named() {
     let closed = report.milestone(MilestoneKind::ListenerClosed).unwrap();
     assert_eq!(closed.at, BootTime(3_010_000_000));
     assert_eq!(report.traffic.unwrap().still_open, Some(12));
+}
+
+/// A preStop hook closes the listener: each time is after what was before it.
+#[test]
+fn a_listener_that_a_hook_closes_is_dated_from_the_request() {
+    let mut world = stopping();
+    let counts = vec![
+        client(E::ListenerClosed, 1, 2_400, 2_400),
+        client(E::RefusedAfterStop, 5, 3_100, 3_600),
+    ];
+    world.later(700).counts(counts, counters(12, 12));
+    let pod = deleted(&world);
+    let report = world.ends(pod);
+    assert!(
+        report.findings[0]
+            .detail
+            .contains("the first 100 ms and the last 600 ms after the stop signal")
+    );
+    assert_eq!(
+        report.findings[1].detail,
+        "The process closed its listener 390 ms after the deletion request, while clients still connected: the last \
+         was refused 1.2 s later."
+    );
+}
+
+/// Whoever connects to a pod that never listens is refused, whether it terminates or not. Where the stop signal was
+/// before counting began, nobody knows what was open before.
+#[test]
+fn a_pod_that_never_listened_refuses_nobody() {
+    let none = Some(NetworkCounters { listening: Vec::new(), ..counters(0, 7).unwrap() });
+    let found =
+        |world: &mut World, network: Option<NetworkCounters>, more: Option<TrafficCount>| {
+            let reading =
+                TrafficReading { at: world.at(), counts: Vec::new(), network: network.clone() };
+            world.says(TrafficFact::Began { reading, sees_refusals: true });
+            world.later(5).term(1, true);
+            let counts = [client(E::RefusedAfterStop, 1, 3_100, 3_100)].into_iter().chain(more);
+            world.later(700).counts(counts.collect(), network);
+            let pod = deleted(world);
+            kinds(&world.ends(pod))
+        };
+    let asked = || {
+        let mut world = running(1);
+        world.now = 3_000;
+        let at = world.at();
+        world.api(ApiEvent::Applied(object(1, true, at)));
+        world
+    };
+    let refused = [FindingKind::ConnectionsRefused];
+    assert_eq!(found(&mut asked(), none.clone(), None), []);
+    assert_eq!(found(&mut asked(), counters(0, 7), None), refused);
+    let opened = client(E::Opened, 1, 3_005, 3_005);
+    assert_eq!(found(&mut asked(), none.clone(), Some(opened)), refused);
+    let mut stopped = asked();
+    stopped.term(1, true);
+    assert_eq!(found(stopped.later(10), none, None), refused);
 }
 
 #[test]

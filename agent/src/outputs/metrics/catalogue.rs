@@ -209,8 +209,8 @@ catalogue! {
             "sum by (namespace) (increase(coroner_pod_connections_cut_total[1d])) > 0";
         connections_refused: IntCounterVec =
             "coroner_pod_connections_refused_total", "", ["namespace": NAMESPACE], Stable,
-            "Connections of clients that a terminating pod refused, by namespace; 0 before Linux \
-             6.10, which does not show them.",
+            "Connections of clients that a terminating pod refused, by namespace. No series before \
+             Linux 6.10, which does not show them. Pods that listened on no port do not count.",
             "sum by (namespace) (increase(coroner_pod_connections_refused_total[1d])) > 0";
         connections_late: IntCounterVec =
             "coroner_pod_connections_late_total", "", ["namespace": NAMESPACE], Stable,

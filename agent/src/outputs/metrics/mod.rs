@@ -90,6 +90,8 @@ pub struct Limits {
 pub struct SourceCounters {
     /// The kernel side.
     pub kernel: Arc<kernel::Counters>,
+    /// The kernel shows refused connections: otherwise they have no series, rather than a 0.
+    pub shows_refusals: bool,
     /// The container runtime.
     pub cri: Arc<cri::Counters>,
     /// The apiserver; `None`: done without.
@@ -498,12 +500,15 @@ impl Metrics {
         let namespace = self.bounded(namespace);
         let clients =
             |events: &[ConnectionEvent]| traffic.sum(&[TrafficPeer::Client], events).count;
-        for (counter, events) in [
-            (&of.connections_cut, LOST.as_slice()),
-            (&of.connections_refused, &REFUSED),
-            (&of.connections_late, &[ConnectionEvent::OpenedAfterStop]),
+        for (counter, count) in [
+            (&of.connections_cut, clients(&LOST)),
+            (&of.connections_late, clients(&[ConnectionEvent::OpenedAfterStop])),
         ] {
-            counter.with_label_values(&[namespace.as_str()]).inc_by(clients(events));
+            counter.with_label_values(&[namespace.as_str()]).inc_by(count);
+        }
+        if traffic.sees_refusals && traffic.had_listener() {
+            let counter = of.connections_refused.with_label_values(&[namespace.as_str()]);
+            counter.inc_by(clients(&REFUSED));
         }
         if let Some(lag) = report::endpoint_lag(traffic) {
             of.endpoint_lag.with_label_values::<&str>(&[]).observe(lag.as_secs_f64());
@@ -529,8 +534,11 @@ impl Metrics {
         let label = if seen.len() < NAMESPACES { namespace } else { OTHER };
         if seen.insert(label.to_owned()) {
             let of = &self.families;
-            for counter in [&of.connections_cut, &of.connections_refused, &of.connections_late] {
+            for counter in [&of.connections_cut, &of.connections_late] {
                 counter.with_label_values(&[label]);
+            }
+            if self.sources.get().is_some_and(|sources| sources.shows_refusals) {
+                of.connections_refused.with_label_values(&[label]);
             }
             of.sigkill_wait.with_label_values(&[label]);
             for verdict in Verdict::ALL {

@@ -2,7 +2,8 @@ use super::*;
 use crate::outputs::events;
 use crate::{outputs::report::samples, sources::kernel::StartReport};
 use coroner_core::{
-    input::{ApiPod, CriSandbox, LossKind},
+    input::{ApiPod, ConnectionEvent, CriSandbox, LossKind},
+    report::OpenConnections,
     time::BootTime,
 };
 
@@ -34,7 +35,15 @@ fn seen() -> Metrics {
     api.truncated.add(Cut::Finalizers, 6);
     let (proc, host) = (Arc::default(), Arc::default());
     let kubelet = Some(Arc::default());
-    metrics.watch(SourceCounters { kernel: counters, cri, api: Some(api), proc, host, kubelet });
+    metrics.watch(SourceCounters {
+        kernel: counters,
+        shows_refusals: true,
+        cri,
+        api: Some(api),
+        proc,
+        host,
+        kubelet,
+    });
     let recorded = Arc::new(recording::Counters::default());
     recorded.written.store(5, Relaxed);
     recorded.recording.store(true, Relaxed);
@@ -439,7 +448,15 @@ fn a_full_node_has_at_most_910_series() {
     let (cri, proc, host) = (Arc::default(), Arc::default(), Arc::default());
     let api = Some(Arc::default());
     let kubelet = Some(Arc::default());
-    metrics.watch(SourceCounters { kernel: counters, cri, api, proc, host, kubelet });
+    metrics.watch(SourceCounters {
+        kernel: counters,
+        shows_refusals: true,
+        cri,
+        api,
+        proc,
+        host,
+        kubelet,
+    });
     let mut health = Health::new(true, BootTime(0));
     let hooks = kernel::plan::HOOKS.iter().map(|hook| (hook.name, Ok(()))).collect();
     health.kernel_started(StartReport { hooks, ..StartReport::default() });
@@ -459,4 +476,39 @@ fn a_full_node_has_at_most_910_series() {
     let deaths = text.lines().filter(|l| l.starts_with("coroner_container_deaths_total{")).count();
     assert_eq!(deaths, 30 * Verdict::ALL.len(), "the worst there is");
     assert!(series <= 910, "{series} series");
+}
+
+/// What the kernel does not show is not 0.
+#[test]
+fn refused_connections_have_no_series_where_the_kernel_does_not_show_them() {
+    let mut account = samples::with_traffic(samples::graceful());
+    let mut has_series = |shows_refusals: bool, had_listener: bool| {
+        let metrics = Metrics::new().unwrap();
+        metrics.watch(SourceCounters {
+            kernel: Arc::default(),
+            shows_refusals,
+            cri: Arc::default(),
+            api: None,
+            proc: Arc::default(),
+            host: Arc::default(),
+            kubelet: None,
+        });
+        let traffic = account.traffic.as_mut().unwrap();
+        traffic.sees_refusals = shows_refusals;
+        if !had_listener {
+            let none = OpenConnections { established: 0, listening: Vec::new() };
+            (traffic.at_begin, traffic.at_stop) = (Some(none.clone()), Some(none));
+            traffic.counts.retain(|one| one.event == ConnectionEvent::RefusedAfterStop);
+            assert!(!traffic.counts.is_empty());
+        }
+        metrics.record(&Report::CountTermination(Box::new(account.clone())));
+        let text = metrics.scrape(&Health::new(true, BootTime(0))).unwrap();
+        let mut lines = text.lines();
+        lines
+            .find(|line| line.starts_with("coroner_pod_connections_refused_total{"))
+            .map(|line| line.rsplit_once(' ').unwrap().1 != "0")
+    };
+    assert_eq!(has_series(false, true), None);
+    assert_eq!(has_series(true, true), Some(true));
+    assert_eq!(has_series(true, false), Some(false), "no port was open");
 }

@@ -138,7 +138,8 @@ fn events(traffic: &Traffic, peers: &[TrafficPeer]) -> Vec<String> {
 pub(crate) fn endpoint_lag(traffic: &Traffic) -> Option<Duration> {
     let client = |events: &[E]| traffic.sum(&[TrafficPeer::Client], events);
     let connected = client(&OPENED).count + client(&REFUSED).count;
-    let stopped = traffic.stopped.filter(|_| connected > 0 && !misses_refusals(traffic))?;
+    let is_known = connected > 0 && traffic.had_listener() && !misses_refusals(traffic);
+    let stopped = traffic.stopped.filter(|_| is_known)?;
     let late = client(&[E::OpenedAfterStop, E::RefusedAfterStop]).last;
     Some(late.map_or(Duration::ZERO, |late| late.since(stopped)))
 }
@@ -163,11 +164,14 @@ fn advice(account: &PodTermination, same: &[&PodTermination]) -> String {
     };
     let all: Vec<Duration> = same.iter().copied().chain([account]).filter_map(covered).collect();
     let Some(worst) = all.iter().max().copied() else {
-        return match account.traffic.as_ref().is_some_and(misses_refusals) {
-            true => "Advice: none; this kernel does not report which clients were refused after the listener was closed.",
-            false => "Advice: none; no client connected while the pod terminated.",
-        }
-        .into();
+        let why = match &account.traffic {
+            Some(traffic) if misses_refusals(traffic) => {
+                "this kernel does not report which clients were refused after the listener was closed"
+            }
+            Some(traffic) if !traffic.had_listener() => "the pod listened on no port",
+            _ => "no client connected while the pod terminated",
+        };
+        return format!("Advice: none; {why}.");
     };
     let of = match (all.len(), &account.workload) {
         (2.., Some(workload)) => {
@@ -208,6 +212,9 @@ fn advice(account: &PodTermination, same: &[&PodTermination]) -> String {
             seconds(own)
         );
     }
+    if all.len() == 1 {
+        text += ". One termination was seen, which is not enough for a rule";
+    }
     text + "."
 }
 
@@ -219,7 +226,8 @@ fn whole_seconds(time: Duration) -> u64 {
 pub(super) fn summary(account: &PodTermination) -> Option<String> {
     let traffic = account.traffic.as_ref().filter(|traffic| traffic.not_visible.is_none())?;
     let count = |events: &[E]| traffic.sum(&CLIENTS, events).count;
-    let (cut, refused) = (count(&LOST), count(&REFUSED));
+    let refused = if traffic.had_listener() { count(&REFUSED) } else { 0 };
+    let cut = count(&LOST);
     let closed = account.milestone(MilestoneKind::ListenerClosed);
     let closed = closed
         .map(|closed| format!(", listener closed +{}", seconds(closed.at.since(account.began))));

@@ -47,20 +47,34 @@ pub struct Options {
     pub counting: Option<Counting>,
 }
 
+impl Options {
+    /// Refused connections are visible.
+    pub fn shows_refusals(&self) -> bool {
+        self.usable().is_some_and(Counting::shows_refusals)
+    }
+
+    fn usable(&self) -> Option<&Counting> {
+        self.counting
+            .as_ref()
+            .filter(|counting| self.attachment != Attachment::Off && counting.is_usable())
+    }
+}
+
 /// Answers requests until either channel is closed.
 pub async fn run(
     options: Options,
     to: mpsc::Sender<Received>,
     mut requests: mpsc::Receiver<TrafficRequest>,
 ) -> anyhow::Result<()> {
+    let is_usable = options.usable().is_some();
     let Options { host_root, attachment, counting } = options;
     let reason = match attachment {
         Attachment::Off => TrafficBlindness::Off,
         Attachment::OnDemand | Attachment::Always => TrafficBlindness::NoProgram,
     };
-    let counting =
-        counting.filter(|counting| attachment != Attachment::Off && counting.is_usable());
-    let Some(counting) = counting else { return refuse(reason, to, requests).await };
+    let Some(counting) = counting.filter(|_| is_usable) else {
+        return refuse(reason, to, requests).await;
+    };
     let mut pods = spawn_blocking(move || {
         let mut pods = CountedPods::new(&host_root, counting, attachment == Attachment::Always);
         pods.sweep();

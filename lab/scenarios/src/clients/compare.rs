@@ -70,7 +70,7 @@ pub fn disagreements(
     points.extend(sums(expected, record, traffic));
     points.extend(milestones(termination, traffic));
     if expected.finds_what_was_recorded {
-        points.extend(findings(termination, traffic));
+        points.extend(findings(expected, termination, traffic));
     }
     points.extend(advice(expected, termination, traffic));
     points
@@ -299,13 +299,17 @@ fn milestones(termination: &PodTermination, traffic: &Traffic) -> Vec<String> {
 }
 
 /// The findings follow from the counts, which the clients have confirmed.
-fn findings(termination: &PodTermination, traffic: &Traffic) -> Vec<String> {
+fn findings(
+    expected: &ExpectedTraffic,
+    termination: &PodTermination,
+    traffic: &Traffic,
+) -> Vec<String> {
     let client = |events: &[E]| traffic.sum(&[TrafficPeer::Client], events);
     let (refused, closed) = (client(&REFUSED).last, client(&[E::ListenerClosed]).last);
     let late = client(&[E::OpenedAfterStop]).last.zip(traffic.stopped);
     let follows = [
         client(&LOST).count > 0,
-        refused.is_some(),
+        refused.is_some() && !expected.listening.is_empty(),
         late.is_some_and(|(last, stopped)| last.0 > stopped.0 + 1_000_000_000),
         closed.is_some() && refused >= closed,
     ];
