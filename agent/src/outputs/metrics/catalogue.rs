@@ -178,8 +178,8 @@ catalogue! {
              (rate(coroner_sandbox_removal_duration_seconds_bucket[1h])))";
         kubelet_stages: HistogramVec(STAGES) =
             "coroner_kubelet_stage_duration_seconds", "seconds", ["stage": STAGE_KINDS], Stable,
-            "Time from the stage of the kubelet that another waited for until the end of that \
-             other, by stage, as far as the kubelet's verbosity shows them.",
+            "Duration of the kubelet's stages, by stage: from the stage that each waited for, or else \
+             from its beginning, until its end. Only stages whose end the kubelet logs.",
             "histogram_quantile(0.9, sum by (le, stage) \
              (rate(coroner_kubelet_stage_duration_seconds_bucket[1h])))";
         pod_findings: IntCounterVec =
