@@ -9,8 +9,8 @@ pub use stages::{Named, is_trouble};
 use crate::{
     ids::*,
     input::{
-        KubeletChange, KubeletEntry, KubeletEvent, KubeletLogGap, KubeletStatement as Says,
-        KubeletStep,
+        KubeletChange, KubeletEntry, KubeletEvent, KubeletLogGap, KubeletProbe,
+        KubeletStatement as Says, KubeletStep,
     },
     table::{Table, push_latest},
     time::{BootTime, WallTime},
@@ -118,6 +118,13 @@ impl KubeletEntry {
         }
     }
 
+    /// An Event says that a probe failed for which the kubelet may stop the container. The log has each failed run
+    /// and the reason of the stop anyway.
+    fn is_of_a_stopping_probe(&self) -> bool {
+        self.statement == Says::EventUnhealthy
+            && matches!(self.probe, Some(KubeletProbe::Liveness | KubeletProbe::Startup))
+    }
+
     /// It says that a container is stopped, or is about to be.
     pub(crate) fn is_of_a_stop(&self) -> bool {
         matches!(
@@ -181,6 +188,7 @@ impl KubeletEntry {
                 | Says::DeleteDelayedStatus
                 | Says::BackOff
                 | Says::EventBackOff
+                | Says::EventUnhealthy
                 | Says::UnmountStarted
                 | Says::SyncSkipped
                 | Says::PlegFailed
@@ -307,7 +315,9 @@ impl KubeletState {
                 {
                     self.lookups.remove(&oldest);
                 }
-                entries.into_iter().flatten().for_each(|entry| self.keep(entry));
+                let may_prove =
+                    |entry: &KubeletEntry| entry.is_wanted() || entry.is_of_a_stopping_probe();
+                entries.into_iter().flatten().filter(may_prove).for_each(|entry| self.keep(entry));
             }
             KubeletEvent::Known { asked, pods } => {
                 for (pod, has) in pods {

@@ -67,12 +67,14 @@ pub struct Stop<'a> {
     pub said: Option<AttributedCause>,
     /// The kubelet's log is complete, and has no stop of this container.
     pub denied: bool,
+    /// The probe whose failure the kubelet posted just before it stopped the container without naming a reason.
+    pub unhealthy: Option<Cause>,
 }
 
 impl Stop<'_> {
     /// The same, as if the kubelet's own account were missing.
     pub fn without_words(self) -> Self {
-        Self { said: None, denied: false, ..self }
+        Self { said: None, denied: false, unhealthy: None, ..self }
     }
 
     fn spec(&self) -> Option<&ApiContainer> {
@@ -358,11 +360,18 @@ impl Stop<'_> {
         if !with_it || object.pod.phase == "Succeeded" {
             return None;
         }
-        let message = format!(
-            "Inferred: {} has a {cause} probe, its sandbox was stopped with it, the pod was not deleted, and \
-             its restartPolicy is {policy}.",
-            self.container
+        let more = format!(
+            "its sandbox was stopped with it, the pod was not deleted, and its restartPolicy is {policy}."
         );
+        // The kubelet names the probe where it starts the container again.
+        if policy == "Never" && self.unhealthy == Some(cause) {
+            let message = format!(
+                "The kubelet's Events: the {cause} probe of {} failed just before the kubelet stopped it; {more}",
+                self.container
+            );
+            return Some(AttributedCause::new(cause, Source::Kubelet, message));
+        }
+        let message = format!("Inferred: {} has a {cause} probe, {more}", self.container);
         Some(AttributedCause::inferred(cause, message))
     }
 

@@ -197,7 +197,9 @@ impl Engine {
             earlier.sort_by_key(|id| view.ended(id));
             let earlier: Vec<_> = earlier.into_iter().map(|id| view.death(id, None)).collect();
             let waits = |death: &ContainerDeath| pod.waits_for_events(&view, death, now, out);
-            if earlier.iter().map(waits).fold(false, |any, waits| any | waits) {
+            // A pod that is not restarted ended because one of these was stopped.
+            let ended_it = report.containers.iter().filter(|_| report.cause.is_of_a_container());
+            if earlier.iter().chain(ended_it).map(waits).fold(false, |any, waits| any | waits) {
                 return true;
             }
             for death in earlier {
@@ -207,6 +209,7 @@ impl Engine {
             }
             let mut uncounted = BTreeSet::new();
             for death in &report.containers {
+                pod.events_requested.remove(&death.id);
                 if pod.reported.insert(death.id.clone()) {
                     uncounted.insert(death.id.clone());
                     out.reports.push(Report::ContainerDied(Box::new(death.clone())));

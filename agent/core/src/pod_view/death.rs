@@ -368,6 +368,7 @@ impl<'a> PodView<'a> {
         Some(Stop {
             said: words.said,
             denied: words.denied,
+            unhealthy: words.unhealthy,
             began,
             ended,
             container: name,

@@ -34,6 +34,8 @@ pub(super) struct StopWords {
     pub(super) said: Option<AttributedCause>,
     /// Its log is complete, and has no stop of this container.
     pub(super) denied: bool,
+    /// The probe whose failure an Event has just before a stop without a reason.
+    pub(super) unhealthy: Option<Cause>,
 }
 
 impl<'a> PodView<'a> {
@@ -127,7 +129,13 @@ impl<'a> PodView<'a> {
         let denied = said.is_none()
             && ended.is_some_and(|ended| kubelet.is_complete(from, ended, KILL_LEVEL))
             && !all.iter().any(is_of_a_stop);
-        StopWords { said, denied }
+        let is_bare = |entry: &&KubeletEntry| {
+            (entry.statement, entry.reason) == (Says::EventKilling, Some(Reason::Stopping))
+                && entry.earliest() <= began
+        };
+        let killing = own.iter().map(|(said, _)| &said.entry).rfind(is_bare);
+        let unhealthy = killing.and_then(|killing| failed_before(killing, &own));
+        StopWords { said, denied, unhealthy }
     }
 
     /// The reason that a statement is about, if it is one of a container's own.
@@ -291,6 +299,21 @@ fn sandbox_changed(created: BootTime, kill: &KubeletEntry, all: &[Named<'_>]) ->
             && (created..=kill.latest()).contains(&entry.earliest())
             && entry.latest() + SAME_SYNC >= kill.earliest()
     })
+}
+
+/// The probe that failed last, if that was just before the stop and not because of it. A probe that has reached its
+/// failureThreshold is not run again (worker.go, `onHold`).
+fn failed_before(kill: &KubeletEntry, own: &[&Named<'_>]) -> Option<Cause> {
+    let posted = own.iter().filter(|(said, _)| said.entry.statement == Says::EventUnhealthy);
+    let (said, _) = posted.max_by_key(|(said, _)| said.last)?;
+    let uncertainty = said.entry.uncertainty();
+    let is_before = said.last - uncertainty <= kill.time
+        && said.last + uncertainty + SAME_SYNC >= kill.earliest();
+    match said.entry.probe? {
+        KubeletProbe::Liveness if is_before => Some(Cause::Liveness),
+        KubeletProbe::Startup if is_before => Some(Cause::Startup),
+        _ => None,
+    }
 }
 
 /// How many runs of the probe had failed in a row.

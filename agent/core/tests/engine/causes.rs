@@ -190,6 +190,7 @@ fn causes_of_a_containers_own_stop() {
             sandbox_followed: None,
             said: None,
             denied: false,
+            unhealthy: None,
         }
         .reason();
         assert_eq!((told.cause, told.source), (expected, source), "{}", told.message);

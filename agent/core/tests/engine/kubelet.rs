@@ -2,19 +2,20 @@
 
 use super::{
     stops::{dump, live, next, pod_with, replaced, shows_replacement, taken},
-    world::{CODE_0, World, container, ids, is_replaced, object, running, sandbox},
+    world::{CODE_0, World, container, ids, is_replaced, object, running, sandbox, shows_its_end},
 };
 use coroner_core::{
     ids::{ContainerId, PodUid},
     input::{
         ApiEvent, ApiPod, ContainerState, Input, KubeletEntry, KubeletEvent, KubeletKillReason,
-        KubeletLogGap, KubeletLogOrigin, KubeletStatement as Says,
+        KubeletLogGap, KubeletLogOrigin, KubeletProbe, KubeletStatement as Says,
     },
     kubelet::KubeletState,
     output::Request,
     time::{BootTime, WallTime},
     types::{Cause, Certainty, Source, StageKind},
 };
+use std::time::Duration;
 
 fn entry(at: BootTime, says: Says, container: &str) -> KubeletEntry {
     let mut entry = KubeletEntry::new(at, 0, WallTime(0), says);
@@ -317,4 +318,132 @@ fn an_answer_that_never_comes_holds_no_report_up_and_off_asks_nothing() {
         let found = (death.cause, death.cause_certainty);
         assert_eq!(found, (Cause::Liveness, Certainty::Inferred), "\n{}", dump(&w));
     }
+}
+
+/// What the kubelet posted about the container of a pod that is not restarted: each at this many ms after the stop
+/// began, where a whole second begins.
+type Posted = (i64, Says, Option<KubeletProbe>);
+
+fn killing(at: i64) -> Posted {
+    (at, Says::EventKilling, None)
+}
+
+fn unhealthy(at: i64, probe: KubeletProbe) -> Posted {
+    (at, Says::EventUnhealthy, Some(probe))
+}
+
+/// restartPolicy Never: the container and its sandbox are stopped together, and the phase is then this one.
+fn ends_with_events(policy: &str, phase: &str, container: &str, posted: &[Posted]) -> World {
+    let mut w = running(1);
+    w.say(Input::Kubelet(KubeletEvent::Lookup { lists: true }));
+    let mut pod = pod_with(&w, |container| container.liveness = live(None));
+    (pod.restart_policy, pod.sandbox_ready) = (policy.into(), Some(true));
+    w.api(ApiEvent::Applied(pod.clone()));
+    w.later(60_000).term(1, true);
+    let began = w.at();
+    w.later(3_000).exits(1, CODE_0);
+    w.cgroups_go(1);
+    w.stopped(1, 0);
+    shows_its_end(pod.containers.get_mut("c").unwrap(), 1);
+    (pod.phase, pod.sandbox_ready) = (phase.into(), Some(false));
+    w.later(100).api(ApiEvent::Applied(pod));
+    for _ in 0..120 {
+        w.ticks(u64::from(lists(&w) == 0 && w.ended.is_empty()));
+    }
+    let of = |&(ms, says, probe): &Posted| {
+        let second = BootTime(began.0.checked_add_signed(1_000_000 * ms).unwrap());
+        let mut event = entry(second + Duration::from_millis(500), says, "");
+        event.uncertainty_ns = 500_000_000;
+        (event.pod, event.container_id) = (Some(ids(1).0), None);
+        (event.container, event.probe) = (Some(container.into()), probe);
+        event.reason = probe.is_none().then_some(KubeletKillReason::Stopping);
+        event
+    };
+    let (asked, entries) = (w.at(), Some(posted.iter().map(of).collect()));
+    if lists(&w) > 0 {
+        w.say(Input::Kubelet(KubeletEvent::Events { pod: ids(1).0, asked, entries }));
+    }
+    w.ticks(120);
+    w
+}
+
+#[test]
+fn an_event_of_a_failed_probe_proves_the_stop_of_a_pod_that_is_not_restarted() {
+    use KubeletProbe::{Liveness, Readiness, Startup};
+    let before = [unhealthy(-1_000, Liveness), killing(0)];
+    let told = |posted: &[Posted]| {
+        let w = ends_with_events("Never", "Failed", "c", posted);
+        assert_eq!(lists(&w), 1, "\n{}", dump(&w));
+        let (end, death) = (&w.ended[0], &w.died[0]);
+        assert_eq!((end.cause, death.cause), (Cause::Liveness, Cause::Liveness), "\n{}", dump(&w));
+        assert_eq!(end.cause_certainty, death.cause_certainty, "\n{}", dump(&w));
+        (end.cause_certainty, end.cause_source)
+    };
+    let proven = (Certainty::Proven, Source::Kubelet);
+    let inferred = (Certainty::Inferred, Source::Inferred);
+    for (posted, expected, why) in [
+        (&before[..], proven, "just before"),
+        (&[killing(0), unhealthy(0, Liveness)], proven, "in the same second"),
+        (
+            &[unhealthy(-9_000, Liveness), unhealthy(-1_000, Liveness), killing(0)],
+            proven,
+            "first, last",
+        ),
+        (
+            &[unhealthy(-1_000, Liveness), killing(-1_000)],
+            proven,
+            "its preStop hook came before the signal",
+        ),
+        (
+            &[unhealthy(0, Readiness), unhealthy(-1_000, Liveness), killing(0)],
+            proven,
+            "and readiness",
+        ),
+        (&[unhealthy(-1_000, Readiness), killing(0)], inferred, "readiness stops nothing"),
+        (&[unhealthy(-1_000, Startup), killing(0)], inferred, "it has no startup probe"),
+        (&[unhealthy(1_000, Liveness), killing(0)], inferred, "because it is stopping"),
+        (
+            &[unhealthy(-1_000, Liveness), killing(-2_000)],
+            inferred,
+            "the same, in an unseen preStop hook",
+        ),
+        (
+            &[unhealthy(-1_000, Liveness), unhealthy(1_000, Liveness), killing(0)],
+            inferred,
+            "it ran on",
+        ),
+        (&[unhealthy(-60_000, Liveness), killing(0)], inferred, "it had recovered"),
+        (&[unhealthy(-1_000, Liveness), killing(1_000)], inferred, "something else had stopped it"),
+        (&[unhealthy(-1_000, Liveness)], inferred, "the kubelet did not stop it"),
+        (&[killing(0)], inferred, "no probe failed"),
+    ] {
+        assert_eq!(told(posted), expected, "{why}");
+    }
+    // A kubelet that starts it again says for which probe; another container; a phase that hides other reasons.
+    for (policy, phase, container) in
+        [("OnFailure", "Failed", "c"), ("Never", "Failed", "d"), ("Never", "Succeeded", "c")]
+    {
+        let w = ends_with_events(policy, phase, container, &before);
+        assert_ne!(w.ended[0].cause_certainty, Certainty::Proven, "{policy}\n{}", dump(&w));
+    }
+}
+
+#[test]
+fn many_events_of_failed_probes_push_nothing_out() {
+    let mut state = KubeletState::default();
+    let (pod, asked) = (PodUid::new("p"), BootTime(5_000));
+    let of = |at, says, probe| {
+        let mut event = entry(BootTime(at), says, "a");
+        (event.pod, event.probe) = (Some(pod.clone()), probe);
+        event
+    };
+    let mut entries = vec![of(0, Says::EventKilling, None)];
+    for at in 1..1_000 {
+        let probe = if at % 2 == 0 { KubeletProbe::Readiness } else { KubeletProbe::Liveness };
+        entries.push(of(at, Says::EventUnhealthy, Some(probe)));
+    }
+    state.apply(KubeletEvent::Events { pod, asked, entries: Some(entries) });
+    let kept: Vec<_> = state.of("p").collect();
+    assert_eq!(kept.len(), 2, "{kept:#?}");
+    assert_eq!((kept[1].count, kept[1].last), (500, BootTime(999)));
 }

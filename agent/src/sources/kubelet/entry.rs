@@ -13,6 +13,8 @@ use coroner_core::{
 const MAX_NAME: usize = 253;
 /// The longest message that is kept, bytes.
 const MAX_MESSAGE: usize = 200;
+/// Before the message of an Event that stands for many alike (client-go/tools/record/events_cache.go).
+const COMBINED: &str = "(combined from similar events): ";
 /// Pods of one line that get an entry each.
 pub(super) const MAX_PODS: usize = 256;
 
@@ -142,7 +144,9 @@ impl Draft {
                 self.set_reason(text.unwrap_or_default());
             }
             "message" if entry.statement == Says::EventUnhealthy => {
-                entry.probe = text.and_then(|text| text.split(' ').next()).and_then(probe);
+                let text = text.map(|text| text.strip_prefix(COMBINED).unwrap_or(text));
+                let failed = text.and_then(|text| text.split_once(" probe failed:"));
+                entry.probe = failed.and_then(|(which, _)| probe(which));
             }
             "err" => self.set_error(text.unwrap_or_default()),
             "resourceName" | "kubeletVersion" => entry.message = text.map(cut),

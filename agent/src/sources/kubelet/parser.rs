@@ -223,7 +223,10 @@ fn stamp(millis: f64) -> Option<LineTime> {
 mod tests {
     use super::*;
     use coroner_core::{
-        input::{KubeletChange, KubeletKillReason, KubeletPodSource, KubeletStatement as Says},
+        input::{
+            KubeletChange, KubeletKillReason, KubeletPodSource, KubeletProbe,
+            KubeletStatement as Says,
+        },
         time::Anchor,
     };
 
@@ -352,6 +355,12 @@ mod tests {
         assert_eq!(entry.container.as_deref(), Some("a"));
         let entry = one(event("Pod", "Unhealthy", "Liveness probe failed: hunter2"));
         assert!(!format!("{entry:?}").contains("hunter2") && entry.probe.is_some());
+        let probe = |message: &str| one(event("Pod", "Unhealthy", message)).probe;
+        let combined = "(combined from similar events): Startup probe failed: hunter2";
+        assert_eq!(probe(combined), Some(KubeletProbe::Startup));
+        let of_another = "Readiness probe failed: Liveness probe failed: hunter2";
+        assert_eq!(probe(of_another), Some(KubeletProbe::Readiness));
+        assert_eq!(probe("Liveness probe errored: probe failed: x"), None, "it is no failure");
         assert_eq!(event("Node", "Killing", "x").result, LineResult::Skipped);
         assert_eq!(event("Pod", "Scheduled", "x").result, LineResult::Skipped);
     }
