@@ -249,13 +249,13 @@ struct Gap {
     levels: u32,
 }
 
-/// The last lookup of a pod's Events.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct EventsLookup {
-    /// When the apiserver was asked.
-    pub asked: BootTime,
-    /// They were listed; else they were not: forbidden, over the budget, or no answer.
-    pub listed: bool,
+/// When the apiserver was last asked for a pod's Events.
+#[derive(Clone, Copy, Debug, Default)]
+struct EventsLookup {
+    /// They were listed.
+    listed: Option<BootTime>,
+    /// They were not: forbidden, over the budget, or no answer.
+    failed: Option<BootTime>,
 }
 
 /// The kubelet's own account.
@@ -309,8 +309,12 @@ impl KubeletState {
             KubeletEvent::Lookup { lists } => self.lists_events = lists,
             KubeletEvent::Askable => self.is_askable = true,
             KubeletEvent::Events { pod, asked, entries } => {
-                let answer = EventsLookup { asked, listed: entries.is_some() };
-                if self.lookups.insert(pod.clone(), answer).is_none()
+                let before = self.lookups.get(&pod).copied();
+                let mut known = before.unwrap_or_default();
+                let last = if entries.is_some() { &mut known.listed } else { &mut known.failed };
+                *last = Some(asked).max(*last);
+                self.lookups.insert(pod.clone(), known);
+                if before.is_none()
                     && let Some(oldest) = push_latest(&mut self.lookup_order, pod, MAX_LOOKUPS)
                 {
                     self.lookups.remove(&oldest);
@@ -403,7 +407,9 @@ impl KubeletState {
 
     /// Whether the pod's Events were listed at this moment or later; `None`: not yet.
     pub fn lookup(&self, pod: &PodUid, since: BootTime) -> Option<bool> {
-        self.lookups.get(pod).filter(|last| last.asked >= since).map(|last| last.listed)
+        let known = self.lookups.get(pod)?;
+        let (listed, failed) = (known.listed >= Some(since), known.failed >= Some(since));
+        (listed || failed).then_some(listed)
     }
 
     /// Whether the kubelet's API has the pod, and when it was asked.

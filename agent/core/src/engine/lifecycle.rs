@@ -57,7 +57,8 @@ impl Pod {
             && self.reported_termination.is_none()
     }
 
-    /// The kubelet may have posted why a container was stopped: one list for each such end.
+    /// The kubelet may have posted why a container was stopped: one list for each such end. One list is of the whole
+    /// pod: it is also the one for the others that had ended when it was requested.
     fn waits_for_events(
         &mut self,
         view: &PodView<'_>,
@@ -70,9 +71,12 @@ impl Pod {
         if !stopped || !view.may_be_proven_by_events(death, ended) {
             return false;
         }
+        let unanswered = self.events_requested.values().filter(|at| **at >= ended).max().copied();
         let requested = *self.events_requested.entry(death.id.clone()).or_insert_with(|| {
-            out.requests.push(Request::ListEvents(view.pod_ref()));
-            now
+            unanswered.unwrap_or_else(|| {
+                out.requests.push(Request::ListEvents(view.pod_ref()));
+                now
+            })
         });
         now < requested + EVENTS_TIMEOUT
     }

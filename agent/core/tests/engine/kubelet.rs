@@ -2,13 +2,17 @@
 
 use super::{
     stops::{dump, live, next, pod_with, replaced, shows_replacement, taken},
-    world::{CODE_0, World, container, ids, is_replaced, object, running, sandbox, shows_its_end},
+    world::{
+        CODE_0, Cgroups, World, container, ids, is_replaced, object, running, sandbox, shim,
+        shows_its_end, side, sidecar, signal,
+    },
 };
 use coroner_core::{
     ids::{ContainerId, PodUid},
     input::{
-        ApiEvent, ApiPod, ContainerState, Input, KubeletEntry, KubeletEvent, KubeletKillReason,
-        KubeletLogGap, KubeletLogOrigin, KubeletProbe, KubeletStatement as Says,
+        ApiContainer, ApiEvent, ApiPod, ContainerState, Input, KernelFact, KubeletEntry,
+        KubeletEvent, KubeletKillReason, KubeletLogGap, KubeletLogOrigin, KubeletProbe,
+        KubeletStatement as Says,
     },
     kubelet::KubeletState,
     output::Request,
@@ -220,6 +224,26 @@ fn lookups_are_bounded() {
     assert_eq!(known.count(), 1_024);
 }
 
+#[test]
+fn a_lookup_that_failed_does_not_hide_one_that_was_answered() {
+    let pod = PodUid::new("p");
+    let listed = |asked| (asked, Some(Vec::new()));
+    for answers in [[listed(5), (5, None)], [(5, None), listed(5)], [listed(5), (7, None)]] {
+        let mut state = KubeletState::default();
+        for (asked, entries) in answers {
+            let asked = BootTime(asked);
+            state.apply(KubeletEvent::Events { pod: pod.clone(), asked, entries });
+        }
+        assert_eq!(state.lookup(&pod, BootTime(4)), Some(true));
+        assert_eq!(state.lookup(&pod, BootTime(8)), None);
+    }
+    let mut state = KubeletState::default();
+    for (asked, entries) in [listed(5), (7, None)] {
+        state.apply(KubeletEvent::Events { pod: pod.clone(), asked: BootTime(asked), entries });
+    }
+    assert_eq!(state.lookup(&pod, BootTime(6)), Some(false), "that list was before");
+}
+
 /// A container with a tcpSocket probe that was stopped, and started again.
 fn stopped(lists: bool) -> (World, ApiPod) {
     let mut w = running(1);
@@ -426,6 +450,42 @@ fn an_event_of_a_failed_probe_proves_the_stop_of_a_pod_that_is_not_restarted() {
         let w = ends_with_events(policy, phase, container, &before);
         assert_ne!(w.ended[0].cause_certainty, Certainty::Proven, "{policy}\n{}", dump(&w));
     }
+}
+
+#[test]
+fn the_events_of_a_pod_are_listed_once_for_all_its_stopped_containers() {
+    let mut w = running(1);
+    w.say(Input::Kubelet(KubeletEvent::Lookup { lists: true }));
+    let (cgroup, id, task) = sidecar();
+    let (parent, name) = (Some(Cgroups::of(1).pod), id.to_string());
+    w.kernel(KernelFact::CgroupCreated { cgroup, parent, name, scanned: false });
+    w.kernel(KernelFact::Exec { cgroup, task: task.clone(), parent: shim() });
+    let both = vec![container(1, ContainerState::Running), side(ContainerState::Running)];
+    w.lists(vec![sandbox(1, true)], both);
+    let mut pod = pod_with(&w, |container| container.liveness = live(None));
+    (pod.restart_policy, pod.sandbox_ready) = ("Never".into(), Some(true));
+    let other = ApiContainer { id: Some(id.clone()), ..pod.containers["c"].clone() };
+    pod.containers.insert("s".into(), other);
+    w.api(ApiEvent::Applied(pod.clone()));
+    w.later(60_000).term(1, true);
+    w.kernel(signal(cgroup, task.clone(), 15, shim()));
+    w.later(3_000).exits(1, CODE_0);
+    w.kernel(KernelFact::Exit { cgroup, task, status: CODE_0, parent: Some(shim()) });
+    w.kernel(KernelFact::CgroupEmpty { cgroup });
+    w.kernel(KernelFact::CgroupRemoved { cgroup });
+    w.cgroups_go(1);
+    w.stopped(1, 0);
+    let both = vec![container(1, ContainerState::Exited), side(ContainerState::Exited)];
+    w.lists(vec![sandbox(1, false)], both);
+    for name in ["c", "s"] {
+        shows_its_end(pod.containers.get_mut(name).unwrap(), 1);
+    }
+    pod.containers.get_mut("s").unwrap().id = Some(id.clone());
+    pod.containers.get_mut("s").unwrap().terminated[0].id = Some(id);
+    (pod.phase, pod.sandbox_ready) = ("Failed".into(), Some(false));
+    w.later(100).api(ApiEvent::Applied(pod));
+    w.ticks(120);
+    assert_eq!((lists(&w), w.died.len(), w.ended.len()), (1, 2, 1), "\n{}", dump(&w));
 }
 
 #[test]
