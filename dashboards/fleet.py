@@ -35,9 +35,10 @@ def connections(what, by, window="$__range", at=""):
     return f"sum by ({by}) (increase(coroner_pod_connections_{what}_total{{@}}[{window}]{at}))"
 
 
-def lost(window, at=""):
-    """Connections that were cut or refused, by namespace."""
-    return f"({connections('cut', 'namespace', window, at)} + {connections('refused', 'namespace', window, at)})"
+def lost(window, at="", by="namespace"):
+    """Connections that were cut or refused. Before Linux 6.10 there is no series of the latter."""
+    cut = connections("cut", by, window, at)
+    return f"({cut} + {connections('refused', by, window, at)} or {cut})"
 
 
 ROWS = [
@@ -119,8 +120,7 @@ ROWS = [
                 "clients that a terminating pod cut or refused, OOM kills, and crashes.",
                 {"Waited for SIGKILL": deaths("$__range", by="cluster, namespace", verdicts=KILLED_AFTER_GRACE),
                  "Time lost": wait("$__range", by="cluster, namespace"),
-                 "Connections cut": "sum by (cluster, namespace) (increase(coroner_pod_connections_cut_total{@}[$__range])"
-                                    " + increase(coroner_pod_connections_refused_total{@}[$__range]))",
+                 "Connections cut": lost("$__range", by="cluster, namespace"),
                  "OOM kills": deaths("$__range", by="cluster, namespace", verdicts="oom_killed"),
                  "Crashes": deaths("$__range", by="cluster, namespace", verdicts="crashed")},
                 sort="Time lost", labels=("cluster", "namespace"),

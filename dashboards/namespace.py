@@ -53,7 +53,9 @@ ROWS = [
             stat("Connections cut or refused",
                 "Connections of clients that the end of a terminating pod cut in the middle of a request, or that it "
                 "refused.",
-                f"{CONNECTIONS.format('cut', '$__range')} + {CONNECTIONS.format('refused', '$__range')}",
+                # Before Linux 6.10 there is no series of the latter.
+                f"{CONNECTIONS.format('cut', '$__range')} + {CONNECTIONS.format('refused', '$__range')}"
+                f" or {CONNECTIONS.format('cut', '$__range')}",
                 steps=FEW_ARE_GOOD, decimals=0,
                 command="coroner explain POD"),
             stat("OOM kills and crashes",
