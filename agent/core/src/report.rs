@@ -363,16 +363,18 @@ impl Traffic {
         })
     }
 
-    /// A port was open, or may have been before counting began. Where none was, clients are refused whether the pod
-    /// terminates or not.
-    pub fn had_listener(&self) -> bool {
+    /// No port was open, from before the stop (or its hook) began: clients are refused whether the pod terminates or
+    /// not.
+    pub(crate) fn never_listened(&self, stop_began: Option<BootTime>, truncated: bool) -> bool {
         use ConnectionEvent as E;
         let is_open = |open: &OpenConnections| !open.listening.is_empty();
         let seen = [E::Opened, E::OpenedAfterStop, E::ListenerClosed, E::ListenerCut];
-        self.at_begin.as_ref().is_none_or(is_open)
-            || self.at_stop.as_ref().is_some_and(is_open)
-            || self.stopped.is_some_and(|stopped| stopped <= self.since)
-            || self.sum(&[TrafficPeer::Client, TrafficPeer::Node], &seen).count > 0
+        let was_early = [stop_began, self.stopped].into_iter().flatten().all(|at| self.since < at);
+        was_early
+            && !truncated
+            && !self.at_begin.as_ref().is_none_or(is_open)
+            && !self.at_stop.as_ref().is_some_and(is_open)
+            && self.sum(&[TrafficPeer::Client, TrafficPeer::Node], &seen).count == 0
     }
 }
 
@@ -396,6 +398,18 @@ impl PodTermination {
     /// The milestone, if it is known.
     pub fn milestone(&self, kind: MilestoneKind) -> Option<&Milestone> {
         self.milestones.iter().find(|m| m.kind == kind)
+    }
+
+    /// When the first of its containers began to be stopped, by a preStop hook or a signal.
+    pub fn stop_began(&self) -> Option<BootTime> {
+        let began = self.containers.iter().filter_map(|c| c.milestone(MilestoneKind::StopBegan));
+        began.map(|began| began.at).min()
+    }
+
+    /// It listened on no port: clients are refused whether it terminates or not.
+    pub fn never_listened(&self) -> bool {
+        let traffic = self.traffic.as_ref();
+        traffic.is_some_and(|traffic| traffic.never_listened(self.stop_began(), self.truncated))
     }
 
     /// What a later report of the same incarnation changes; `None`: only the removal of sandbox and cgroup,

@@ -249,11 +249,14 @@ impl<'a> PodView<'a> {
         }
         findings.extend(self.runtime_restarted(began, ended));
         findings.extend(self.kubelet_restarted(began, ended));
-        findings.extend(traffic.iter().flat_map(|traffic| self.traffic_findings(traffic)));
+        let truncated = self.is_truncated() || containers.iter().any(|c| c.truncated);
+        if let Some(traffic) = &traffic {
+            let never_listened = traffic.never_listened(stopping, truncated);
+            findings.extend(self.traffic_findings(traffic, never_listened));
+        }
         let incomplete: BTreeSet<LossKind> =
             containers.iter().flat_map(|container| container.incomplete.iter().copied()).collect();
         let began_wall_ns = self.stores.anchor.wall(began).0;
-        let truncated = self.is_truncated() || containers.iter().any(|c| c.truncated);
         PodTermination {
             pod: self.pod_ref(),
             life: incarnation,

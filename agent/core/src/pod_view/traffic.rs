@@ -92,7 +92,7 @@ impl PodView<'_> {
 
     /// The findings about the connections. Only what other clients than the node's own addresses lost is one: the
     /// kubelet's readiness probes go on, too.
-    pub(super) fn traffic_findings(&self, traffic: &Traffic) -> Vec<Finding> {
+    pub(super) fn traffic_findings(&self, traffic: &Traffic, never_listened: bool) -> Vec<Finding> {
         if self.is_of_a_job() {
             return Vec::new(); // nobody is sent to it by a Service
         }
@@ -127,9 +127,7 @@ impl PodView<'_> {
             find(FindingKind::ConnectionsCut, detail + ".");
         }
         let refused = client(&REFUSED);
-        if let Some((first, last)) =
-            refused.first.zip(refused.last).filter(|_| traffic.had_listener())
-        {
+        if let Some((first, last)) = refused.first.zip(refused.last).filter(|_| !never_listened) {
             // A preStop hook may close the listener before the stop signal.
             let from = |time: BootTime| match traffic.stopped.filter(|stopped| time >= *stopped) {
                 Some(stopped) => (stopped, "the stop signal"),

@@ -1,12 +1,14 @@
 //! The connections of a terminating pod: when they are counted, and what is reported of them.
 
-use super::world::{CODE_0, Cgroups, World, container, ids, init, object, running, sandbox, shim};
+use super::world::{
+    CODE_0, Cgroups, World, container, ids, init, object, running, sandbox, shim, task,
+};
 use coroner_core::{
     ids::{CgroupId, ContainerId, Tgid},
     input::{
-        ApiEvent, ApiPod, ConnectionEvent as E, ContainerState, CriContainer, Input, KernelFact,
-        NetworkCounters, TrafficBlindness, TrafficCount, TrafficEvent, TrafficFact, TrafficPeer,
-        TrafficReading, Workload,
+        ApiEvent, ApiPod, ConnectionEvent as E, ContainerState, CriContainer, Hook, Input,
+        KernelFact, NetworkCounters, TrafficBlindness, TrafficCount, TrafficEvent, TrafficFact,
+        TrafficPeer, TrafficReading, Workload,
     },
     output::{Request, TrafficRequest},
     report::{PodTermination, Traffic},
@@ -397,6 +399,30 @@ fn a_pod_that_never_listened_refuses_nobody() {
     let mut stopped = asked();
     stopped.term(1, true);
     assert_eq!(found(stopped.later(10), none, None), refused);
+}
+
+/// The hook closes the listener before counting begins: on a late watch, or where the agent starts in between.
+#[test]
+fn a_listener_that_a_hook_may_have_closed_is_not_called_none() {
+    let mut world = running(1);
+    world.now = 3_000;
+    let mut pod = object(1, true, world.at());
+    pod.containers.get_mut("c").unwrap().pre_stop = Some(Hook::Exec("sh".into()));
+    world.api(ApiEvent::Applied(pod.clone()));
+    let cgroup = Cgroups::of(1).own;
+    let task = task(700, 40, "sh");
+    world.later(5).kernel(KernelFact::Exec { cgroup, task: task.clone(), parent: shim() });
+    let network = Some(NetworkCounters { listening: Vec::new(), ..counters(0, 7).unwrap() });
+    let reading =
+        TrafficReading { at: world.later(5).at(), counts: Vec::new(), network: network.clone() };
+    world.says(TrafficFact::Began { reading, sees_refusals: true });
+    let exit = KernelFact::Exit { cgroup, task, status: CODE_0, parent: Some(shim()) };
+    world.later(80).kernel(exit);
+    world.later(10).term(1, true);
+    world.later(700).counts(vec![client(E::Refused, 1, 3_050, 3_050)], network);
+    let report = world.ends(pod);
+    assert!(report.milestone(MilestoneKind::PreStopBegan).is_some());
+    assert_eq!(kinds(&report), [FindingKind::ConnectionsRefused]);
 }
 
 #[test]

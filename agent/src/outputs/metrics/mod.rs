@@ -455,7 +455,7 @@ impl Metrics {
         count(&of.pod_findings, &account.findings);
         let is_job = account.workload.as_ref().is_some_and(Workload::is_job);
         if let Some(traffic) = account.traffic.as_ref().filter(|_| !is_job) {
-            self.traffic(&account.pod.namespace, traffic);
+            self.traffic(account, traffic);
         }
         for phase in &account.phases {
             // Of a phase whose end was not seen, the rest may be the next one's.
@@ -491,13 +491,13 @@ impl Metrics {
         }
     }
 
-    fn traffic(&self, namespace: &str, traffic: &Traffic) {
+    fn traffic(&self, account: &PodTermination, traffic: &Traffic) {
         let of = &self.families;
         if let Some(reason) = traffic.not_visible {
             of.traffic_not_visible.with_label_values(&[reason.as_str()]).inc();
             return;
         }
-        let namespace = self.bounded(namespace);
+        let namespace = self.bounded(&account.pod.namespace);
         let clients =
             |events: &[ConnectionEvent]| traffic.sum(&[TrafficPeer::Client], events).count;
         for (counter, count) in [
@@ -506,11 +506,11 @@ impl Metrics {
         ] {
             counter.with_label_values(&[namespace.as_str()]).inc_by(count);
         }
-        if traffic.sees_refusals && traffic.had_listener() {
+        if traffic.sees_refusals && !account.never_listened() {
             let counter = of.connections_refused.with_label_values(&[namespace.as_str()]);
             counter.inc_by(clients(&REFUSED));
         }
-        if let Some(lag) = report::endpoint_lag(traffic) {
+        if let Some(lag) = report::endpoint_lag(account) {
             of.endpoint_lag.with_label_values::<&str>(&[]).observe(lag.as_secs_f64());
         }
     }

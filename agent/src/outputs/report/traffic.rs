@@ -122,6 +122,9 @@ fn events(traffic: &Traffic, peers: &[TrafficPeer]) -> Vec<String> {
     for (events, what) in words {
         let found = traffic.sum(peers, events);
         let Some(last) = found.last.filter(|_| found.count > 0) else { continue };
+        // Of other peers both are one count (`PAIRS` in ebpf/src/traffic.rs).
+        let is_of_a_client = peers.iter().any(|peer| CLIENTS.contains(peer));
+        let what = if events == [E::Opened] && !is_of_a_client { "new" } else { what };
         let mut one = format!("{} {what}", found.count);
         if let Some(stopped) = traffic.stopped.filter(|stopped| last > *stopped)
             && (events == REFUSED || events == [E::OpenedAfterStop])
@@ -135,10 +138,11 @@ fn events(traffic: &Traffic, peers: &[TrafficPeer]) -> Vec<String> {
 
 /// How long after the stop signal clients still connected, or tried to; `None`: no client was seen at all, or a
 /// listener was closed and this kernel does not show who was refused then.
-pub(crate) fn endpoint_lag(traffic: &Traffic) -> Option<Duration> {
+pub(crate) fn endpoint_lag(account: &PodTermination) -> Option<Duration> {
+    let traffic = account.traffic.as_ref()?;
     let client = |events: &[E]| traffic.sum(&[TrafficPeer::Client], events);
     let connected = client(&OPENED).count + client(&REFUSED).count;
-    let is_known = connected > 0 && traffic.had_listener() && !misses_refusals(traffic);
+    let is_known = connected > 0 && !account.never_listened() && !misses_refusals(traffic);
     let stopped = traffic.stopped.filter(|_| is_known)?;
     let late = client(&[E::OpenedAfterStop, E::RefusedAfterStop]).last;
     Some(late.map_or(Duration::ZERO, |late| late.since(stopped)))
@@ -155,11 +159,9 @@ fn advice(account: &PodTermination, same: &[&PodTermination]) -> String {
     // From the beginning of the stop: a hook delays the stop signal, and an earlier one had another hook.
     let covered = |one: &PodTermination| {
         let traffic = one.traffic.as_ref()?;
-        let (lag, stopped) = (endpoint_lag(traffic)?, traffic.stopped?);
-        let begins =
-            one.containers.iter().filter_map(|death| death.milestone(MilestoneKind::StopBegan));
-        let began = begins.map(|began| began.at).filter(|at| (one.began..=stopped).contains(at));
-        let hook = stopped.since(began.min().unwrap_or(stopped));
+        let (lag, stopped) = (endpoint_lag(one)?, traffic.stopped?);
+        let began = one.stop_began().filter(|at| (one.began..=stopped).contains(at));
+        let hook = stopped.since(began.unwrap_or(stopped));
         Some(if lag.is_zero() { lag } else { hook + lag })
     };
     let all: Vec<Duration> = same.iter().copied().chain([account]).filter_map(covered).collect();
@@ -168,7 +170,8 @@ fn advice(account: &PodTermination, same: &[&PodTermination]) -> String {
             Some(traffic) if misses_refusals(traffic) => {
                 "this kernel does not report which clients were refused after the listener was closed"
             }
-            Some(traffic) if !traffic.had_listener() => "the pod listened on no port",
+            _ if account.never_listened() => "the pod listened on no port",
+            Some(traffic) if traffic.stopped.is_none() => "the pod was sent no stop signal",
             _ => "no client connected while the pod terminated",
         };
         return format!("Advice: none; {why}.");
@@ -213,7 +216,7 @@ fn advice(account: &PodTermination, same: &[&PodTermination]) -> String {
         );
     }
     if all.len() == 1 {
-        text += ". One termination was seen, which is not enough for a rule";
+        text += ". Clients were seen in one termination only, which is not enough for a rule";
     }
     text + "."
 }
@@ -226,7 +229,7 @@ fn whole_seconds(time: Duration) -> u64 {
 pub(super) fn summary(account: &PodTermination) -> Option<String> {
     let traffic = account.traffic.as_ref().filter(|traffic| traffic.not_visible.is_none())?;
     let count = |events: &[E]| traffic.sum(&CLIENTS, events).count;
-    let refused = if traffic.had_listener() { count(&REFUSED) } else { 0 };
+    let refused = if account.never_listened() { 0 } else { count(&REFUSED) };
     let cut = count(&LOST);
     let closed = account.milestone(MilestoneKind::ListenerClosed);
     let closed = closed
@@ -234,4 +237,33 @@ pub(super) fn summary(account: &PodTermination) -> Option<String> {
     (cut + refused > 0).then(|| {
         format!("clients: {cut} connection(s) cut, {refused} refused{}", closed.unwrap_or_default())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::samples;
+    use super::*;
+    use coroner_core::report::TrafficShare;
+
+    /// Of these peers the kernel side has one count for before and after the stop signal.
+    #[test]
+    fn what_a_pod_opens_itself_is_not_dated() {
+        let mut traffic = samples::with_traffic(samples::graceful()).traffic.unwrap();
+        let share = TrafficShare {
+            peer: TrafficPeer::Outbound,
+            event: E::Opened,
+            ..traffic.counts[0].clone()
+        };
+        traffic.counts = vec![TrafficShare { count: 40, ..share.clone() }];
+        assert_eq!(events(&traffic, &[TrafficPeer::Outbound]), ["40 new"]);
+        traffic.counts[0].peer = TrafficPeer::Client;
+        assert_eq!(events(&traffic, &CLIENTS), ["40 new before the stop signal"]);
+    }
+
+    #[test]
+    fn without_an_advice_the_reason_is_the_right_one() {
+        let mut account = samples::with_traffic(samples::graceful());
+        account.traffic.as_mut().unwrap().stopped = None;
+        assert_eq!(advice(&account, &[]), "Advice: none; the pod was sent no stop signal.");
+    }
 }
