@@ -208,9 +208,13 @@ impl LogFile {
             open == Some((found.st_dev, found.st_ino))
         };
         match below::stat(&self.root, &self.path).ok().filter(below::is_plain) {
-            // After logrotate's `create` the kubelet writes into the old file until it opens the new one.
+            // After logrotate's `create` the kubelet writes into the old file until it opens the new one. Which file was
+            // at the path while nobody looked is not known.
             Some(found) if is_open(&found) || found.st_size == 0 => {
-                self.watched = BootTime(now.boot_ns);
+                let boot = BootTime(now.boot_ns);
+                if is_open(&found) || boot.since(self.watched) <= UNWATCHED {
+                    self.watched = boot;
+                }
             }
             // What the old file got until the new one got its first line is read.
             Some(_) if is_at_end && self.read_on(&now, reading, counters)? => {
@@ -397,15 +401,34 @@ mod tests {
             file.unwrap().write_all(line(pod).as_bytes()).unwrap();
         };
         assert_eq!(tail.poll(0), [""; 0]);
-        write_old("b");
         // However long the kubelet takes.
-        tail.log.watched = BootTime(0);
-        assert_eq!(tail.poll(0), ["b"]);
+        for pod in ["x", "y", "b"] {
+            write_old(pod);
+            tail.log.watched = tail.log.watched - UNWATCHED / 2;
+            assert_eq!(tail.poll(0), [pod]);
+        }
         write_old("c");
         tail.write(&line("d"));
         assert_eq!(tail.poll(0), ["c", "d"]);
         tail.write(&line("e"));
         assert_eq!(tail.poll(0), ["e"]);
+    }
+
+    #[test]
+    fn an_empty_file_that_is_found_after_a_stall_may_be_the_second_new_one() {
+        let mut tail = Tail::new(&line("a"));
+        assert_eq!(tail.poll(u64::MAX), ["a"]);
+        let path = tail.folder.path().join("kubelet.log");
+        for number in ["1", "2"] {
+            fs::rename(&path, path.with_extension(number)).unwrap();
+            fs::write(&path, "").unwrap();
+        }
+        tail.log.watched = BootTime(0);
+        assert_eq!(tail.poll(0), [""; 0]);
+        tail.write(&line("b"));
+        assert_eq!(tail.poll(0), ["gap", "b"]);
+        tail.write(&line("c"));
+        assert_eq!(tail.poll(0), ["c"]);
     }
 
     #[test]
