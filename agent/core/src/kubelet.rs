@@ -64,6 +64,7 @@ impl KubeletEntry {
             exit_code: None,
             reason: None,
             message: None,
+            posted: None,
             failures: Vec::new(),
             error: None,
         }
@@ -362,6 +363,7 @@ impl KubeletState {
         if let Some(before) = before.filter(|before| entry.repeats(&before.entry)) {
             before.count = before.count.saturating_add(1);
             before.last = before.last.max(entry.time);
+            before.entry.posted = before.entry.posted.max(entry.posted);
             return;
         }
         let last = entry.time;

@@ -110,6 +110,7 @@ fn events(dir: &Path, anchor: Anchor) -> Vec<Received> {
         let mut entry =
             coroner::sources::kubelet::event((&reason, &object, &message), posted, &anchor)?;
         entry.pod = Some(pod.clone());
+        entry.posted = event["count"].as_u64().and_then(|count| u32::try_from(count).ok());
         let wall = WallTime((line["wall"].as_f64().unwrap() * 1e9) as i64);
         let at = anchor.boot(wall);
         let event = KubeletEvent::Events { pod, asked: at, entries: Some(vec![entry]) };

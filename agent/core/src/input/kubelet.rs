@@ -219,6 +219,9 @@ pub struct KubeletEntry {
     /// that is short, the kubelet's version. Cut.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
+    /// How often an Event had been posted by then, with the same words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub posted: Option<u32>,
     /// The actions that failed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<KubeletFailure>,

@@ -9,8 +9,8 @@ use crate::{
 use crate::{
     ids::*,
     input::{
-        KubeletChange, KubeletEntry, KubeletKillReason as Reason, KubeletPodSource, KubeletProbe,
-        KubeletStatement as Says,
+        ApiContainer, KubeletChange, KubeletEntry, KubeletKillReason as Reason, KubeletPodSource,
+        KubeletProbe, KubeletStatement as Says,
     },
     report::*,
     time::*,
@@ -134,7 +134,8 @@ impl<'a> PodView<'a> {
                 && entry.earliest() <= began
         };
         let killing = own.iter().map(|(said, _)| &said.entry).rfind(is_bare);
-        let unhealthy = killing.and_then(|killing| failed_before(killing, &own));
+        let spec = self.object().and_then(|object| object.pod.containers.get(&info.name));
+        let unhealthy = killing.zip(spec).and_then(|(kill, spec)| failed_before(kill, spec, &own));
         StopWords { said, denied, unhealthy }
     }
 
@@ -301,19 +302,26 @@ fn sandbox_changed(created: BootTime, kill: &KubeletEntry, all: &[Named<'_>]) ->
     })
 }
 
-/// The probe that failed last, if that was just before the stop and not because of it. A probe that has reached its
-/// failureThreshold is not run again (worker.go, `onHold`).
-fn failed_before(kill: &KubeletEntry, own: &[&Named<'_>]) -> Option<Cause> {
+/// The probe that failed last, if that was just before the stop and not because of it, as often as the kubelet needs
+/// for a stop. A probe that has reached its failureThreshold is not run again (worker.go, `onHold`). An Event has whole
+/// seconds: what was posted in that of the stop may be due to it, unless the probe had failed before as well.
+fn failed_before(kill: &KubeletEntry, spec: &ApiContainer, own: &[&Named<'_>]) -> Option<Cause> {
     let posted = own.iter().filter(|(said, _)| said.entry.statement == Says::EventUnhealthy);
     let (said, _) = posted.max_by_key(|(said, _)| said.last)?;
+    let (cause, probe) = match said.entry.probe? {
+        KubeletProbe::Liveness => (Cause::Liveness, spec.liveness.as_ref()?),
+        KubeletProbe::Startup => (Cause::Startup, spec.startup.as_ref()?),
+        KubeletProbe::Readiness => return None,
+    };
     let uncertainty = said.entry.uncertainty();
-    let is_before = said.last - uncertainty <= kill.time
-        && said.last + uncertainty + SAME_SYNC >= kill.earliest();
-    match said.entry.probe? {
-        KubeletProbe::Liveness if is_before => Some(Cause::Liveness),
-        KubeletProbe::Startup if is_before => Some(Cause::Startup),
-        _ => None,
-    }
+    let is_due = said.last + uncertainty + SAME_SYNC >= kill.earliest()
+        && said.last - uncertainty <= kill.time;
+    // A threshold of 0 is not known. At one of 1, the first failure would have been the reason of an earlier stop.
+    let needed = probe.failures;
+    let first_or_last = if needed > 1 { said.entry.time } else { said.last };
+    let is_before = first_or_last + uncertainty <= kill.earliest();
+    let is_enough = needed > 0 && said.entry.posted.unwrap_or(1) >= needed;
+    (is_due && is_before && is_enough).then_some(cause)
 }
 
 /// How many runs of the probe had failed in a row.

@@ -346,14 +346,19 @@ fn an_answer_that_never_comes_holds_no_report_up_and_off_asks_nothing() {
 
 /// What the kubelet posted about the container of a pod that is not restarted: each at this many ms after the stop
 /// began, where a whole second begins.
-type Posted = (i64, Says, Option<KubeletProbe>);
+type Posted = (i64, Says, Option<KubeletProbe>, u32);
 
 fn killing(at: i64) -> Posted {
-    (at, Says::EventKilling, None)
+    (at, Says::EventKilling, None, 1)
 }
 
+/// For the third time, which is the threshold.
 fn unhealthy(at: i64, probe: KubeletProbe) -> Posted {
-    (at, Says::EventUnhealthy, Some(probe))
+    times(3, at, probe)
+}
+
+fn times(count: u32, at: i64, probe: KubeletProbe) -> Posted {
+    (at, Says::EventUnhealthy, Some(probe), count)
 }
 
 /// restartPolicy Never: the container and its sandbox are stopped together, and the phase is then this one.
@@ -374,12 +379,13 @@ fn ends_with_events(policy: &str, phase: &str, container: &str, posted: &[Posted
     for _ in 0..120 {
         w.ticks(u64::from(lists(&w) == 0 && w.ended.is_empty()));
     }
-    let of = |&(ms, says, probe): &Posted| {
+    let of = |&(ms, says, probe, count): &Posted| {
         let second = BootTime(began.0.checked_add_signed(1_000_000 * ms).unwrap());
         let mut event = entry(second + Duration::from_millis(500), says, "");
         event.uncertainty_ns = 500_000_000;
         (event.pod, event.container_id) = (Some(ids(1).0), None);
         (event.container, event.probe) = (Some(container.into()), probe);
+        event.posted = Some(count);
         event.reason = probe.is_none().then_some(KubeletKillReason::Stopping);
         event
     };
@@ -407,14 +413,29 @@ fn an_event_of_a_failed_probe_proves_the_stop_of_a_pod_that_is_not_restarted() {
     let inferred = (Certainty::Inferred, Source::Inferred);
     for (posted, expected, why) in [
         (&before[..], proven, "just before"),
-        (&[killing(0), unhealthy(0, Liveness)], proven, "in the same second"),
+        (
+            &[killing(0), unhealthy(0, Liveness)],
+            inferred,
+            "in the same second, perhaps because of the stop",
+        ),
+        (
+            &[unhealthy(-9_000, Liveness), unhealthy(0, Liveness), killing(0)],
+            proven,
+            "in the same second, and before",
+        ),
+        (
+            &[times(2, -9_000, Liveness), times(2, 0, Liveness), killing(0)],
+            inferred,
+            "in the same second, and too few before",
+        ),
+        (&[times(1, -1_000, Liveness), killing(0)], inferred, "one failed run is too few"),
         (
             &[unhealthy(-9_000, Liveness), unhealthy(-1_000, Liveness), killing(0)],
             proven,
             "first, last",
         ),
         (
-            &[unhealthy(-1_000, Liveness), killing(-1_000)],
+            &[unhealthy(-2_000, Liveness), killing(-1_000)],
             proven,
             "its preStop hook came before the signal",
         ),

@@ -56,6 +56,7 @@ pub struct EventsOptions {
 struct Posted {
     reason: String,
     message: String,
+    count: Option<i64>,
     first_timestamp: Option<String>,
     last_timestamp: Option<String>,
     event_time: Option<String>,
@@ -187,6 +188,7 @@ fn said(posted: &Posted, pod: &PodRef, anchor: &Anchor) -> Vec<KubeletEntry> {
         let mut entry = kubelet::event(words, at, anchor)?;
         (entry.pod, entry.namespace) = (Some(pod.uid.clone()), Some(pod.namespace.clone()));
         entry.name = Some(pod.name.clone());
+        entry.posted = posted.count.and_then(|count| u32::try_from(count).ok());
         Some(entry)
     };
     times.into_iter().filter_map(of).collect()
@@ -213,7 +215,7 @@ mod tests {
         for (entry, seconds) in entries.iter().zip([0_u64, 60]) {
             assert_eq!(entry.statement, KubeletStatement::EventKilling);
             assert_eq!(entry.reason, Some(KubeletKillReason::LivenessProbe));
-            assert_eq!(entry.container.as_deref(), Some("a"));
+            assert_eq!((entry.container.as_deref(), entry.posted), (Some("a"), Some(3)));
             assert_eq!(entry.earliest().0, (1 << 50) + seconds * 1_000_000_000);
             assert_eq!(entry.uncertainty_ns, 500_000_000, "it has whole seconds");
         }

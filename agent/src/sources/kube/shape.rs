@@ -47,6 +47,7 @@ pub(super) const EVENTS: Keep = Object(&[
         Each(&Object(&[
             ("reason", KEYWORD),
             ("message", Head(256)),
+            ("count", Number),
             ("firstTimestamp", WORD),
             ("lastTimestamp", WORD),
             ("eventTime", WORD),
