@@ -20,7 +20,7 @@ pub const ZAPPED_MAX: u32 = 512;
 /// Hash map from [`Marked`](crate::traffic::Marked) to [`Traffic`](crate::traffic::Traffic): namespaces
 /// whose connections are counted. User space inserts and removes.
 pub const TRAFFIC: &str = "TRAFFIC";
-/// Capacity of [`TRAFFIC`], for which 1.2 MiB are allocated: a drain of 250 pods with three containers each.
+/// Capacity of [`TRAFFIC`], for which 1.3 MiB are allocated: a drain of 250 pods with three containers each.
 pub const TRAFFIC_MAX: u32 = 1_024;
 /// Hash map from [`Marked`](crate::traffic::Marked) to when the first of the pod's containers was sent
 /// a stop signal from outside, ns of CLOCK_BOOTTIME; 0: not yet. A map of its own, because user

@@ -57,7 +57,7 @@ impl Engine {
         let Some(sandbox) = running.next_back().map(|sandbox| sandbox.info.clone()) else { return };
         let own = ContainerId::new(sandbox.id.as_str());
         let containers = self.stores.cri.containers_of(&sandbox.id);
-        let all: Vec<_> = containers.map(|one| one.info.id.clone()).chain([own]).collect();
+        let all: Vec<_> = containers.map(|one| one.info.id.clone()).chain([own.clone()]).collect();
         let (cgroups, processes) = (&self.stores.cgroups, &self.stores.processes);
         let of = |id: &ContainerId| {
             let cgroup = cgroups.cgroup(id)?;
@@ -97,7 +97,12 @@ impl Engine {
             |(_, p): &(CgroupId, &ContainerProcesses)| p.main().map(|main| (main, p.started(main)));
         let request = CountTraffic {
             processes: alive.iter().filter_map(process).collect(),
-            cgroups: alive.iter().map(|(cgroup, _)| *cgroup).collect(),
+            // The sandbox's own process opens no connection.
+            cgroups: alive
+                .iter()
+                .map(|(cgroup, _)| *cgroup)
+                .filter(|cgroup| self.stores.cgroups.container(*cgroup) != Some(&own))
+                .collect(),
             stopped: self.stores.traffic.get(&sandbox.id).and_then(|counted| counted.stopped),
             sandbox: sandbox.id,
         };

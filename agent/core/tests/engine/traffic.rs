@@ -102,7 +102,7 @@ fn counting_begins_with_the_request_and_ends_with_the_report() {
     let [TrafficRequest::Count(count)] = asked.as_slice() else { panic!("{asked:?}") };
     assert_eq!(count.sandbox, ids(1).1);
     assert!(count.processes.iter().any(|(tgid, _)| *tgid == Tgid(15)), "its main process");
-    assert!(count.cgroups.contains(&Cgroups::of(1).own));
+    assert_eq!(count.cgroups, [Cgroups::of(1).own], "not the sandbox's");
     assert_eq!(count.stopped, None);
     world.api(ApiEvent::Applied(object(1, true, at)));
     assert_eq!(world.asked(), [], "once");
