@@ -389,6 +389,12 @@ pub struct Occurrences {
     pub last: Option<BootTime>,
 }
 
+/// When the first of these containers began to be stopped.
+pub(crate) fn stop_began(containers: &[ContainerDeath]) -> Option<BootTime> {
+    let began = containers.iter().filter_map(|c| c.milestone(MilestoneKind::StopBegan));
+    began.map(|began| began.at).min()
+}
+
 impl PodTermination {
     /// The time from the request to the end, without the sandbox's removal.
     pub fn total(&self) -> Duration {
@@ -402,8 +408,7 @@ impl PodTermination {
 
     /// When the first of its containers began to be stopped, by a preStop hook or a signal.
     pub fn stop_began(&self) -> Option<BootTime> {
-        let began = self.containers.iter().filter_map(|c| c.milestone(MilestoneKind::StopBegan));
-        began.map(|began| began.at).min()
+        stop_began(&self.containers)
     }
 
     /// It listened on no port: clients are refused whether it terminates or not.

@@ -71,9 +71,9 @@ impl Pod {
         if !stopped || !view.may_be_proven_by_events(death, ended) {
             return false;
         }
-        let unanswered = self.events_requested.values().filter(|at| **at >= ended).max().copied();
+        let of_another = self.events_requested.values().filter(|at| **at >= ended).max().copied();
         let requested = *self.events_requested.entry(death.id.clone()).or_insert_with(|| {
-            unanswered.unwrap_or_else(|| {
+            of_another.unwrap_or_else(|| {
                 out.requests.push(Request::ListEvents(view.pod_ref()));
                 now
             })

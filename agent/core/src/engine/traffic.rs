@@ -56,8 +56,9 @@ impl Engine {
             self.stores.cri.sandboxes_of(uid).filter(|sandbox| sandbox.ended.is_none());
         let Some(sandbox) = running.next_back().map(|sandbox| sandbox.info.clone()) else { return };
         let own = ContainerId::new(sandbox.id.as_str());
+        let own_cgroup = self.stores.cgroups.cgroup(&own);
         let containers = self.stores.cri.containers_of(&sandbox.id);
-        let all: Vec<_> = containers.map(|one| one.info.id.clone()).chain([own.clone()]).collect();
+        let all: Vec<_> = containers.map(|one| one.info.id.clone()).chain([own]).collect();
         let (cgroups, processes) = (&self.stores.cgroups, &self.stores.processes);
         let of = |id: &ContainerId| {
             let cgroup = cgroups.cgroup(id)?;
@@ -101,7 +102,7 @@ impl Engine {
             cgroups: alive
                 .iter()
                 .map(|(cgroup, _)| *cgroup)
-                .filter(|cgroup| self.stores.cgroups.container(*cgroup) != Some(&own))
+                .filter(|cgroup| Some(*cgroup) != own_cgroup)
                 .collect(),
             stopped: self.stores.traffic.get(&sandbox.id).and_then(|counted| counted.stopped),
             sandbox: sandbox.id,

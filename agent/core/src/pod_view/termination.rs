@@ -197,8 +197,7 @@ impl<'a> PodView<'a> {
         containers.sort_by_key(|c| (order(&c.id), c.id.clone()));
         let critical = containers.iter().max_by_key(|c| (self.ended(&c.id), &c.id));
 
-        let stopped = containers.iter().filter_map(|c| c.milestone(M::StopBegan));
-        let stopping = stopped.map(|m| m.at).min();
+        let stopping = stop_began(&containers);
         let began = self.began(request, gone, cause.cause, stopping, &containers);
         let ended = self.last().unwrap_or(began).max(began);
         let object = self.object().filter(|_| request.is_some());

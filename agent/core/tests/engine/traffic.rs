@@ -368,8 +368,8 @@ fn a_listener_that_a_hook_closes_is_dated_from_the_request() {
     );
 }
 
-/// Whoever connects to a pod that never listens is refused, whether it terminates or not. Where the stop signal was
-/// before counting began, nobody knows what was open before.
+/// A client that connects to a pod that never listens is refused, whether the pod terminates or not. Where the stop
+/// signal was before counting began, what was open before is not known.
 #[test]
 fn a_pod_that_never_listened_refuses_nobody() {
     let none = Some(NetworkCounters { listening: Vec::new(), ..counters(0, 7).unwrap() });

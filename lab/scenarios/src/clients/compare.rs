@@ -335,9 +335,7 @@ fn advice(
     let (_, advice) = text.split_once("Advice: ").unwrap_or_default();
     let (advice, _) = advice.split_once(" Time per phase").unwrap_or((advice, ""));
     let late = traffic.sum(&[TrafficPeer::Client], &[E::OpenedAfterStop, E::RefusedAfterStop]).last;
-    let begins = termination.containers.iter();
-    let begins = begins.filter_map(|death| death.milestone(MilestoneKind::StopBegan));
-    let sleep = late.zip(begins.map(|began| began.at).min());
+    let sleep = late.zip(termination.stop_began());
     let sleep = sleep.map(|(late, began)| late.since(began).as_nanos().div_ceil(1_000_000_000));
     let stated = stated.replace("{sleep}", &format!("{} s", sleep.unwrap_or_default()));
     (!advice.contains(&stated)).then(|| format!("the advice is {advice:?}, expected {stated:?}"))
