@@ -5,6 +5,7 @@
 //! no implicit padding; enums never cross the ring, only their numbers do.
 #![no_std]
 
+pub mod backup;
 pub mod filter;
 pub mod maps;
 pub mod record;

@@ -5,6 +5,7 @@
 //! of the cgroup (behind a filter that spares it to most), and only for what will be reported the reads that fill a record. Nothing is
 //! reserved in a ring for what will be dropped.
 
+mod backup;
 mod cgroup;
 mod emit;
 mod filter;

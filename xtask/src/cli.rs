@@ -192,6 +192,9 @@ pub(crate) enum Command {
         install: Install,
         #[command(flatten)]
         kernels: Kernels,
+        /// Only the tests whose names contain this
+        #[arg(long = "test", value_name = "NAME")]
+        only: Option<String>,
     },
 }
 

@@ -130,8 +130,9 @@ fn act(cli: Cli) -> Result<bool> {
         Command::Simulate { cases, seed, fault, json } => {
             simulate::run(&workspace, cases, seed, fault, json)
         }
-        Command::Vm { install, kernels } => {
-            let (layers, guests) = (vec![cli::Layer::Vm], kernels.guests(true)?);
+        Command::Vm { install, kernels, only } => {
+            let (layers, mut guests) = (vec![cli::Layer::Vm], kernels.guests(true)?);
+            guests.iter_mut().for_each(|guest| guest.only.clone_from(&only));
             let times = cli::Times::default();
             let order = test::Order { layers, long: false, repeat: 1, guests, times };
             test::run(&workspace, order, install.no_install)

@@ -231,6 +231,9 @@ impl Engine {
         if loss.kind == LossKind::BudgetSpent && loss.since.is_some() {
             return;
         }
+        if loss.kind == LossKind::ConnectionSkipped {
+            return self.stores.traffic.note_loss();
+        }
         let since = loss.since.unwrap_or(at);
         let recent = |p: &ContainerProcesses| !p.is_over() || p.last_event + LOSS_LAG >= since;
         for processes in self.stores.processes.values_mut().filter(|p| recent(p)) {

@@ -414,7 +414,8 @@ impl PodTermination {
     /// It listened on no port: clients are refused whether it terminates or not.
     pub fn never_listened(&self) -> bool {
         let traffic = self.traffic.as_ref();
-        traffic.is_some_and(|traffic| traffic.never_listened(self.stop_began(), self.truncated))
+        let is_cut = self.truncated || self.incomplete.contains(&LossKind::ConnectionSkipped);
+        traffic.is_some_and(|traffic| traffic.never_listened(self.stop_began(), is_cut))
     }
 
     /// What a later report of the same incarnation changes; `None`: only the removal of sandbox and cgroup,

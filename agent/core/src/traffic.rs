@@ -37,6 +37,8 @@ pub struct CountedTraffic {
     is_stop_told: bool,
     /// Why nothing is seen, or no longer.
     pub not_visible: Option<TrafficBlindness>,
+    /// Events may be missing in the counts.
+    pub is_incomplete: bool,
     /// When it was last asked for a reading: at first, when counting was asked for.
     asked: BootTime,
 }
@@ -162,6 +164,11 @@ impl TrafficState {
             }
         }
         true
+    }
+
+    /// Connection events were lost, of any of these sandboxes.
+    pub fn note_loss(&mut self) {
+        self.sandboxes.iter_mut().for_each(|(_, counted)| counted.is_incomplete = true);
     }
 
     /// Stops counting in a sandbox. True: it was counted.

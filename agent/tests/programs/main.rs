@@ -14,6 +14,7 @@ mod lingering;
 mod namespaces;
 mod nested;
 mod oom;
+mod preemption;
 mod readonly;
 mod recording;
 mod senders;

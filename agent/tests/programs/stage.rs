@@ -379,9 +379,17 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         self.from.close();
-        while self.from.try_recv().is_ok() {}
+        while let Ok(received) = self.from.try_recv() {
+            if let Input::Lost(loss) = received.input {
+                *self.lost.entry(loss.kind).or_default() += loss.count;
+            }
+        }
         if let Some(runner) = self.runner.take() {
             let ended = runner.join();
+            if std::thread::panicking() {
+                // What a test misses may have been lost, and it has not come to look.
+                eprintln!("lost: {:?}", self.lost);
+            }
             assert!(ended.is_ok() || std::thread::panicking(), "the kernel side failed");
         }
     }

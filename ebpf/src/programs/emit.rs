@@ -61,17 +61,19 @@ pub(super) fn header(kind: u32, time: u64, cgroup: u64) -> Header {
     Header { kind, reserved: 0, time, cgroup }
 }
 
-/// Reserves room, lets `fill` make the record of this time, submits it. Counts it as lost if there is
-/// no room.
+/// Lets `fill` make the record of this time, reserves room for it and submits it. In this order: what is
+/// reserved hides the records behind it, and the kernel may preempt this program (see
+/// [`backup`](super::backup)). Counts it as lost if there is no room.
 #[inline(always)]
 pub(super) fn emit<T: 'static>(to: To, time: u64, fill: impl FnOnce() -> T) {
     let (ring, lost) = match to {
         To::DecidingNow | To::DecidingSoon | To::Deciding => (&DECIDING, LOST_DECIDING),
         To::Detail => (&DETAIL, LOST_DETAIL),
     };
+    let value = fill();
     match ring.reserve::<T>(0) {
         Some(mut record) => {
-            record.write(fill());
+            record.write(value);
             let wakes = match to {
                 To::DecidingNow => is_time_to_wake(&raw mut WOKEN, time, WAKE_PAUSE),
                 To::DecidingSoon => is_time_to_wake(&raw mut WOKEN, time, SIGNAL_WAKE_PAUSE),

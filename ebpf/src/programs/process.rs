@@ -1,25 +1,43 @@
 //! Processes: new programs from outside, and ends.
 
 use super::{
-    debug_log,
+    backup, debug_log,
     emit::{To, emit, header, now},
     filter, namespace,
     read::{Address, current_cgroup, identify, is_foreign, layout, tgid},
     watch::{Watched, parent},
 };
 use aya_ebpf::{macros::raw_tracepoint, programs::RawTracePointContext};
-use coroner_ebpf::record::{EXEC, EXIT, Exec, Exit};
+use coroner_ebpf::{
+    backup::Hook,
+    record::{EXEC, EXIT, Exec, Exit},
+};
 
 /// `sched_process_exec(struct task_struct *p, pid_t old_pid, struct linux_binprm *bprm)`: only
 /// those of a process whose parent is outside (the container's main process, preStop hooks,
 /// probes, `kubectl exec`). A container's own children exec as they please.
 #[raw_tracepoint]
 pub fn sched_process_exec(ctx: RawTracePointContext) -> i32 {
+    backup::seen(Hook::Exec, backup::thread());
+    exec(ctx);
+    0
+}
+
+/// See [`backup`].
+#[raw_tracepoint]
+pub fn sched_process_exec_backup(ctx: RawTracePointContext) -> i32 {
+    if backup::was_skipped(Hook::Exec, backup::thread()) {
+        exec(ctx);
+    }
+    0
+}
+
+#[inline(always)]
+fn exec(ctx: RawTracePointContext) {
     let cgroup = current_cgroup();
     if filter::may_hold(cgroup) {
         executed(ctx, cgroup);
     }
-    0
 }
 
 #[inline(never)]
@@ -64,14 +82,29 @@ fn executed(ctx: RawTracePointContext, cgroup: u64) {
 /// its group counts.
 #[raw_tracepoint]
 pub fn sched_process_exit(ctx: RawTracePointContext) -> i32 {
+    backup::seen(Hook::Exit, backup::thread());
+    exit(ctx);
+    0
+}
+
+/// See [`backup`].
+#[raw_tracepoint]
+pub fn sched_process_exit_backup(ctx: RawTracePointContext) -> i32 {
+    if backup::was_skipped(Hook::Exit, backup::thread()) {
+        exit(ctx);
+    }
+    0
+}
+
+#[inline(always)]
+fn exit(ctx: RawTracePointContext) {
     if layout!(exit_has_group_dead) != 0 && ctx.arg::<u8>(1) == 0 {
-        return 0;
+        return;
     }
     let cgroup = current_cgroup();
     if filter::may_hold(cgroup) {
         exited(ctx, cgroup);
     }
-    0
 }
 
 #[inline(never)]

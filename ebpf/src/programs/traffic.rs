@@ -3,6 +3,7 @@
 //! arguments rule out comes first, then the namespace, and all else only for what is marked.
 
 use super::{
+    backup,
     emit::now,
     read::{Address, cgroup_id, current, layout},
     watch::Watched,
@@ -14,6 +15,7 @@ use aya_ebpf::{
 };
 use core::arch::asm;
 use coroner_ebpf::{
+    backup::Hook,
     maps::{ADDRESSES_MAX, TRAFFIC_MAX},
     traffic::{
         CELLS, CLIENT, CLOSED, CUT_HALF_CLOSED, CUT_HALF_CLOSED_UNREAD, CUT_IDLE, CUT_REQUEST,
@@ -100,19 +102,34 @@ fn marked(net: Address) -> Option<(*mut Traffic, u32)> {
 /// state is changed. In the task that closes; for what comes from the network `current` is anybody.
 #[raw_tracepoint]
 pub fn inet_sock_set_state(ctx: RawTracePointContext) -> i32 {
+    backup::seen(Hook::Transition, ctx.arg(0));
+    transition(ctx);
+    0
+}
+
+/// See [`backup`].
+#[raw_tracepoint]
+pub fn inet_sock_set_state_backup(ctx: RawTracePointContext) -> i32 {
+    if backup::was_skipped(Hook::Transition, ctx.arg(0)) {
+        transition(ctx);
+    }
+    0
+}
+
+#[inline(always)]
+fn transition(ctx: RawTracePointContext) {
     let (old, new): (u32, u32) = (ctx.arg(1), ctx.arg(2));
     let matters = old == ESTABLISHED
         || new == ESTABLISHED
         || (new == CLOSE && (old == LISTEN || old == CLOSE_WAIT))
         || (new == LAST_ACK && old == CLOSE_WAIT);
     if !matters {
-        return 0;
+        return;
     }
     let sk = Address(ctx.arg(0));
     if let Some((pod, netns)) = marked(sk.pointer(layout!(traffic.sock_net))) {
         changed(pod, sk.0, netns, old << 8 | new);
     }
-    0
 }
 
 #[inline(never)]
@@ -365,9 +382,25 @@ fn count(entry: *mut Traffic, netns: u32, peer: u32, event: u32) {
 /// since Linux 6.10: in answer to `skb` also where there is no socket. Before, it was not called then.
 #[raw_tracepoint]
 pub fn tcp_send_reset(ctx: RawTracePointContext) -> i32 {
+    backup::seen(Hook::Reset, ctx.arg(1));
+    reset(ctx);
+    0
+}
+
+/// See [`backup`].
+#[raw_tracepoint]
+pub fn tcp_send_reset_backup(ctx: RawTracePointContext) -> i32 {
+    if backup::was_skipped(Hook::Reset, ctx.arg(1)) {
+        reset(ctx);
+    }
+    0
+}
+
+#[inline(always)]
+fn reset(ctx: RawTracePointContext) {
     let (sk, skb) = (Address(ctx.arg(0)), Address(ctx.arg(1)));
     if skb.0 == 0 {
-        return 0;
+        return;
     }
     let net = if sk.0 == 0 {
         skb.pointer(layout!(traffic.skb_dev)).pointer(layout!(traffic.dev_net))
@@ -376,14 +409,13 @@ pub fn tcp_send_reset(ctx: RawTracePointContext) -> i32 {
         // while its listener is still there.
         let state: u8 = sk.read(layout!(traffic.sock_state));
         if state != TIME_WAIT && ![CLOSE, LISTEN].contains(&u32::from(state)) {
-            return 0;
+            return;
         }
         sk.pointer(layout!(traffic.sock_net))
     };
     if let Some((pod, netns)) = marked(net) {
         answered(pod, netns, skb.0);
     }
-    0
 }
 
 #[inline(never)]

@@ -10,7 +10,7 @@ use aya::{
     sys::{Stats, enable_stats},
 };
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, btree_map::Entry},
     fs, io,
     os::fd::OwnedFd,
     path::Path,
@@ -54,6 +54,18 @@ pub fn of_process(pid: u32) -> anyhow::Result<Vec<Program>> {
     Ok(found)
 }
 
+/// Programs by their hook. Where several of them are on one, an event runs each, and their cost is that of all.
+pub fn by_hook(programs: impl IntoIterator<Item = Program>) -> BTreeMap<String, Program> {
+    let mut hooks = BTreeMap::<String, Program>::new();
+    for program in programs {
+        match hooks.entry(program.hook.clone()) {
+            Entry::Vacant(first) => drop(first.insert(program)),
+            Entry::Occupied(first) => first.into_mut().add(&program),
+        }
+    }
+    hooks
+}
+
 /// [`of_process`] without those that were there before.
 pub fn newer_of_process(pid: u32, before: &BTreeSet<u32>) -> anyhow::Result<Vec<Program>> {
     let all = of_process(pid)?;
@@ -71,6 +83,14 @@ impl Program {
             translated: info.size_translated(),
             machine_code: info.size_jitted(),
         }
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.run_time += other.run_time;
+        self.runs = self.runs.max(other.runs);
+        self.verified = self.verified.zip(other.verified).map(|(one, other)| one + other);
+        self.translated = self.translated.zip(other.translated).map(|(one, other)| one + other);
+        self.machine_code += other.machine_code;
     }
 }
 

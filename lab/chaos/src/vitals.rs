@@ -75,8 +75,8 @@ impl Vitals {
 
     /// Those that may have kept a death from being told.
     pub(super) fn losses_that_decide(&self) -> u64 {
-        use LossKind::{CgroupMapFull, DecidingRingFull, EngineFull, Undecodable};
-        [DecidingRingFull, CgroupMapFull, Undecodable, EngineFull]
+        use LossKind::{CgroupMapFull, DecidingRingFull, EngineFull, ProgramSkipped, Undecodable};
+        [DecidingRingFull, ProgramSkipped, CgroupMapFull, Undecodable, EngineFull]
             .iter()
             .filter_map(|kind| self.lost.get(kind.as_str()))
             .sum()

@@ -29,12 +29,12 @@ use crate::{
 };
 
 /// A machine to boot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Guest {
     pub(crate) kernel: &'static Kernel,
     pub(crate) cgroup: Cgroup,
     /// Only the tests whose names contain this.
-    pub(crate) only: Option<&'static str>,
+    pub(crate) only: Option<String>,
 }
 
 /// Each of `kernels` with each of `cgroups`.
@@ -53,8 +53,11 @@ pub(crate) fn of_gate(cgroups: &[Cgroup]) -> Vec<Guest> {
         return Vec::new();
     };
     let between = rest.iter().filter(|kernel| *kernel != newest && cgroups.contains(&Cgroup::V2));
-    let connections =
-        between.map(|&kernel| Guest { kernel, cgroup: Cgroup::V2, only: Some("connections") });
+    let connections = between.map(|&kernel| Guest {
+        kernel,
+        cgroup: Cgroup::V2,
+        only: Some("connections".into()),
+    });
     matrix(&[*oldest, *newest], cgroups).into_iter().chain(connections).collect()
 }
 
@@ -90,7 +93,7 @@ pub(crate) fn run(
             scope.spawn(|| {
                 while let Some(guest) = next(&waiting) {
                     let system = &systems[guest.kernel.arch.debian];
-                    let run = boot(workspace, *guest, system, suffix);
+                    let run = boot(workspace, guest, system, suffix);
                     tally.lock().unwrap_or_else(PoisonError::into_inner).add(run);
                 }
             });
@@ -126,18 +129,18 @@ fn next<T>(waiting: &Mutex<impl Iterator<Item = T>>) -> Option<T> {
 /// One guest from its kernel to its line on stderr.
 fn boot(
     workspace: &Workspace,
-    guest: Guest,
+    guest: &Guest,
     System { test, initramfs }: &System,
     suffix: &str,
 ) -> Tally {
     let Guest { kernel, cgroup, only } = guest;
-    let of = only.map(|only| format!(" ({only})")).unwrap_or_default();
+    let of = only.as_ref().map(|only| format!(" ({only})")).unwrap_or_default();
     let title = format!("{}{of} on Linux {}, cgroup {}", test.name, kernel.name, cgroup.name());
     let name = format!("vm-{}-{}{suffix}", kernel.name, cgroup.name());
     let log = workspace.target("vm").join(format!("{name}.log"));
     let absent = absent::of(&test.name, |feature| cgroup.has(feature));
     let (arguments, expected) = match only {
-        Some(only) => (vec![only], Expected { some: true, filtered: None }),
+        Some(only) => (vec![only.as_str()], Expected { some: true, filtered: None }),
         None => (absent::arguments(&absent), test.expected(&absent)),
     };
     let ended = kernel.image(workspace).and_then(|image| {

@@ -250,11 +250,12 @@ impl<'a> PodView<'a> {
         findings.extend(self.kubelet_restarted(began, ended));
         let truncated = self.is_truncated() || containers.iter().any(|c| c.truncated);
         if let Some(traffic) = &traffic {
-            let never_listened = traffic.never_listened(stopping, truncated);
+            let never_listened =
+                traffic.never_listened(stopping, truncated || self.traffic_loss().is_some());
             findings.extend(self.traffic_findings(traffic, never_listened));
         }
-        let incomplete: BTreeSet<LossKind> =
-            containers.iter().flat_map(|container| container.incomplete.iter().copied()).collect();
+        let lost = containers.iter().flat_map(|container| container.incomplete.iter().copied());
+        let incomplete: BTreeSet<LossKind> = lost.chain(self.traffic_loss()).collect();
         let began_wall_ns = self.stores.anchor.wall(began).0;
         PodTermination {
             pod: self.pod_ref(),

@@ -27,6 +27,11 @@ impl PodView<'_> {
         self.counted().is_some_and(|counted| self.stores.traffic.is_pending(counted))
     }
 
+    /// What was lost of the counts.
+    pub(super) fn traffic_loss(&self) -> Option<LossKind> {
+        self.counted().filter(|counted| counted.is_incomplete).map(|_| LossKind::ConnectionSkipped)
+    }
+
     /// The pod's connections, if they were counted.
     pub(super) fn traffic(&self) -> Option<Traffic> {
         let counted = self.counted()?;

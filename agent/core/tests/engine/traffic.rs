@@ -7,8 +7,8 @@ use coroner_core::{
     ids::{CgroupId, ContainerId, Tgid},
     input::{
         ApiEvent, ApiPod, ConnectionEvent as E, ContainerState, CriContainer, Hook, Input,
-        KernelFact, NetworkCounters, TrafficBlindness, TrafficCount, TrafficEvent, TrafficFact,
-        TrafficPeer, TrafficReading, Workload,
+        KernelFact, Loss, LossKind, NetworkCounters, TrafficBlindness, TrafficCount, TrafficEvent,
+        TrafficFact, TrafficPeer, TrafficReading, Workload,
     },
     output::{Request, TrafficRequest},
     report::{PodTermination, Traffic},
@@ -75,6 +75,41 @@ impl World {
 
 fn kinds(report: &PodTermination) -> Vec<FindingKind> {
     report.findings.iter().map(|finding| finding.kind).collect()
+}
+
+/// Connections were lost while they were counted: the counts are too low, and nothing else is affected.
+#[test]
+fn lost_connections_mark_the_reports_of_those_that_terminate() {
+    let lost = || Input::Lost(Loss::new(LossKind::ConnectionSkipped, 2));
+    for (when, incomplete) in [("before", vec![]), ("meanwhile", vec![LossKind::ConnectionSkipped])]
+    {
+        let mut world = running(1);
+        if when == "before" {
+            world.say(lost());
+        }
+        world.now = 2_000;
+        let at = world.at();
+        world.api(ApiEvent::Applied(object(1, true, at)));
+        let reading = TrafficReading {
+            at: world.later(10).at(),
+            counts: Vec::new(),
+            network: Some(NetworkCounters { listening: vec![], ..counters(0, 0).unwrap() }),
+        };
+        world.says(TrafficFact::Began { reading, sees_refusals: true });
+        world.now = 3_000;
+        world.term(1, true);
+        world.counts(vec![client(E::Refused, 3, 3_100, 3_200)], None);
+        if when == "meanwhile" {
+            world.say(lost());
+        }
+        let pod = object(1, true, at);
+        let report = world.later(500).ends(pod);
+        assert_eq!(report.incomplete, incomplete, "{when}");
+        assert_eq!(report.containers[0].verdict, Verdict::Graceful, "{when}");
+        assert_eq!(report.containers[0].incomplete, [], "{when}");
+        // Whether it listened is unknown: who came first may have been lost.
+        assert_eq!(report.never_listened(), incomplete.is_empty(), "{when}");
+    }
 }
 
 /// A pod with 12 connections is deleted, at 1 s, and was sent SIGTERM at 2 s.

@@ -136,9 +136,9 @@ pub(crate) enum Fault {
         from: i64,
         lasts: u64,
     },
-    /// One of the kernel's rings is full for a while, and half of its records are lost.
-    RingFull {
-        ring: Ring,
+    /// For a while half of the records of one sort are lost.
+    RecordsLost {
+        of: Lost,
         from: i64,
         lasts: u64,
     },
@@ -153,16 +153,18 @@ pub(crate) enum Fault {
     },
 }
 
-/// The kernel's rings (`ebpf/src/programs/emit.rs`).
+/// Records that are lost together: a ring is full (`ebpf/src/programs/emit.rs`), or the kernel skips the programs for
+/// exits and execs, which it has preempted (`ebpf/src/programs/backup.rs`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Ring {
-    Deciding,
-    Detail,
+pub(crate) enum Lost {
+    DecidingRing,
+    DetailRing,
+    Skipped,
 }
 
 /// The kinds of [`Fault`], by name. Bookmarks are none of them: the adapter passes none on, so that with and
 /// without them the inputs are the same.
-pub(crate) const FAULTS: [&str; 14] = [
+pub(crate) const FAULTS: [&str; 15] = [
     "nothing",
     "late",
     "resumed",
@@ -175,6 +177,7 @@ pub(crate) const FAULTS: [&str; 14] = [
     "runtime-killed",
     "deciding-ring",
     "detail-ring",
+    "skipped",
     "clocks",
     "agent-starts",
 ];
@@ -209,10 +212,14 @@ fn fault(kind: &str) -> BoxedStrategy<Fault> {
         "runtime-killed" => (from(), 200_u64..20_000)
             .prop_map(|(from, lasts)| Fault::RuntimeKilled { from, lasts })
             .boxed(),
-        "deciding-ring" | "detail-ring" => {
-            let ring = if kind == "deciding-ring" { Ring::Deciding } else { Ring::Detail };
+        "deciding-ring" | "detail-ring" | "skipped" => {
+            let of = match kind {
+                "deciding-ring" => Lost::DecidingRing,
+                "detail-ring" => Lost::DetailRing,
+                _ => Lost::Skipped,
+            };
             (-3_000_i64..30_000, 10_u64..5_000)
-                .prop_map(move |(from, lasts)| Fault::RingFull { ring, from, lasts })
+                .prop_map(move |(from, lasts)| Fault::RecordsLost { of, from, lasts })
                 .boxed()
         }
         "clocks" => (from(), -14_400_000_i64..14_400_000)

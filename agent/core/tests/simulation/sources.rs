@@ -1,7 +1,7 @@
 //! What the sources tell of the truth, and when.
 
 use super::{
-    plan::{Fault, Plan, Ring},
+    plan::{Fault, Lost, Plan},
     truth::{InRuntime, Truth},
 };
 use coroner_core::{
@@ -30,9 +30,9 @@ pub(crate) fn inputs(plan: &Plan, truth: &Truth) -> (Vec<Received>, u64) {
     let complete = api.last().map_or(0, |(at, _)| *at).max(truth.over) + 2_000;
     kernel(truth, starts, &mut inputs);
     match plan.fault {
-        Fault::RingFull { ring, from, lasts } => {
+        Fault::RecordsLost { of, from, lasts } => {
             let from = truth.story.saturating_add_signed(from);
-            fill(ring, from..from + lasts, &mut random, &mut inputs);
+            lose(of, from..from + lasts, &mut random, &mut inputs);
         }
         Fault::Clocks { from, step } => {
             let at = truth.story.saturating_add_signed(from).max(starts + 1);
@@ -89,31 +89,33 @@ fn kernel(truth: &Truth, starts: u64, inputs: &mut Vec<(u64, Input)>) {
     }
 }
 
-/// Loses half of what one ring would have carried in this time. The reader looks for losses once a second.
-fn fill(ring: Ring, full: Range<u64>, random: &mut fastrand::Rng, inputs: &mut Vec<(u64, Input)>) {
+/// Loses half of these records in this time. The reader looks for losses once a second.
+fn lose(of: Lost, when: Range<u64>, random: &mut fastrand::Rng, inputs: &mut Vec<(u64, Input)>) {
     let goes_to = |fact: &KernelFact| match fact {
+        KernelFact::Exit { .. } | KernelFact::Exec { .. } if of == Lost::Skipped => Some(of),
         KernelFact::SignalGenerated(_)
         | KernelFact::OomVictim { .. }
-        | KernelFact::CgroupEmpty { .. } => Some(Ring::Deciding),
+        | KernelFact::CgroupEmpty { .. } => Some(Lost::DecidingRing),
         KernelFact::Exit { task, .. } | KernelFact::Exec { task, .. } if task.ns_pid == Some(1) => {
-            Some(Ring::Deciding)
+            Some(Lost::DecidingRing)
         }
-        KernelFact::Exit { .. } | KernelFact::Exec { .. } => Some(Ring::Detail),
-        KernelFact::SignalDelivered { .. } => Some(Ring::Detail),
+        KernelFact::Exit { .. } | KernelFact::Exec { .. } => Some(Lost::DetailRing),
+        KernelFact::SignalDelivered { .. } => Some(Lost::DetailRing),
         _ => None,
     };
     let mut lost = BTreeSet::new();
     inputs.retain(|(at, input)| {
         let Input::Kernel(KernelEvent { fact, .. }) = input else { return true };
-        let is_lost = full.contains(at) && goes_to(fact) == Some(ring) && random.bool();
+        let is_lost = when.contains(at) && goes_to(fact) == Some(of) && random.bool();
         if is_lost {
             lost.insert(at / 1000 + 1);
         }
         !is_lost
     });
-    let kind = match ring {
-        Ring::Deciding => LossKind::DecidingRingFull,
-        Ring::Detail => LossKind::DetailRingFull,
+    let kind = match of {
+        Lost::DecidingRing => LossKind::DecidingRingFull,
+        Lost::DetailRing => LossKind::DetailRingFull,
+        Lost::Skipped => LossKind::ProgramSkipped,
     };
     inputs.extend(
         lost.into_iter()
@@ -253,7 +255,7 @@ fn watch(
         | Fault::ListLacks
         | Fault::RuntimeHangs { .. }
         | Fault::RuntimeKilled { .. }
-        | Fault::RingFull { .. }
+        | Fault::RecordsLost { .. }
         | Fault::Clocks { .. }
         | Fault::AgentStarts { .. } => {
             for (at, event) in events {

@@ -112,7 +112,7 @@ impl<'a> View<'a> {
             match &one.input {
                 Input::Api(event) => view.watch(at, event),
                 Input::Kernel(event) => view.kernel(event.time.0 / 1_000_000, &event.fact),
-                Input::Lost(loss) if loss.kind == LossKind::DecidingRingFull => view.lost.push(at),
+                Input::Lost(loss) if loss.kind != LossKind::DetailRingFull => view.lost.push(at),
                 Input::Clock(anchor) => {
                     view.ahead = (anchor.wall_ns - anchor.boot_ns as i64) / 1_000_000;
                 }

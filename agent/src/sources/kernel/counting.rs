@@ -1,7 +1,10 @@
 //! The programs that count connections, and what they have counted. Loaded at the start, attached on demand:
 //! while they are not, they cost nothing.
 
-use super::object::{Value, raw_tracepoint};
+use super::{
+    object::{Value, raw_tracepoint},
+    plan::Hook,
+};
 use aya::{
     Ebpf,
     maps::{HashMap, MapData, MapError},
@@ -40,8 +43,9 @@ pub struct Counting {
     owners: BTreeMap<([u8; 16], AddressKind), u32>,
     programs: Arc<Mutex<Ebpf>>,
     /// The hooks whose programs the kernel has accepted.
-    loaded: Vec<&'static str>,
-    links: Vec<(&'static str, RawTracePointLink)>,
+    loaded: Vec<Hook>,
+    /// Of each that is attached: the second program's, then the first one's. In this order they are dropped.
+    links: Vec<(&'static str, [Option<RawTracePointLink>; 2])>,
 }
 
 impl fmt::Debug for Counting {
@@ -86,7 +90,7 @@ impl Counting {
         stops: HashMap<MapData, Value<Marked>, u64>,
         addresses: HashMap<MapData, [u8; 16], u32>,
         programs: Arc<Mutex<Ebpf>>,
-        loaded: Vec<&'static str>,
+        loaded: Vec<Hook>,
     ) -> Self {
         let owners = BTreeMap::new();
         Self { entries, stops, addresses, owners, programs, loaded, links: Vec::new() }
@@ -94,18 +98,22 @@ impl Counting {
 
     /// The self-test has refused this hook.
     pub(super) fn refuse(&mut self, hook: &str) {
-        self.loaded.retain(|loaded| *loaded != hook);
+        self.loaded.retain(|loaded| loaded.name != hook);
         self.links.retain(|(attached, _)| *attached != hook);
     }
 
     /// Connections can be counted at all.
     pub fn is_usable(&self) -> bool {
-        self.loaded.contains(&TRANSITIONS)
+        self.loads(TRANSITIONS)
     }
 
     /// Refused connections are visible once the programs are attached.
     pub fn shows_refusals(&self) -> bool {
-        self.loaded.contains(&RESETS)
+        self.loads(RESETS)
+    }
+
+    fn loads(&self, hook: &str) -> bool {
+        self.loaded.iter().any(|loaded| loaded.name == hook)
     }
 
     /// The programs are attached.
@@ -125,17 +133,24 @@ impl Counting {
     pub fn attach(&mut self) -> Result<(), String> {
         let mut programs = self.programs.lock();
         for hook in &self.loaded {
-            if self.links.iter().any(|(attached, _)| attached == hook) {
+            if self.links.iter().any(|(attached, _)| *attached == hook.name) {
                 continue;
             }
-            let link = raw_tracepoint(&mut programs, hook).and_then(|program| {
-                let id = program.attach(hook)?;
+            let mut attach = |name: &str| {
+                let program = raw_tracepoint(&mut programs, name)?;
+                let id = program.attach(hook.name)?;
                 program.take_link(id)
+            };
+            let links = attach(hook.name).and_then(|first| {
+                let second = hook.second().as_deref().map(attach).transpose()?;
+                Ok([second, Some(first)])
             });
-            match link {
-                Ok(link) => self.links.push((*hook, link)),
-                Err(error) if *hook == TRANSITIONS => return Err(error.to_string()),
-                Err(error) => tracing::warn!(hook, %error, "refused connections are not visible"),
+            match links {
+                Ok(links) => self.links.push((hook.name, links)),
+                Err(error) if hook.name == TRANSITIONS => return Err(error.to_string()),
+                Err(error) => {
+                    tracing::warn!(hook = hook.name, %error, "refused connections are not visible")
+                }
             }
         }
         Ok(())

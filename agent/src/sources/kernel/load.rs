@@ -5,8 +5,9 @@ use super::{
     counting::Counting,
     debug::Diagnostics,
     object::{Value, raw_tracepoint},
-    plan::Planned,
+    plan::{Hook, Planned},
     ring::Rings,
+    skipped::Skipped,
 };
 use crate::linux::cgroupfs::Inserted;
 use aya::{
@@ -15,9 +16,9 @@ use aya::{
     programs::ProgramError,
 };
 use coroner_core::{ids::CgroupId, input::Task};
-use coroner_ebpf::{CONTAINER_PID_ONE, Container, Layout, Told, filter, maps, signal_bit};
+use coroner_ebpf::{CONTAINER_PID_ONE, Container, Layout, Told, backup, filter, maps, signal_bit};
 use parking_lot::Mutex;
-use std::{io, sync::Arc};
+use std::{io, os::fd::AsFd, sync::Arc};
 
 /// `bpf(2)`: the key must not be there yet.
 const BPF_NOEXIST: u64 = 1;
@@ -69,10 +70,11 @@ pub(super) fn load(
         .load(object)
         .map_err(|error| StartError::from_load(Box::new(error)))?;
 
+    let mut skipped = Skipped::new(PerCpuArray::try_from(take(&mut ebpf, backup::RUNS)?)?);
     let attached = plan.iter_mut().map(|planned| (planned, true));
     let all = attached.chain(traffic.iter_mut().map(|planned| (planned, false)));
     for (planned, attaches) in all.filter(|(planned, _)| planned.verdict.is_ok()) {
-        if let Err(error) = load_program(&mut ebpf, planned.hook.name, attaches) {
+        if let Err(error) = load_programs(&mut ebpf, &planned.hook, attaches, &mut skipped) {
             if is_denied(&error) {
                 return Err(StartError::NotPermitted(error.to_string()));
             }
@@ -90,6 +92,7 @@ pub(super) fn load(
         RingBuf::try_from(take(&mut ebpf, maps::DECIDING)?)?,
         RingBuf::try_from(take(&mut ebpf, maps::DETAIL)?)?,
         PerCpuArray::try_from(take(&mut ebpf, maps::LOST)?)?,
+        skipped,
     );
     let containers = HashMap::try_from(take(&mut ebpf, maps::CONTAINERS)?)?;
     let told = Array::try_from(take(&mut ebpf, maps::TOLD)?)?;
@@ -98,7 +101,7 @@ pub(super) fn load(
     let addresses = HashMap::try_from(take(&mut ebpf, maps::ADDRESSES)?)?;
     let programs = Arc::new(Mutex::new(ebpf));
     let loaded = traffic.iter().filter(|planned| planned.verdict.is_ok());
-    let loaded = loaded.map(|planned| planned.hook.name).collect();
+    let loaded = loaded.map(|planned| planned.hook).collect();
     let counting = Counting::new(entries, stops, addresses, Arc::clone(&programs), loaded);
     Ok((Watching { containers, told, programs, diagnostics }, rings, counting))
 }
@@ -186,20 +189,34 @@ impl Watching {
         }
     }
 
-    /// Detaches one hook's program.
-    pub(super) fn detach(&mut self, name: &str) {
-        if let Ok(program) = raw_tracepoint(&mut self.programs.lock(), name) {
-            // Unloading drops the links; a program that is not loaded has none.
-            let _ = program.unload();
+    /// Detaches one hook's programs.
+    pub(super) fn detach(&mut self, hook: &Hook) {
+        // The second one first: it is not to take the place of the other.
+        for name in hook.second().as_deref().into_iter().chain([hook.name]) {
+            if let Ok(program) = raw_tracepoint(&mut self.programs.lock(), name) {
+                // Unloading drops the links; a program that is not loaded has none.
+                let _ = program.unload();
+            }
         }
     }
 }
 
-fn load_program(ebpf: &mut Ebpf, name: &str, attaches: bool) -> Result<(), ProgramError> {
-    let program = raw_tracepoint(ebpf, name)?;
-    program.load()?;
-    if attaches {
-        program.attach(name)?;
+fn load_programs(
+    ebpf: &mut Ebpf,
+    hook: &Hook,
+    attaches: bool,
+    skipped: &mut Skipped,
+) -> Result<(), ProgramError> {
+    // Those of one tracepoint run in the order in which they were attached.
+    for name in [hook.name].into_iter().chain(hook.second().as_deref()) {
+        let program = raw_tracepoint(ebpf, name)?;
+        program.load()?;
+        if name == hook.name {
+            skipped.add(*hook, program.fd()?.as_fd()).map_err(ProgramError::IOError)?;
+        }
+        if attaches {
+            program.attach(hook.name)?;
+        }
     }
     Ok(())
 }

@@ -14,6 +14,7 @@ mod object;
 pub mod plan;
 mod ring;
 mod selftest;
+mod skipped;
 pub mod tiny;
 
 use coroner_core::{

@@ -1,6 +1,7 @@
 //! Facts → which programs are loaded and which hooks are given up, and what that costs. Pure.
 
 use super::btf::{Btf, Parameter};
+use coroner_ebpf::backup;
 
 /// A hook: a program of the object and the tracepoint that it is attached to. Both bear the same
 /// name.
@@ -12,12 +13,26 @@ pub struct Hook {
     arguments: usize,
     /// Only cgroup v2 has it.
     v2_only: bool,
+    /// It has a second program, [`Hook::second`], for what comes in between on the same CPU: its tracepoint may be
+    /// preempted, or interrupted by itself.
+    pub(super) backup: Option<backup::Hook>,
     /// What coroner cannot tell without it.
     pub loss: &'static str,
 }
 
 const fn hook(name: &'static str, arguments: usize, loss: &'static str) -> Hook {
-    Hook { name, arguments, v2_only: false, loss }
+    Hook { name, arguments, v2_only: false, backup: None, loss }
+}
+
+impl Hook {
+    const fn with(self, backup: backup::Hook) -> Self {
+        Self { backup: Some(backup), ..self }
+    }
+
+    /// Name of the second program, if it has one.
+    pub(super) fn second(&self) -> Option<String> {
+        self.backup.map(|_| format!("{}_backup", self.name))
+    }
 }
 
 /// All hooks, in the order in which they are attached: what makes cgroups known comes first.
@@ -29,8 +44,9 @@ pub const HOOKS: [Hook; 9] = [
         v2_only: true,
         ..hook("cgroup_notify_frozen", 3, "frozen containers look as if they block signals")
     },
-    hook("sched_process_exit", 1, "the kernel's exit codes are unknown"),
-    hook("sched_process_exec", 1, "preStop hooks and probes are not detected"),
+    hook("sched_process_exit", 1, "the kernel's exit codes are unknown").with(backup::Hook::Exit),
+    hook("sched_process_exec", 1, "preStop hooks and probes are not detected")
+        .with(backup::Hook::Exec),
     hook("signal_deliver", 3, "signal handler runs are not detected"),
     hook("signal_generate", 5, "senders of signals are unknown"),
     hook("mark_victim", 1, "OOM kills look like other SIGKILLs"),
@@ -39,9 +55,10 @@ pub const HOOKS: [Hook; 9] = [
 /// Hooks that count the connections of terminating pods, attached only while there are such. Nothing else needs
 /// them.
 pub const TRAFFIC_HOOKS: [Hook; 2] = [
-    hook("inet_sock_set_state", 3, "connections of terminating pods are not counted"),
+    hook("inet_sock_set_state", 3, "connections of terminating pods are not counted")
+        .with(backup::Hook::Transition),
     // With the reason for the reset (Linux 6.10) came that it is called where there is no socket.
-    hook("tcp_send_reset", 3, "refused connections are not visible"),
+    hook("tcp_send_reset", 3, "refused connections are not visible").with(backup::Hook::Reset),
 ];
 
 /// What is to become of one hook.

@@ -4,6 +4,7 @@ use super::{
     Counters,
     decode::{KINDS, read_record},
     drain_schedule::DrainResult,
+    skipped::Skipped,
 };
 use crate::{linux::clock, sources::windowed_max::WindowedMax};
 use aya::maps::{MapData, PerCpuArray, RingBuf};
@@ -32,6 +33,7 @@ pub(super) struct Rings {
     /// Bytes that waited in the deciding ring and in the detail ring.
     used: [WindowedMax; 2],
     seen_lost: [u64; maps::LOST_COUNT as usize],
+    skipped: Skipped,
     undecodable: u64,
     /// Insertions by the agent that the map refused.
     refused: u64,
@@ -44,6 +46,7 @@ impl Rings {
         deciding: RingBuf<MapData>,
         detail: RingBuf<MapData>,
         lost: PerCpuArray<MapData, u64>,
+        skipped: Skipped,
     ) -> Self {
         Self {
             deciding,
@@ -53,6 +56,7 @@ impl Rings {
             found: DrainResult::default(),
             used: [WindowedMax::new(Instant::now()), WindowedMax::new(Instant::now())],
             seen_lost: [0; maps::LOST_COUNT as usize],
+            skipped,
             undecodable: 0,
             refused: 0,
             ignored: BTreeSet::new(),
@@ -134,7 +138,7 @@ impl Rings {
 
     /// Losses since the last call.
     pub(super) fn losses(&mut self, counters: &Counters) -> Vec<Loss> {
-        let mut losses = Vec::new();
+        let mut losses: Vec<_> = self.skipped.losses().collect();
         let undecodable = std::mem::take(&mut self.undecodable);
         if undecodable > 0 {
             losses.push(Loss::new(LossKind::Undecodable, undecodable));

@@ -52,8 +52,8 @@ async fn count(
     console.step("starting the agent, for what the verifier makes of its programs");
     let root = kernel::cgroup2()?;
     let agent = kernel::Agent::start(&setup.agent, &root, &work.join(AGENT_LOG)).await?;
-    let verified = programs::of_process(agent.pid()?)?
-        .into_iter()
+    let verified = programs::by_hook(programs::of_process(agent.pid()?)?)
+        .into_values()
         .filter_map(|program| Some((program.hook, u64::from(program.verified?))))
         .collect();
     drop(agent);

@@ -108,7 +108,8 @@ async fn measure(
         }
     }
     agent.has_heard_of(lives).await?;
-    Ok((costs, programs::of_process(agent.pid()?)?))
+    let programs = programs::by_hook(programs::of_process(agent.pid()?)?);
+    Ok((costs, programs.into_values().collect()))
 }
 
 /// How often something is done in a round: often enough for the clock, and no more records at once
@@ -159,7 +160,8 @@ fn look(first: &Ours, agent: &Agent, last: &Ours) -> anyhow::Result<BTreeMap<Str
         let (one, other) = (of(&first.ids, &program.hook)?, of(&last.ids, &program.hook)?);
         Some((program.hook.clone(), [one, program, other]))
     };
-    Ok(programs::of_process(agent.pid()?)?.into_iter().filter_map(three).collect())
+    let agents = programs::by_hook(programs::of_process(agent.pid()?)?);
+    Ok(agents.into_values().filter_map(three).collect())
 }
 
 /// The agent's process. Dropped, it is killed.

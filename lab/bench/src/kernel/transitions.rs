@@ -181,8 +181,8 @@ fn by_the_kernel(counting: &mut Counting) -> anyhow::Result<f64> {
     let last = Ours::attach(&[HOOK])?;
     let _statistics = Statistics::enable()?;
     let mean = |of: &dyn Fn(u32) -> bool| {
-        let all = programs::of_process(own)?;
-        let program = all.into_iter().find(|one| one.hook == HOOK && of(one.id));
+        let all = programs::of_process(own)?.into_iter().filter(|one| of(one.id));
+        let program = programs::by_hook(all).remove(HOOK);
         let program = program.with_context(|| format!("no program on {HOOK}"))?;
         anyhow::Ok((program.run_time, program.runs))
     };

@@ -1,0 +1,56 @@
+//! Hooks with a second program, which sees the events for which the kernel skipped the first.
+
+/// Per-CPU array: the events that a first program has seen and the second has not.
+pub const SEEN: &str = "BACKUP_SEEN";
+/// Per-CPU array of counters, by [`Hook`]: events that only the second program has seen.
+pub const RUNS: &str = "BACKUP_RUNS";
+/// Events of each hook, by a hash of their key: one that comes in between does not use the same.
+const SHARE: u32 = 64;
+/// Capacity of [`SEEN`].
+pub const SLOTS: u32 = Hook::COUNT * SHARE;
+
+/// A hook with a second program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Hook {
+    /// `sched_process_exit`.
+    Exit,
+    /// `sched_process_exec`.
+    Exec,
+    /// `inet_sock_set_state`.
+    Transition,
+    /// `tcp_send_reset`.
+    Reset,
+}
+
+impl Hook {
+    /// How many there are.
+    pub const COUNT: u32 = 4;
+
+    /// The place of an event in [`SEEN`].
+    #[inline(always)]
+    pub const fn slot(self, event: u64) -> u32 {
+        // 2^64 / φ: the upper bits depend on all of the key's.
+        let hash = event.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58;
+        self as u32 * SHARE + hash as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_that_come_together_have_different_places() {
+        let base = 0xffff_8881_0a00_0000_u64;
+        for hook in [Hook::Exit, Hook::Exec, Hook::Transition, Hook::Reset] {
+            let mut used = [0_u32; SLOTS as usize];
+            // Sockets, which are 2 KiB and more apart, and threads, which have successive numbers.
+            (0..64).for_each(|n| used[hook.slot(base + n * 2048) as usize] += 1);
+            (0..64).for_each(|n| used[hook.slot((77 << 32) + n) as usize] += 1);
+            let own = hook as usize * SHARE as usize..(hook as usize + 1) * SHARE as usize;
+            assert_eq!(used[own.clone()].iter().sum::<u32>(), 128);
+            assert!(used[own].iter().all(|used| *used <= 8), "{used:?}");
+        }
+    }
+}
