@@ -404,7 +404,7 @@ fn kubelet_log(found: Option<Result<kubelet::Found, String>>) -> Check {
                 return Check::ok(NAME, format!("{found}: every stage is logged"));
             };
             let hidden: Vec<_> = hidden().map(|kind| kind.as_str()).collect();
-            let found = format!("{found}; not logged: {}", hidden.join(", "));
+            let found = format!("{found}; not logged, or not always: {}", hidden.join(", "));
             if level >= 2 {
                 let todo = format!("{set} -v={all} to see them");
                 return Check { todo, ..Check::ok(NAME, found) };
@@ -699,15 +699,20 @@ mod tests {
             (
                 found(Some(3)),
                 CheckOutcome::Ok,
-                "at -v=3 or more; not logged: terminating, terminated, cgroup, status_update, \
-                 container_removal, garbage_collection",
+                "at -v=3 or more; not logged, or not always: noticed, terminating, pleg, terminated, cgroup, \
+                 status_update, housekeeping, container_removal, garbage_collection",
                 "set -v=4 to see them",
             ),
-            (found(Some(2)), CheckOutcome::Ok, "terminating, pre_stop, ", "set -v=4 to see them"),
+            (
+                found(Some(2)),
+                CheckOutcome::Ok,
+                "noticed, terminating, pre_stop, ",
+                "set -v=4 to see them",
+            ),
             (
                 found(Some(1)),
                 CheckOutcome::Degraded,
-                "not logged: noticed, terminating, pre_stop, kill, pleg, ",
+                "not logged, or not always: noticed, terminating, pre_stop, kill, pleg, ",
                 "set -v=2 to prove causes; -v=4 shows all stages",
             ),
             (found(None), CheckOutcome::Degraded, "no line shows its verbosity", "set -v=2 to"),

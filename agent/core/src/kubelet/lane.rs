@@ -40,14 +40,14 @@ impl KubeletState {
         missing.sort();
         missing.dedup();
         let level = self.level(ended);
-        // Only -v=3 shows that an eviction begins, and -v=4 that a pod completes.
-        let needed = |kind: StageKind| match kind {
-            StageKind::Noticed if missing.is_empty() => 4,
-            kind => kind.level(),
+        // A line that is missing may have been one of a lower verbosity.
+        let needed = |kind: &StageKind| match missing.is_empty() {
+            true => kind.level(),
+            false => kind.lowest_level(),
         };
         let hidden = |kind: &&StageKind| {
             kind.is_of_each(is_static)
-                && needed(**kind) > level.unwrap_or_default()
+                && needed(kind) > level.unwrap_or_default()
                 && !stages.iter().any(|stage| stage.kind == **kind)
         };
         let not_logged = StageKind::ALL.iter().filter(hidden).copied().collect();

@@ -27,15 +27,24 @@ enum Edge {
 }
 
 impl Kind {
-    /// `-v` that shows the stage whole.
+    /// `-v` that shows the stage whole, whatever ends the pod: a deletion is noticed at 2, an eviction at 3 and a
+    /// completed pod at 4; PLEG's event for a pod that is gone is at 4.
     pub fn level(self) -> u8 {
         match self {
-            Self::Noticed | Self::Pleg | Self::Removed => 2,
-            Self::MirrorRemoved | Self::MirrorCreate => 2,
-            Self::PreStop | Self::Kill | Self::Unmount | Self::ApiDelete => 3,
-            Self::MirrorDelete | Self::Housekeeping => 3,
+            Self::Removed | Self::MirrorRemoved | Self::MirrorCreate => 2,
+            Self::PreStop | Self::Kill | Self::Unmount | Self::ApiDelete | Self::MirrorDelete => 3,
+            Self::Noticed | Self::Pleg | Self::Housekeeping => 4,
             Self::Terminating | Self::Terminated | Self::Cgroup | Self::StatusUpdate => 4,
             Self::ContainerRemoval | Self::GarbageCollection => 4,
+        }
+    }
+
+    /// `-v` that shows a part of the stage, or the stage at some pods' ends.
+    pub fn lowest_level(self) -> u8 {
+        match self {
+            Self::Noticed | Self::Kill | Self::Pleg => 2,
+            Self::Housekeeping => 3,
+            other => other.level(),
         }
     }
 
