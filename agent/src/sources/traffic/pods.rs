@@ -11,7 +11,8 @@ use coroner_core::{
     exit_blockers::same_start,
     ids::{SandboxId, Tgid},
     input::{
-        NetworkCounters, TaskState, TrafficBlindness, TrafficEvent, TrafficFact, TrafficReading,
+        NetworkCounters, TaskState, TrafficBlindness, TrafficCount, TrafficEvent, TrafficFact,
+        TrafficReading,
     },
     output::{CountTraffic, TrafficRequest},
 };
@@ -70,12 +71,22 @@ struct CountedPod {
     asked: Instant,
     /// The listening ports were read after the stop signal.
     is_stop_read: bool,
+    /// What was counted until another pod got the number of its network namespace.
+    last: Option<Vec<TrafficCount>>,
 }
 
 impl CountedPod {
     /// Its own entry.
     fn key(&self) -> EntryKey {
         EntryKey { netns: self.netns, cgroup: None }
+    }
+
+    /// Counts no longer.
+    fn release(&mut self, counting: &mut Counting) {
+        self.entries.drain(..).for_each(|key| counting.remove(key));
+        for address in self.addresses.drain(..) {
+            counting.forget_address(address, AddressKind::Terminating);
+        }
     }
 }
 
@@ -134,11 +145,7 @@ impl CountedPods {
         }
         self.attach()?;
         self.find_node_addresses();
-        // The number of a namespace that is gone is used again.
-        let before = self.pods.iter().find(|(_, pod)| pod.netns == netns);
-        if let Some(before) = before.map(|(sandbox, _)| sandbox.clone()) {
-            self.forget(&before);
-        }
+        self.free_number(netns);
         let listening = listening_ports(&folder).ok_or(TrafficBlindness::NoProcess)?;
         let containers = cgroups.into_iter().take(MAX_CONTAINERS).map(Some);
         let entries = [None].into_iter().chain(containers);
@@ -150,14 +157,20 @@ impl CountedPods {
             addresses: Vec::new(),
             asked: Instant::now(),
             is_stop_read: false,
+            last: None,
         };
         // The containers' first: the pod's own is the mark, and what comes before it is not counted.
         for key in entries.into_iter().rev() {
             if self.counting.insert(key, &listening, stopped).is_err() {
-                self.remove(&pod);
+                pod.release(&mut self.counting);
                 return Err(TrafficBlindness::MapFull);
             }
             pod.entries.insert(0, key);
+        }
+        // Before it was marked, the number may have become another's.
+        if self.find(&pod.processes).is_none_or(|(_, found)| found != netns) {
+            pod.release(&mut self.counting);
+            return Err(TrafficBlindness::NoProcess);
         }
         for address in own(net::local_addresses(&folder)) {
             if self.counting.name_address(address, AddressKind::Terminating).is_ok() {
@@ -172,6 +185,14 @@ impl CountedPods {
         };
         self.pods.insert(sandbox, pod);
         Ok(TrafficFact::Began { reading, sees_refusals: self.counting.sees_refusals() })
+    }
+
+    /// The number of a namespace that is gone is used again: the pod that had it keeps what was counted.
+    fn free_number(&mut self, netns: u32) {
+        let has_it = |pod: &&mut CountedPod| pod.netns == netns && pod.last.is_none();
+        let Some(pod) = self.pods.values_mut().find(has_it) else { return };
+        pod.last = read_entries(&self.counting, &pod.entries);
+        pod.release(&mut self.counting);
     }
 
     /// The namespace's counters of a moment from which on events are counted, each in one of the two only.
@@ -200,6 +221,11 @@ impl CountedPods {
         let pod = self.pods.get_mut(sandbox).ok_or(TrafficBlindness::NoProcess)?;
         pod.asked = Instant::now();
         let at = clock::boot_now();
+        if let Some(counts) = pod.last.clone() {
+            return Ok(TrafficFact::Counted {
+                reading: TrafficReading { at, counts, network: None },
+            });
+        }
         // Once: where nothing listens any more, the whole table is read.
         let is_stopped = self.counting.is_stopped(pod.key());
         let reads_ports = is_stopped && !std::mem::replace(&mut pod.is_stop_read, is_stopped);
@@ -210,25 +236,14 @@ impl CountedPods {
             Some(NetworkCounters { listening, ..counters(&folder)? })
         });
         // After the counters: so each RST in these has been counted.
-        let mut counted = Vec::new();
-        for key in entries {
-            let entry = self.counting.read(key).ok_or(TrafficBlindness::NoProgram)?;
-            counted.extend(counts(key.cgroup, &entry));
-        }
-        Ok(TrafficFact::Counted { reading: TrafficReading { at, counts: counted, network } })
+        let counts = read_entries(&self.counting, &entries).ok_or(TrafficBlindness::NoProgram)?;
+        Ok(TrafficFact::Counted { reading: TrafficReading { at, counts, network } })
     }
 
     fn forget(&mut self, sandbox: &SandboxId) {
-        if let Some(pod) = self.pods.remove(sandbox) {
-            self.remove(&pod);
+        if let Some(mut pod) = self.pods.remove(sandbox) {
+            pod.release(&mut self.counting);
             self.idle_since = Instant::now();
-        }
-    }
-
-    fn remove(&mut self, pod: &CountedPod) {
-        pod.entries.iter().for_each(|key| self.counting.remove(*key));
-        for address in &pod.addresses {
-            self.counting.forget_address(*address, AddressKind::Terminating);
         }
     }
 
@@ -373,6 +388,15 @@ fn counters(folder: &Path) -> Option<NetworkCounters> {
         listen_drops: counters.listen_drops,
         listening: Vec::new(),
     })
+}
+
+/// What these entries have counted; `None`: one of them is not there.
+fn read_entries(counting: &Counting, entries: &[EntryKey]) -> Option<Vec<TrafficCount>> {
+    let mut all = Vec::new();
+    for key in entries {
+        all.extend(counts(key.cgroup, &counting.read(*key)?));
+    }
+    Some(all)
 }
 
 #[cfg(test)]

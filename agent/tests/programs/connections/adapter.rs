@@ -49,16 +49,24 @@ impl Asked {
     }
 
     fn ask(&mut self, request: TrafficRequest) -> TrafficFact {
+        self.ask_of(sandbox(), request)
+    }
+
+    fn ask_of(&mut self, sandbox: SandboxId, request: TrafficRequest) -> TrafficFact {
         self.requests.blocking_send(request).unwrap();
         let Input::Traffic(event) = self.answers.blocking_recv().unwrap().input else {
             panic!("another input")
         };
-        assert_eq!(event.sandbox, sandbox());
+        assert_eq!(event.sandbox, sandbox);
         event.fact
     }
 
     fn read(&mut self) -> TrafficReading {
-        match self.ask(TrafficRequest::Read(sandbox())) {
+        self.read_of(sandbox())
+    }
+
+    fn read_of(&mut self, sandbox: SandboxId) -> TrafficReading {
+        match self.ask_of(sandbox.clone(), TrafficRequest::Read(sandbox)) {
             TrafficFact::Counted { reading } => reading,
             other => panic!("it does not count: {other:?}"),
         }
@@ -70,8 +78,12 @@ fn sandbox() -> SandboxId {
 }
 
 fn count(pid: u32, started: Option<u64>, cgroups: usize) -> TrafficRequest {
+    count_of(sandbox(), pid, started, cgroups)
+}
+
+fn count_of(sandbox: SandboxId, pid: u32, started: Option<u64>, cgroups: usize) -> TrafficRequest {
     TrafficRequest::Count(CountTraffic {
-        sandbox: sandbox(),
+        sandbox,
         processes: vec![(Tgid(0x7fff_ffff), None), (Tgid(pid), started)],
         cgroups: (1..=cgroups as u64).map(CgroupId).collect(),
         stopped: None,
@@ -142,6 +154,33 @@ fn a_pods_connections_are_counted_from_the_request_on() {
             refused(TrafficBlindness::NoProcess),
             "a new request ends the one before"
         );
+    });
+}
+
+/// A pod that has just ended may be asked about together with one that has got its namespace's number.
+#[test]
+fn what_was_counted_outlives_the_number_of_the_namespace() {
+    let _machine = stage::machine();
+    let mut asked = Asked::start();
+    let next = || SandboxId::new("next");
+    in_a_namespace(|| {
+        let mut server = Server::listening("10.0.0.1:8080", None);
+        let pid = server.pid.unsigned_abs();
+        let began = asked.ask(count(pid, None, 1));
+        assert!(matches!(began, TrafficFact::Began { .. }), "{began:?}");
+        let first = connect("10.0.0.2:0", "10.0.0.1:8080");
+        server.act("a");
+        // The same process stands for the other pod's.
+        let began = asked.ask_of(next(), count_of(next(), pid, None, 1));
+        assert!(matches!(began, TrafficFact::Began { .. }), "{began:?}");
+        let others =
+            [connect("10.0.0.2:0", "10.0.0.1:8080"), connect("10.0.0.2:0", "10.0.0.1:8080")];
+        server.act("aa");
+        let opened = |reading| of(&reading, TrafficPeer::Client, ConnectionEvent::Opened);
+        assert_eq!((opened(asked.read()), opened(asked.read_of(next()))), (1, 2));
+        asked.requests.blocking_send(TrafficRequest::Forget(sandbox())).unwrap();
+        assert_eq!(opened(asked.read_of(next())), 2, "the other pod's count goes on");
+        drop((first, others));
     });
 }
 
