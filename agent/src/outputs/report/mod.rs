@@ -28,6 +28,7 @@ use coroner_core::{
     input::{ExitStatus, LossKind},
     report::{ContainerDeath, Finding, Milestone, Phase, PodTermination},
     signal,
+    time::BootTime,
     types::{Cause, Certainty, MilestoneKind, PhaseKind, Verdict},
 };
 use std::{fmt::Write, time::Duration};
@@ -86,16 +87,18 @@ fn total(account: &PodTermination) -> String {
 fn waterfall(text: &mut String, account: &PodTermination, style: &Style) {
     let cells = style.width.saturating_sub(BESIDE).clamp(10, 80);
     let scale = Scale::new(account.began, account.ended, cells);
+    let mut row = |name: &str, from: BootTime, to: BootTime, paint, hatched| {
+        let bar = style.paint(paint, &scale.bar(from, to.min(account.ended), hatched));
+        let (after, took) = (from.since(account.began), to.since(from));
+        let after = format!("+{}", seconds(after));
+        let _ = writeln!(text, "  {name:<NAME$}  {bar}  {after:>11}  {:>9}", seconds(took));
+    };
     for phase in account.phases.iter().filter(|phase| phase.to > phase.from) {
-        let bar = scale.bar(phase.from, phase.to, phase.kind == PhaseKind::Unattributed);
-        let bar = style.paint(phase_paint(phase), &bar);
-        let _ = writeln!(
-            text,
-            "  {:<NAME$}  {bar}  {:>11}  {:>9}",
-            words(phase.kind.as_str()),
-            format!("+{}", seconds(phase.from.since(account.began))),
-            seconds(phase.to.since(phase.from)),
-        );
+        let hatched = phase.kind == PhaseKind::Unattributed;
+        row(&words(phase.kind.as_str()), phase.from, phase.to, phase_paint(phase), hatched);
+    }
+    for (name, paint, from, to) in traffic::spans(account) {
+        row(name, from, to, paint, false);
     }
 }
 

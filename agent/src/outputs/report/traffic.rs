@@ -1,10 +1,11 @@
 //! A pod's connections in sentences, and what would have covered them.
 
-use super::{Style, seconds, wrap};
+use super::{Style, seconds, style::Paint, wrap};
 use coroner_core::{
     input::{ConnectionEvent as E, TrafficBlindness, TrafficPeer, Workload},
     pod_view::{CLIENTS, LOST, OPENED, REFUSED},
     report::{PodTermination, Traffic},
+    time::BootTime,
     types::{MilestoneKind, PhaseKind},
 };
 use std::{fmt::Write, time::Duration};
@@ -26,6 +27,24 @@ fn because(reason: TrafficBlindness) -> &'static str {
         TrafficBlindness::MapFull => "too many pods terminated at once",
         TrafficBlindness::OwnStack => "its runtime has a network stack of its own",
     }
+}
+
+/// What of its clients has a length, for the waterfall.
+pub(super) fn spans(account: &PodTermination) -> Vec<(&'static str, Paint, BootTime, BootTime)> {
+    let Some(traffic) = account.traffic.as_ref().filter(|_| !account.never_listened()) else {
+        return Vec::new();
+    };
+    let until = |kind| account.milestone(kind).map(|at| (account.began, at.at));
+    let refused = traffic.sum(&[TrafficPeer::Client], &REFUSED);
+    [
+        ("new connections", Paint::Own, until(MilestoneKind::LastNewConnection)),
+        ("listener open", Paint::Own, until(MilestoneKind::ListenerClosed)),
+        ("refused", Paint::Bad, refused.first.zip(refused.last)),
+    ]
+    .into_iter()
+    .filter_map(|(name, paint, span)| span.map(|(from, to)| (name, paint, from, to)))
+    .filter(|(.., from, _)| *from <= account.ended)
+    .collect()
 }
 
 /// The section of `explain`: the counts, then the advice. `same`: other terminations of the same workload.
