@@ -231,8 +231,9 @@ impl Engine {
         if loss.kind == LossKind::BudgetSpent && loss.since.is_some() {
             return;
         }
+        // Each reading of the counts says how many were missed until then.
         if loss.kind == LossKind::ConnectionSkipped {
-            return self.stores.traffic.note_loss();
+            return;
         }
         let since = loss.since.unwrap_or(at);
         let recent = |p: &ContainerProcesses| !p.is_over() || p.last_event + LOSS_LAG >= since;

@@ -103,9 +103,9 @@ labels! {
         DetailRingFull = "detail_ring_full",
         /// A container used up its budget of detail records; [`KernelFact::BudgetSpent`] names it.
         BudgetSpent = "budget_spent",
-        /// The kernel skipped a program, because it had preempted that program on the same CPU.
+        /// The kernel skipped both programs of a hook, because it had preempted them on the same CPU.
         ProgramSkipped = "program_skipped",
-        /// The same of a program that counts connections: counts are too low.
+        /// The same for an event of a connection: the counts may be too low.
         ConnectionSkipped = "connection_skipped",
         /// A record of an unknown kind or a wrong length.
         Undecodable = "undecodable",

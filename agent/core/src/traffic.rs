@@ -37,8 +37,6 @@ pub struct CountedTraffic {
     is_stop_told: bool,
     /// Why nothing is seen, or no longer.
     pub not_visible: Option<TrafficBlindness>,
-    /// Events may be missing in the counts.
-    pub is_incomplete: bool,
     /// When it was last asked for a reading: at first, when counting was asked for.
     asked: BootTime,
 }
@@ -56,6 +54,11 @@ impl CountedTraffic {
     pub fn missed_stop(&self) -> Option<BootTime> {
         let began = self.began.as_ref().filter(|_| !self.is_stop_told)?;
         self.stopped.filter(|stopped| *stopped <= began.at)
+    }
+
+    /// Events may be missing in the counts.
+    pub fn is_incomplete(&self) -> bool {
+        self.began.as_ref().is_some_and(|began| self.last.skipped > began.skipped)
     }
 }
 
@@ -164,11 +167,6 @@ impl TrafficState {
             }
         }
         true
-    }
-
-    /// Connection events were lost, of any of these sandboxes.
-    pub fn note_loss(&mut self) {
-        self.sandboxes.iter_mut().for_each(|(_, counted)| counted.is_incomplete = true);
     }
 
     /// Stops counting in a sandbox. True: it was counted.

@@ -1,22 +1,24 @@
-//! Events that the kernel skips. While a program runs on a CPU, the kernel does not run it there a
-//! second time (`__bpf_trace_run`, `kernel/trace/bpf_trace.c`), but something else may come in between:
-//! another process, since Linux 7.0 lets tracepoints be preempted (`include/linux/tracepoint.h`), or
-//! an interrupt. A hook for which that can be has a second program, which runs after the first and
-//! does the same for an event that the first has not seen.
+//! Events for which the kernel skips a program. While a program runs on a CPU, the kernel does not run it
+//! there a second time (`__bpf_trace_run`, `kernel/trace/bpf_trace.c`), but another event may happen
+//! there: in another process, since Linux 7.0 lets tracepoints be preempted
+//! (`include/linux/tracepoint.h`), or in an interrupt. A hook for which this is possible has a second
+//! program, which runs after the first one and does the same for an event that the first has not seen.
 
 use super::emit::count;
-use aya_ebpf::{helpers::generated::bpf_get_current_pid_tgid, macros::map, maps::PerCpuArray};
+use aya_ebpf::{
+    helpers::generated::bpf_get_current_pid_tgid,
+    macros::map,
+    maps::{Array, PerCpuArray},
+};
 use coroner_ebpf::backup::{Hook, SLOTS};
 
-/// The events that first programs have seen and second ones have not.
 #[map]
-static BACKUP_SEEN: PerCpuArray<u64> = PerCpuArray::with_max_entries(SLOTS, 0);
+static BACKUP_SEEN: Array<u64> = Array::with_max_entries(SLOTS, 0);
 
-/// The events that second programs were the first to see, by [`Hook`].
 #[map]
 static BACKUP_RUNS: PerCpuArray<u64> = PerCpuArray::with_max_entries(Hook::COUNT, 0);
 
-/// A thread's own event.
+/// The event of a thread.
 #[inline(always)]
 pub(super) fn thread() -> u64 {
     // SAFETY: no arguments, cannot fail.
@@ -27,12 +29,12 @@ pub(super) fn thread() -> u64 {
 #[inline(always)]
 pub(super) fn seen(hook: Hook, event: u64) {
     if let Some(seen) = BACKUP_SEEN.get_ptr_mut(hook.slot(event)) {
-        // SAFETY: this CPU's own value, which no event that may come in between uses.
+        // SAFETY: an aligned word of the map, which any CPU may write at any time.
         unsafe { core::ptr::write_volatile(seen, event) };
     }
 }
 
-/// Asked by the second program: the first has not seen this event.
+/// For the second program: the first one has not seen this event.
 #[inline(always)]
 pub(super) fn was_skipped(hook: Hook, event: u64) -> bool {
     let Some(seen) = BACKUP_SEEN.get_ptr_mut(hook.slot(event)) else { return false };

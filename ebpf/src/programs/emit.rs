@@ -6,6 +6,7 @@ use aya_ebpf::{
     macros::map,
     maps::{PerCpuArray, RingBuf},
 };
+use core::arch::asm;
 use coroner_ebpf::{
     maps::{
         LOST_COUNT, LOST_DECIDING, LOST_DETAIL, READ_PAUSE, RING_BYTES, SIGNAL_WAKE_PAUSE,
@@ -61,44 +62,52 @@ pub(super) fn header(kind: u32, time: u64, cgroup: u64) -> Header {
     Header { kind, reserved: 0, time, cgroup }
 }
 
-/// Lets `fill` make the record of this time, reserves room for it and submits it. In this order: what is
-/// reserved hides the records behind it, and the kernel may preempt this program (see
-/// [`backup`](super::backup)). Counts it as lost if there is no room.
+/// Reserves room, lets `fill` make the record of this time, submits it. Counts it as lost if there is
+/// no room. For programs that cannot be preempted: what is reserved hides the records behind it.
 #[inline(always)]
 pub(super) fn emit<T: 'static>(to: To, time: u64, fill: impl FnOnce() -> T) {
-    let (ring, lost) = match to {
-        To::DecidingNow | To::DecidingSoon | To::Deciding => (&DECIDING, LOST_DECIDING),
-        To::Detail => (&DETAIL, LOST_DETAIL),
-    };
-    let value = fill();
+    let (ring, lost) = to.ring();
     match ring.reserve::<T>(0) {
         Some(mut record) => {
-            record.write(value);
-            let wakes = match to {
-                To::DecidingNow => is_time_to_wake(&raw mut WOKEN, time, WAKE_PAUSE),
-                To::DecidingSoon => is_time_to_wake(&raw mut WOKEN, time, SIGNAL_WAKE_PAUSE),
-                To::Deciding | To::Detail => is_time_to_wake(&raw mut WOKEN_IDLY, time, READ_PAUSE),
-            } || is_filling(ring);
-            let wake = if wakes { BPF_RB_FORCE_WAKEUP } else { BPF_RB_NO_WAKEUP };
-            record.submit(u64::from(wake));
+            record.write(fill());
+            record.submit(wake(to, time));
         }
         None => count(&LOST, lost),
     }
 }
 
-/// Submits a record that was made in a map. It does not wake the reader soon: what ends something
-/// comes after it.
+/// Submits a record that is complete. Between its time and now the program may have been preempted.
 #[inline(always)]
-pub(super) fn copy<T>(record: &T, time: u64) {
-    let wakes = is_time_to_wake(&raw mut WOKEN_IDLY, time, READ_PAUSE) || is_filling(&DECIDING);
-    let wake = if wakes { BPF_RB_FORCE_WAKEUP } else { BPF_RB_NO_WAKEUP };
-    if DECIDING.output::<T>(record, u64::from(wake)).is_err() {
-        count(&LOST, LOST_DECIDING);
+pub(super) fn copy<T>(to: To, record: &T) {
+    let (ring, lost) = to.ring();
+    if ring.output::<T>(record, wake(to, now())).is_err() {
+        count(&LOST, lost);
     }
 }
 
-/// A wake-up is an interrupt that this CPU sends itself, a few microseconds each. `time` is the
-/// record's, a moment before the wake-up.
+impl To {
+    #[inline(always)]
+    fn ring(self) -> (&'static RingBuf, u32) {
+        match self {
+            Self::DecidingNow | Self::DecidingSoon | Self::Deciding => (&DECIDING, LOST_DECIDING),
+            Self::Detail => (&DETAIL, LOST_DETAIL),
+        }
+    }
+}
+
+/// Whether a record that is submitted now is to wake the reader, as a flag.
+#[inline(always)]
+fn wake(to: To, now: u64) -> u64 {
+    let wakes = match to {
+        To::DecidingNow => is_time_to_wake(&raw mut WOKEN, now, WAKE_PAUSE),
+        To::DecidingSoon => is_time_to_wake(&raw mut WOKEN, now, SIGNAL_WAKE_PAUSE),
+        To::Deciding | To::Detail => is_time_to_wake(&raw mut WOKEN_IDLY, now, READ_PAUSE),
+    } || is_filling(to.ring().0);
+    u64::from(if wakes { BPF_RB_FORCE_WAKEUP } else { BPF_RB_NO_WAKEUP })
+}
+
+/// A wake-up is an interrupt that this CPU sends itself, a few microseconds each. `time` is a moment
+/// before the wake-up.
 #[inline(always)]
 fn is_time_to_wake(last: *mut u64, time: u64, pause: u64) -> bool {
     // SAFETY: an aligned word of .bss, which any CPU may write at any time.
@@ -124,7 +133,20 @@ fn is_filling(ring: &RingBuf) -> bool {
 #[inline(always)]
 pub(super) fn count(counters: &PerCpuArray<u64>, index: u32) {
     if let Some(counter) = counters.get_ptr_mut(index) {
-        // SAFETY: this CPU's own value; a program that interrupts this one may lose a count.
-        unsafe { *counter = (*counter).wrapping_add(1) };
+        // SAFETY: an aligned word of the map.
+        unsafe { add_one(counter) };
+    }
+}
+
+/// Adds 1, whatever happens at the same time. BPF_XADD, which Linux 5.10 has, and the compiler's own
+/// atomics are not for this target.
+///
+/// # Safety
+/// The pointer is to an aligned word of a map's value.
+#[inline(always)]
+pub(super) unsafe fn add_one(counter: *mut u64) {
+    // SAFETY: as the caller says.
+    unsafe {
+        asm!("lock *(u64 *)({0} + 0) += {1}", in(reg) counter, in(reg) 1u64);
     }
 }

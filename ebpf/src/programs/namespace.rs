@@ -2,7 +2,7 @@
 //! containers whose main process is known to be PID 1 of a PID namespace.
 
 use super::{
-    emit::{LOST, copy, count as count_lost, now},
+    emit::{LOST, To, copy, count as count_lost, now},
     read::{Address, layout},
     watch::{Watched, parent, run_out},
 };
@@ -187,7 +187,8 @@ pub(super) fn report(cgroup: u64) {
         let record = unsafe { &mut *zapped };
         record.header.time = time;
         record.header.cgroup = cgroup;
-        copy(record, time);
+        // What ends something comes after it.
+        copy(To::Deciding, record);
     }
     // Gone already: then it was reported.
     let _ = ZAPPED.remove(cgroup);

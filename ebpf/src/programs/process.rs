@@ -2,7 +2,7 @@
 
 use super::{
     backup, debug_log,
-    emit::{To, emit, header, now},
+    emit::{To, copy, header, now},
     filter, namespace,
     read::{Address, current_cgroup, identify, is_foreign, layout, tgid},
     watch::{Watched, parent},
@@ -70,12 +70,8 @@ fn executed(ctx: RawTracePointContext, cgroup: u64) {
         return;
     };
     debug_log!(&ctx, "exec of {} in cgroup {}", task.tgid, cgroup);
-    emit(to, time, || Exec {
-        header: header(EXEC, time, cgroup),
-        task,
-        parent,
-        main: u64::from(main),
-    });
+    let header = header(EXEC, time, cgroup);
+    copy(to, &Exec { header, task, parent, main: u64::from(main) });
 }
 
 /// `sched_process_exit(struct task_struct *p[, bool group_dead])`: for each thread; the last one of
@@ -149,12 +145,13 @@ fn exited(ctx: RawTracePointContext, cgroup: u64) {
     };
     let leader = task.pointer(layout!(task_group_leader));
     debug_log!(&ctx, "exit of {} in cgroup {}", who.tgid, cgroup);
-    emit(to, time, || Exit {
+    let exit = Exit {
         header: header(EXIT, time, cgroup),
         task: who,
         parent,
         group_exit_code: signal.read(layout!(signal_group_exit_code)),
         leader_exit_code: leader.read(layout!(task_exit_code)),
         main: u64::from(main),
-    });
+    };
+    copy(to, &exit);
 }

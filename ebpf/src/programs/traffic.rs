@@ -4,7 +4,7 @@
 
 use super::{
     backup,
-    emit::now,
+    emit::{add_one, now},
     read::{Address, cgroup_id, current, layout},
     watch::Watched,
 };
@@ -13,7 +13,6 @@ use aya_ebpf::{
     maps::HashMap,
     programs::RawTracePointContext,
 };
-use core::arch::asm;
 use coroner_ebpf::{
     backup::Hook,
     maps::{ADDRESSES_MAX, TRAFFIC_MAX},
@@ -368,9 +367,7 @@ fn count(entry: *mut Traffic, netns: u32, peer: u32, event: u32) {
     // SAFETY: in bounds, and as above.
     unsafe {
         let cell = (&raw mut (*entry).cells).cast::<Cell>().wrapping_add(cell);
-        // BPF_XADD, which Linux 5.10 has, and the compiler's own atomics are not for this target.
-        let (counter, one) = (&raw mut (*cell).count, 1u64);
-        asm!("lock *(u64 *)({0} + 0) += {1}", in(reg) counter, in(reg) one);
+        add_one(&raw mut (*cell).count);
         if core::ptr::read_volatile(&raw const (*cell).first) == 0 {
             core::ptr::write_volatile(&raw mut (*cell).first, time);
         }
@@ -382,7 +379,7 @@ fn count(entry: *mut Traffic, netns: u32, peer: u32, event: u32) {
 /// since Linux 6.10: in answer to `skb` also where there is no socket. Before, it was not called then.
 #[raw_tracepoint]
 pub fn tcp_send_reset(ctx: RawTracePointContext) -> i32 {
-    backup::seen(Hook::Reset, ctx.arg(1));
+    backup::seen(Hook::Reset, answer(&ctx));
     reset(ctx);
     0
 }
@@ -390,10 +387,17 @@ pub fn tcp_send_reset(ctx: RawTracePointContext) -> i32 {
 /// See [`backup`].
 #[raw_tracepoint]
 pub fn tcp_send_reset_backup(ctx: RawTracePointContext) -> i32 {
-    if backup::was_skipped(Hook::Reset, ctx.arg(1)) {
+    if backup::was_skipped(Hook::Reset, answer(&ctx)) {
         reset(ctx);
     }
     0
+}
+
+/// The event: a segment is answered, or (without one) a socket is closed.
+#[inline(always)]
+fn answer(ctx: &RawTracePointContext) -> u64 {
+    let (sk, skb) = (ctx.arg(0), ctx.arg(1));
+    if skb == 0 { sk } else { skb }
 }
 
 #[inline(always)]

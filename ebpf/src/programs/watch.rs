@@ -200,7 +200,8 @@ impl Watched {
             0
         };
         let budget = layout!(budget);
-        if spent <= budget {
+        // Not into a new window's, if this program was preempted since.
+        if spent <= budget && get!(self, window) == window {
             set!(self, spent, spent + 1);
         }
         if spent >= budget {

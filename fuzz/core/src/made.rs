@@ -118,6 +118,7 @@ fn traffic(
             listen_drops: u64::from(how & 1),
             listening: if has(how, 2) { vec![80] } else { Vec::new() },
         }),
+        skipped: u64::from(how >> 5),
     };
     let fact = match how % 8 {
         7 => TrafficFact::NotVisible { reason: blindness[usize::from(how >> 3) % blindness.len()] },

@@ -48,6 +48,13 @@ pub struct TrafficReading {
     /// The namespace's own counters; `None`: no process of the pod was left to read them by.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<NetworkCounters>,
+    /// Events of any connection of this node that the programs have missed until then.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub skipped: u64,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// How often something happened to connections, and when.

@@ -29,7 +29,9 @@ impl PodView<'_> {
 
     /// What was lost of the counts.
     pub(super) fn traffic_loss(&self) -> Option<LossKind> {
-        self.counted().filter(|counted| counted.is_incomplete).map(|_| LossKind::ConnectionSkipped)
+        self.counted()
+            .filter(|counted| counted.is_incomplete())
+            .map(|_| LossKind::ConnectionSkipped)
     }
 
     /// The pod's connections, if they were counted.

@@ -4,6 +4,7 @@
 use super::{
     object::{Value, raw_tracepoint},
     plan::Hook,
+    skipped::Skipped,
 };
 use aya::{
     Ebpf,
@@ -12,7 +13,7 @@ use aya::{
 };
 use coroner_core::{
     ids::CgroupId,
-    input::{ConnectionEvent, TrafficCount, TrafficPeer},
+    input::{ConnectionEvent, Loss, TrafficCount, TrafficPeer},
     time::BootTime,
 };
 use coroner_ebpf::traffic::{CELLS, Cell, Marked, OF_NODE, OF_TERMINATING, PAIRS, PORTS, Traffic};
@@ -46,6 +47,7 @@ pub struct Counting {
     loaded: Vec<Hook>,
     /// Of each that is attached: the second program's, then the first one's. In this order they are dropped.
     links: Vec<(&'static str, [Option<RawTracePointLink>; 2])>,
+    skipped: Skipped,
 }
 
 impl fmt::Debug for Counting {
@@ -91,9 +93,10 @@ impl Counting {
         addresses: HashMap<MapData, [u8; 16], u32>,
         programs: Arc<Mutex<Ebpf>>,
         loaded: Vec<Hook>,
+        skipped: Skipped,
     ) -> Self {
         let owners = BTreeMap::new();
-        Self { entries, stops, addresses, owners, programs, loaded, links: Vec::new() }
+        Self { entries, stops, addresses, owners, programs, loaded, links: Vec::new(), skipped }
     }
 
     /// The self-test has refused this hook.
@@ -110,6 +113,16 @@ impl Counting {
     /// Refused connections are visible once the programs are attached.
     pub fn shows_refusals(&self) -> bool {
         self.loads(RESETS)
+    }
+
+    /// Events of connections, of any namespace, that the programs have missed since the last call.
+    pub fn loss(&mut self) -> Option<Loss> {
+        self.skipped.loss()
+    }
+
+    /// How many it were so far, as of the last call of [`Self::loss`].
+    pub fn lost(&self) -> u64 {
+        self.skipped.lost()
     }
 
     fn loads(&self, hook: &str) -> bool {

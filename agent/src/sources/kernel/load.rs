@@ -15,10 +15,13 @@ use aya::{
     maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, RingBuf},
     programs::ProgramError,
 };
-use coroner_core::{ids::CgroupId, input::Task};
+use coroner_core::{
+    ids::CgroupId,
+    input::{LossKind, Task},
+};
 use coroner_ebpf::{CONTAINER_PID_ONE, Container, Layout, Told, backup, filter, maps, signal_bit};
 use parking_lot::Mutex;
-use std::{io, os::fd::AsFd, sync::Arc};
+use std::{io, sync::Arc};
 
 /// `bpf(2)`: the key must not be there yet.
 const BPF_NOEXIST: u64 = 1;
@@ -70,11 +73,17 @@ pub(super) fn load(
         .load(object)
         .map_err(|error| StartError::from_load(Box::new(error)))?;
 
-    let mut skipped = Skipped::new(PerCpuArray::try_from(take(&mut ebpf, backup::RUNS)?)?);
+    let runs = Arc::new(PerCpuArray::try_from(take(&mut ebpf, backup::RUNS)?)?);
+    let mut skipped = Skipped::new(LossKind::ProgramSkipped, Arc::clone(&runs));
+    let mut skipped_traffic = Skipped::new(LossKind::ConnectionSkipped, runs);
     let attached = plan.iter_mut().map(|planned| (planned, true));
     let all = attached.chain(traffic.iter_mut().map(|planned| (planned, false)));
     for (planned, attaches) in all.filter(|(planned, _)| planned.verdict.is_ok()) {
-        if let Err(error) = load_programs(&mut ebpf, &planned.hook, attaches, &mut skipped) {
+        let skipped = if attaches { &mut skipped } else { &mut skipped_traffic };
+        let loaded = load_programs(&mut ebpf, &planned.hook, attaches)
+            .and_then(|()| skipped.add(&mut ebpf, planned.hook));
+        if let Err(error) = loaded {
+            unload(&mut ebpf, &planned.hook);
             if is_denied(&error) {
                 return Err(StartError::NotPermitted(error.to_string()));
             }
@@ -102,7 +111,8 @@ pub(super) fn load(
     let programs = Arc::new(Mutex::new(ebpf));
     let loaded = traffic.iter().filter(|planned| planned.verdict.is_ok());
     let loaded = loaded.map(|planned| planned.hook).collect();
-    let counting = Counting::new(entries, stops, addresses, Arc::clone(&programs), loaded);
+    let counting =
+        Counting::new(entries, stops, addresses, Arc::clone(&programs), loaded, skipped_traffic);
     Ok((Watching { containers, told, programs, diagnostics }, rings, counting))
 }
 
@@ -191,34 +201,30 @@ impl Watching {
 
     /// Detaches one hook's programs.
     pub(super) fn detach(&mut self, hook: &Hook) {
-        // The second one first: it is not to take the place of the other.
-        for name in hook.second().as_deref().into_iter().chain([hook.name]) {
-            if let Ok(program) = raw_tracepoint(&mut self.programs.lock(), name) {
-                // Unloading drops the links; a program that is not loaded has none.
-                let _ = program.unload();
-            }
-        }
+        unload(&mut self.programs.lock(), hook);
     }
 }
 
-fn load_programs(
-    ebpf: &mut Ebpf,
-    hook: &Hook,
-    attaches: bool,
-    skipped: &mut Skipped,
-) -> Result<(), ProgramError> {
+fn load_programs(ebpf: &mut Ebpf, hook: &Hook, attaches: bool) -> Result<(), ProgramError> {
     // Those of one tracepoint run in the order in which they were attached.
     for name in [hook.name].into_iter().chain(hook.second().as_deref()) {
         let program = raw_tracepoint(ebpf, name)?;
         program.load()?;
-        if name == hook.name {
-            skipped.add(*hook, program.fd()?.as_fd()).map_err(ProgramError::IOError)?;
-        }
         if attaches {
             program.attach(hook.name)?;
         }
     }
     Ok(())
+}
+
+fn unload(ebpf: &mut Ebpf, hook: &Hook) {
+    // The second one first: alone it would take every event for one that was skipped.
+    for name in hook.second().as_deref().into_iter().chain([hook.name]) {
+        if let Ok(program) = raw_tracepoint(ebpf, name) {
+            // Unloading drops the links; a program that is not loaded has none.
+            let _ = program.unload();
+        }
+    }
 }
 
 fn take(ebpf: &mut Ebpf, name: &'static str) -> Result<Map, StartError> {

@@ -419,7 +419,7 @@ impl Kernel {
                 // Records may come as fast as they are read: all else on this thread has its turn first.
                 yield_now().await;
             }
-            // A system call for each counter; later where no record came that could have been lost.
+            // A system call for each counter; later where no record came: then few can have been lost.
             if now - looked < if came { drain_schedule::LATER } else { drain_schedule::IDLE } {
                 continue;
             }

@@ -4,6 +4,7 @@ use super::{
     Counters,
     decode::{KINDS, read_record},
     drain_schedule::DrainResult,
+    plan::Hook,
     skipped::Skipped,
 };
 use crate::{linux::clock, sources::windowed_max::WindowedMax};
@@ -75,7 +76,8 @@ impl Rings {
     }
 
     /// Reads both rings, the self-test's records left out. What comes out is in the order of the
-    /// kernel's time, over both rings and over successive calls.
+    /// kernel's time, over both rings and over successive calls; but the record of a program that was
+    /// preempted comes late.
     ///
     /// Of each ring no more than it has room for, however fast it fills again: so much holds all that
     /// was in it when reading began, and [`DrainResult::more`] says that it may not be all by now.
@@ -138,7 +140,7 @@ impl Rings {
 
     /// Losses since the last call.
     pub(super) fn losses(&mut self, counters: &Counters) -> Vec<Loss> {
-        let mut losses: Vec<_> = self.skipped.losses().collect();
+        let mut losses: Vec<_> = self.skipped.loss().into_iter().collect();
         let undecodable = std::mem::take(&mut self.undecodable);
         if undecodable > 0 {
             losses.push(Loss::new(LossKind::Undecodable, undecodable));
@@ -168,6 +170,11 @@ impl Rings {
             }
         }
         losses
+    }
+
+    /// The programs of this hook are detached for good.
+    pub(super) fn forget(&mut self, hook: &Hook) {
+        self.skipped.remove(hook);
     }
 
     /// Counts cgroups that the agent could not make watched.

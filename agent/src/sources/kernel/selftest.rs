@@ -105,6 +105,7 @@ pub(super) fn prove(
     for planned in plan.iter_mut().filter(|planned| planned.verdict.is_ok()) {
         if let Err(what) = verify(planned.hook.name, &expected, &seen) {
             watching.detach(&planned.hook);
+            rings.forget(&planned.hook);
             planned.verdict =
                 Err(format!("refused by the self-test: {what}: {}", planned.hook.loss));
         }

@@ -1,72 +1,111 @@
 //! How often the kernel skipped a program: while one runs on a CPU, the kernel does not run it there a
 //! second time. See [`coroner_ebpf::backup`].
 
-use super::plan::{HOOKS, Hook};
-use aya::maps::{MapData, PerCpuArray};
+use super::{object::raw_tracepoint, plan::Hook};
+use aya::{
+    Ebpf,
+    maps::{MapData, PerCpuArray},
+    programs::ProgramError,
+};
 use aya_obj::generated::{bpf_cmd::BPF_OBJ_GET_INFO_BY_FD, bpf_prog_info};
 use coroner_core::input::{Loss, LossKind};
 use std::{
     io,
-    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, OwnedFd},
+    sync::Arc,
 };
 
-/// The programs of all hooks, and what their second programs have seen instead.
+/// What both programs of some hooks have missed.
 pub(super) struct Skipped {
-    programs: Vec<(Hook, OwnedFd)>,
-    runs: PerCpuArray<MapData, u64>,
-    /// What was lost so far of each of them.
-    lost: Vec<u64>,
+    kind: LossKind,
+    hooks: Vec<Programs>,
+    runs: Arc<PerCpuArray<MapData, u64>>,
+    warned: bool,
+}
+
+struct Programs {
+    hook: Hook,
+    first: OwnedFd,
+    second: Option<OwnedFd>,
+    /// What was lost so far.
+    lost: u64,
 }
 
 impl Skipped {
-    pub(super) fn new(runs: PerCpuArray<MapData, u64>) -> Self {
-        Self { programs: Vec::new(), runs, lost: Vec::new() }
+    /// `runs`: the counters of the second programs.
+    pub(super) fn new(kind: LossKind, runs: Arc<PerCpuArray<MapData, u64>>) -> Self {
+        Self { kind, hooks: Vec::new(), runs, warned: false }
     }
 
-    /// Watches the first program of a hook.
-    pub(super) fn add(&mut self, hook: Hook, program: BorrowedFd<'_>) -> io::Result<()> {
-        self.programs.push((hook, program.try_clone_to_owned()?));
-        self.lost.push(0);
+    /// Adds a hook whose programs are loaded.
+    pub(super) fn add(&mut self, ebpf: &mut Ebpf, hook: Hook) -> Result<(), ProgramError> {
+        let mut program = |name: &str| {
+            let file = raw_tracepoint(ebpf, name)?.fd()?;
+            file.as_fd().try_clone_to_owned().map_err(ProgramError::IOError)
+        };
+        let first = program(hook.name)?;
+        let second = hook.second().as_deref().map(program).transpose()?;
+        self.hooks.push(Programs { hook, first, second, lost: 0 });
         Ok(())
     }
 
-    /// Events that neither program has seen, since the last call.
-    pub(super) fn losses(&mut self) -> impl Iterator<Item = Loss> {
-        let Self { programs, runs, lost } = self;
-        programs.iter().zip(lost).filter_map(|((hook, program), lost)| {
-            // The skipped program first: what it has not seen is seen by the second one after that.
-            let skipped = skipped(program.as_fd()).ok()?;
-            let saved: u64 = match hook.backup {
-                Some(backup) => runs.get(&(backup as u32), 0).ok()?.iter().sum(),
-                None => 0,
-            };
-            let now = skipped.saturating_sub(saved);
-            let more = now.saturating_sub(*lost);
-            *lost = now.max(*lost);
-            let kind = match HOOKS.contains(hook) {
-                true => LossKind::ProgramSkipped,
-                false => LossKind::ConnectionSkipped,
-            };
-            (more > 0).then(|| Loss::new(kind, more))
-        })
+    /// The programs of this hook are detached for good.
+    pub(super) fn remove(&mut self, hook: &Hook) {
+        self.hooks.retain(|one| one.hook != *hook);
+    }
+
+    /// What was lost since the last call.
+    pub(super) fn loss(&mut self) -> Option<Loss> {
+        let before = self.lost();
+        for programs in &mut self.hooks {
+            match programs.count(&self.runs) {
+                Ok(lost) => programs.lost = lost.max(programs.lost),
+                Err(error) if !self.warned => {
+                    self.warned = true;
+                    let hook = programs.hook.name;
+                    tracing::warn!(hook, %error, "cannot count the events that the kernel skips");
+                }
+                Err(_) => {}
+            }
+        }
+        let more = self.lost() - before;
+        (more > 0).then(|| Loss::new(self.kind, more))
+    }
+
+    /// What was lost so far, as of the last call of [`Self::loss`].
+    pub(super) fn lost(&self) -> u64 {
+        self.hooks.iter().map(|programs| programs.lost).sum()
     }
 }
 
-/// `bpf_prog_info.recursion_misses`; 0 before Linux 5.12, where no program is skipped.
-fn skipped(program: BorrowedFd<'_>) -> io::Result<u64> {
+impl Programs {
+    /// Events for which both were skipped.
+    fn count(&self, runs: &PerCpuArray<MapData, u64>) -> io::Result<u64> {
+        let skipped = skipped(&self.first)?;
+        let Some((backup, second)) = self.hook.backup.zip(self.second.as_ref()) else {
+            return Ok(skipped);
+        };
+        let runs: u64 = runs.get(&(backup as u32), 0).map_err(io::Error::other)?.iter().sum();
+        // The second program may still be on its way to an event that the first one did not see.
+        Ok(skipped.saturating_sub(runs).min(self::skipped(second)?))
+    }
+}
+
+/// `bpf_prog_info.recursion_misses`; 0 before Linux 6.1, which skips no program of a raw tracepoint.
+fn skipped(program: &OwnedFd) -> io::Result<u64> {
     /// The part of `union bpf_attr` that this command reads.
     #[repr(C)]
     struct Attributes {
         program: u32,
         length: u32,
-        info: u64,
+        info: *mut bpf_prog_info,
     }
     // SAFETY: integers and arrays of them, of which all may be 0.
     let mut info: bpf_prog_info = unsafe { std::mem::zeroed() };
     let mut attributes = Attributes {
         program: program.as_raw_fd() as u32,
         length: size_of::<bpf_prog_info>() as u32,
-        info: (&raw mut info).addr() as u64,
+        info: &raw mut info,
     };
     // SAFETY: both are as long as they say, and outlive the call.
     let answer = unsafe {

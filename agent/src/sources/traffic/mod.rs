@@ -103,6 +103,11 @@ pub async fn run(
                 answers.blocking_send(received).is_ok()
             });
             pods.sweep();
+            let loss = pods.take_loss().map(Input::Lost);
+            let is_wanted = is_wanted
+                && loss.is_none_or(|input| {
+                    answers.blocking_send(Received { at: clock::boot_now(), input }).is_ok()
+                });
             (pods, is_wanted)
         })
         .await?;

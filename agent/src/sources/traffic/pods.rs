@@ -11,8 +11,8 @@ use coroner_core::{
     exit_blockers::same_start,
     ids::{SandboxId, Tgid},
     input::{
-        NetworkCounters, TaskState, TrafficBlindness, TrafficCount, TrafficEvent, TrafficFact,
-        TrafficReading,
+        Loss, NetworkCounters, TaskState, TrafficBlindness, TrafficCount, TrafficEvent,
+        TrafficFact, TrafficReading,
     },
     output::{CountTraffic, TrafficRequest},
 };
@@ -60,6 +60,8 @@ pub(super) struct CountedPods {
     idle_since: Instant,
     /// That they cannot be attached was logged.
     warned: bool,
+    /// What the programs have missed, and was not yet reported.
+    missed: Option<Loss>,
 }
 
 struct CountedPod {
@@ -103,6 +105,7 @@ impl CountedPods {
             node_read: None,
             idle_since: Instant::now(),
             warned: false,
+            missed: None,
         }
     }
 
@@ -133,6 +136,19 @@ impl CountedPods {
         };
         let fact = fact.unwrap_or_else(|reason| TrafficFact::NotVisible { reason });
         Some(TrafficEvent { sandbox, fact })
+    }
+
+    /// What the programs have missed since the last call.
+    pub(super) fn take_loss(&mut self) -> Option<Loss> {
+        self.look_for_loss();
+        std::mem::take(&mut self.missed)
+    }
+
+    fn look_for_loss(&mut self) {
+        if let Some(more) = self.counting.loss() {
+            let before = self.missed.as_ref().map_or(0, |loss| loss.count);
+            self.missed = Some(Loss { count: more.count + before, ..more });
+        }
     }
 
     fn count(&mut self, wanted: CountTraffic) -> Result<TrafficFact, TrafficBlindness> {
@@ -177,12 +193,11 @@ impl CountedPods {
                 pod.addresses.push(address);
             }
         }
-        let network = self.begin(&pod, &folder);
-        let reading = TrafficReading {
-            at: network.0,
-            counts: Vec::new(),
-            network: network.1.map(|network| NetworkCounters { listening, ..network }),
-        };
+        self.look_for_loss();
+        let skipped = self.counting.lost();
+        let (at, network) = self.begin(&pod, &folder);
+        let network = network.map(|network| NetworkCounters { listening, ..network });
+        let reading = TrafficReading { at, counts: Vec::new(), network, skipped };
         self.pods.insert(sandbox, pod);
         Ok(TrafficFact::Began { reading, sees_refusals: self.counting.sees_refusals() })
     }
@@ -223,7 +238,12 @@ impl CountedPods {
         let at = clock::boot_now();
         if let Some(counts) = pod.last.clone() {
             return Ok(TrafficFact::Counted {
-                reading: TrafficReading { at, counts, network: None },
+                reading: TrafficReading {
+                    at,
+                    counts,
+                    network: None,
+                    skipped: self.counting.lost(),
+                },
             });
         }
         // Once: where nothing listens any more, the whole table is read.
@@ -237,7 +257,9 @@ impl CountedPods {
         });
         // After the counters: so each RST in these has been counted.
         let counts = read_entries(&self.counting, &entries).ok_or(TrafficBlindness::NoProgram)?;
-        Ok(TrafficFact::Counted { reading: TrafficReading { at, counts, network } })
+        self.look_for_loss();
+        let skipped = self.counting.lost();
+        Ok(TrafficFact::Counted { reading: TrafficReading { at, counts, network, skipped } })
     }
 
     fn forget(&mut self, sandbox: &SandboxId) {
