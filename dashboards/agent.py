@@ -88,7 +88,8 @@ ROWS = [
         Line(8, [
             bars("Evidence lost, by kind",
                 "Lost evidence, by kind of loss; should be empty. deciding_ring_full: exits of processes may "
-                "be missing. detail_ring_full, budget_spent: signals may be missing. cgroup_map_full: more "
+                "be missing. detail_ring_full, budget_spent: signals may be missing. program_skipped, "
+                "connection_skipped: the kernel preempted programs on an overloaded CPU. cgroup_map_full: more "
                 "than 16,384 cgroups. engine_full: the engine's memory is at its limit. never_resolved: no "
                 "source explained a cgroup. too_deep: cgroups that are not watched because they are nested "
                 "too deeply below their container.",

@@ -3,7 +3,7 @@
 /// Array: the events that a first program has seen and the second has not. Shared by all CPUs: between the two
 /// programs a process may be moved to another one.
 pub const SEEN: &str = "BACKUP_SEEN";
-/// Per-CPU array of counters, by [`Hook`]: events that only the second program has reported.
+/// Per-CPU array of counters, by [`Hook`]: events that certainly only the second program has seen.
 pub const RUNS: &str = "BACKUP_RUNS";
 /// Events of each hook, by a hash of their key. If two that happen at the same time have the same place, one of them
 /// may be reported twice.

@@ -231,7 +231,7 @@ impl Engine {
         if loss.kind == LossKind::BudgetSpent && loss.since.is_some() {
             return;
         }
-        // Each reading of the counts says how many were missed until then.
+        // Each reading of the counts has the number of events that were missed until then.
         if loss.kind == LossKind::ConnectionSkipped {
             return;
         }

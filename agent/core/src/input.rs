@@ -105,7 +105,7 @@ labels! {
         BudgetSpent = "budget_spent",
         /// The kernel skipped both programs of a hook, because it had preempted them on the same CPU.
         ProgramSkipped = "program_skipped",
-        /// The same for an event of a connection: the counts may be too low.
+        /// The same for an event of a connection, also because of an interrupt: the counts may be too low.
         ConnectionSkipped = "connection_skipped",
         /// A record of an unknown kind or a wrong length.
         Undecodable = "undecodable",

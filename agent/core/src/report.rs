@@ -414,8 +414,7 @@ impl PodTermination {
     /// It listened on no port: clients are refused whether it terminates or not.
     pub fn never_listened(&self) -> bool {
         let traffic = self.traffic.as_ref();
-        let is_cut = self.truncated || self.incomplete.contains(&LossKind::ConnectionSkipped);
-        traffic.is_some_and(|traffic| traffic.never_listened(self.stop_began(), is_cut))
+        traffic.is_some_and(|traffic| traffic.never_listened(self.stop_began(), self.truncated))
     }
 
     /// What a later report of the same incarnation changes; `None`: only the removal of sandbox and cgroup,

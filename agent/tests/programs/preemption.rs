@@ -1,7 +1,8 @@
 //! Programs that the kernel preempts. Since Linux 7.0 it may; until such a program goes on, the kernel
 //! skips it for every other process on that CPU.
 
-use crate::stage::{Cgroup, Pod, Session, on_each_hierarchy};
+use crate::stage::{self, Cgroup, Pod, Session, on_each_hierarchy};
+use coroner::sources::kernel::Options;
 use coroner_core::{
     ids::{CgroupId, Tgid},
     input::{KernelEvent, KernelFact, LossKind},
@@ -23,6 +24,14 @@ const WORKERS: u32 = 4;
 const CONTAINERS: u32 = 4;
 /// Processes in each: fewer than a container's budget.
 const LIVES: u32 = 120;
+
+/// The CPUs that this thread may run on.
+fn cpus() -> Vec<usize> {
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    let got = unsafe { libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) };
+    assert_eq!(got, 0, "sched_getaffinity: {}", io::Error::last_os_error());
+    (0..libc::CPU_SETSIZE as usize).filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &set) }).collect()
+}
 
 /// This thread, and what it forks, runs on this CPU only.
 fn pin_to(cpu: usize) {
@@ -62,7 +71,7 @@ fn work((cgroups, nice): (&[Cgroup], i32)) -> libc::pid_t {
     }
 }
 
-/// Takes a CPU from whoever runs on it, again and again.
+/// Takes a CPU from the process that runs on it, again and again.
 fn preempt(cpu: usize, over: &AtomicBool) {
     pin_to(cpu);
     let priority = libc::sched_param { sched_priority: 1 };
@@ -73,7 +82,7 @@ fn preempt(cpu: usize, over: &AtomicBool) {
     }
 }
 
-/// Ends what preempts, also if the test fails.
+/// Ends the threads that preempt, also if the test fails.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -95,37 +104,48 @@ fn skipped_runs() -> u64 {
     programs.collect::<BTreeMap<u64, u64>>().values().sum()
 }
 
+/// The self-test passes with them alone: exits, execs, connections and refused ones.
+#[test]
+fn the_second_programs_report_what_the_first_have_not_seen() {
+    on_each_hierarchy(|hierarchy| {
+        drop(stage::start(&Options { only_second: true, ..stage::options(hierarchy) }));
+    });
+}
+
 /// One exit in thirty was missing on Linux 7.2 before there was a second program.
 #[test]
-fn every_exit_is_told_or_counted_whoever_is_preempted() {
-    on_each_hierarchy(|hierarchy| overload(hierarchy, Some(0)));
+fn each_exit_of_preempted_processes_is_reported_or_counted() {
+    on_each_hierarchy(|hierarchy| overload(hierarchy, true));
 }
 
 /// Between the two programs a process may be moved to another CPU.
 #[test]
-fn no_exit_is_told_twice_whoever_is_moved() {
-    on_each_hierarchy(|hierarchy| overload(hierarchy, None));
+fn no_exit_of_moved_processes_is_reported_twice() {
+    on_each_hierarchy(|hierarchy| overload(hierarchy, false));
 }
 
-/// Processes end on one CPU, or wherever they are moved to, and are preempted.
-fn overload(hierarchy: &Path, cpu: Option<usize>) {
+/// Processes end on one CPU, or on all, and are preempted.
+fn overload(hierarchy: &Path, on_one: bool) {
     let Pod { container, pod, root } = Pod::make(hierarchy);
     let mut session = Session::start(hierarchy);
     let containers: Vec<Cgroup> =
         (0..WORKERS * CONTAINERS).map(|n| pod.child(&format!("{n:064x}"))).collect();
     let ids: BTreeSet<CgroupId> = containers.iter().map(|one| one.id).collect();
     let over = AtomicBool::new(false);
+    let mut used = cpus();
+    if on_one {
+        used.truncate(1);
+    }
     std::thread::scope(|scope| {
         let _over = Over(&over);
-        let cpus = std::thread::available_parallelism().unwrap().get();
-        for cpu in cpu.map_or(0..cpus, |cpu| cpu..cpu + 1) {
+        for &cpu in &used {
             scope.spawn({
                 let over = &over;
                 move || preempt(cpu, over)
             });
         }
         let works = scope.spawn(|| {
-            cpu.into_iter().for_each(pin_to);
+            used.iter().filter(|_| on_one).for_each(|cpu| pin_to(*cpu));
             let own = containers.chunks(CONTAINERS as usize);
             let workers: Vec<_> = own.zip([0, 19].into_iter().cycle()).map(work).collect();
             for worker in workers {
@@ -149,14 +169,15 @@ fn overload(hierarchy: &Path, cpu: Option<usize>) {
     };
     let told = |session: &Session| exits(session).len() as u64;
     let (told, lost) = session.accounted(all, LossKind::ProgramSkipped, told);
-    // What neither program saw counts twice.
-    let skipped = skipped_runs().saturating_sub(lost);
-    eprintln!("{told} told, {lost} lost, the first program was skipped {skipped} times");
+    let skipped = skipped_runs();
+    eprintln!("{told} reported, {lost} lost, programs were skipped {skipped} times");
     let distinct: BTreeSet<_> = exits(&session).into_iter().collect();
-    assert_eq!(distinct.len() as u64, told, "an exit was told twice");
+    // Two whose keys have one hash, at the same time: next to never.
+    assert!(told - distinct.len() as u64 <= 2, "exits were reported twice");
     // Other processes of this machine end, too.
     assert!(told + lost >= all);
-    assert!(skipped < 20 || lost <= skipped / 10 * 9, "the second program sees nothing");
+    // Both programs are skipped for what is lost. A few may be counted though the second one was on its way.
+    assert!(2 * lost <= skipped + 8, "the second program sees nothing");
     drop(containers);
     drop((container, pod, root));
 }

@@ -39,12 +39,15 @@ pub(super) fn seen(hook: Hook, event: u64) {
 pub(super) fn was_skipped(hook: Hook, event: u64) -> bool {
     let Some(seen) = BACKUP_SEEN.get_ptr_mut(hook.slot(event)) else { return false };
     // SAFETY: as above.
-    unsafe {
-        if core::ptr::read_volatile(seen) == event {
-            core::ptr::write_volatile(seen, 0);
-            return false;
-        }
+    let noted = unsafe { core::ptr::read_volatile(seen) };
+    if noted == event {
+        // SAFETY: as above.
+        unsafe { core::ptr::write_volatile(seen, 0) };
+        return false;
     }
-    count(&BACKUP_RUNS, hook as u32);
+    // Another event may have taken the place of one that the first program has seen.
+    if noted == 0 {
+        count(&BACKUP_RUNS, hook as u32);
+    }
     true
 }

@@ -145,7 +145,7 @@ pub(super) fn count(counters: &PerCpuArray<u64>, index: u32) {
 /// The pointer is to an aligned word of a map's value.
 #[inline(always)]
 pub(super) unsafe fn add_one(counter: *mut u64) {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller's.
     unsafe {
         asm!("lock *(u64 *)({0} + 0) += {1}", in(reg) counter, in(reg) 1u64);
     }

@@ -1,4 +1,4 @@
-//! TCP connections of marked network namespaces: counted, by mechanical facts. These two programs are
+//! TCP connections of marked network namespaces: counted, by mechanical facts. These programs are
 //! attached only while some pod terminates, and then run for every connection of the node: what the
 //! arguments rule out comes first, then the namespace, and all else only for what is marked.
 

@@ -1,7 +1,7 @@
 //! What is watched: the map of cgroups.
 
 use super::{
-    emit::{LOST, To, count, emit, header},
+    emit::{LOST, To, copy, count, header},
     filter,
     read::{Address, cgroup_of, layout, tgid},
 };
@@ -196,6 +196,7 @@ impl Watched {
         let spent = if get!(self, window) == window {
             get!(self, spent)
         } else {
+            set!(self, spent, 0);
             set!(self, window, window);
             0
         };
@@ -226,10 +227,8 @@ pub(super) fn run_out(now: u64, cgroup: u64) {
 #[inline(never)]
 fn tell_spent(now: u64, cgroup: u64) {
     let window = now >> WINDOW_SHIFT;
-    emit(To::Deciding, now, || Moment {
-        header: header(SPENT, now, cgroup),
-        value: window.wrapping_add(1) << WINDOW_SHIFT,
-    });
+    let value = window.wrapping_add(1) << WINDOW_SHIFT;
+    copy(To::Deciding, &Moment { header: header(SPENT, now, cgroup), value });
 }
 
 /// Chatter is dropped before anything is looked up. The exception, a container whose stop signal

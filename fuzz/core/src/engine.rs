@@ -20,17 +20,6 @@ const MAX_REQUESTS: usize = 8;
 /// Seconds between the ticks at the end: past the settle window, each timeout, and what is kept how long.
 const LAST_TICKS: [u64; 14] = [1, 1, 2, 3, 5, 5, 5, 5, 10, 30, 60, 300, 600, 3_600];
 
-const LOSSES: [LossKind; 8] = [
-    LossKind::DecidingRingFull,
-    LossKind::DetailRingFull,
-    LossKind::BudgetSpent,
-    LossKind::Undecodable,
-    LossKind::CgroupMapFull,
-    LossKind::EngineFull,
-    LossKind::NeverResolved,
-    LossKind::Unrecorded,
-];
-
 /// The engine: a story of real or simulated deaths, its inputs dropped, repeated, delayed, out of order, with
 /// wrong times and among others. Whatever comes, it reports no leak twice and nothing that does not add up, and
 /// reports the same again when it is given the same; and no termination twice, unless inputs contradict each other.
@@ -125,7 +114,7 @@ impl Player {
                 }
             }
             Action::Lose { kind, count } => {
-                let kind = LOSSES[usize::from(kind) % LOSSES.len()];
+                let kind = LossKind::ALL[usize::from(kind) % LossKind::ALL.len()];
                 self.feed(Input::Lost(Loss::new(kind, count.into())));
             }
             Action::Connection(how) => self.feed(match how % 4 {

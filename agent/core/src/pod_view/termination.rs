@@ -250,8 +250,7 @@ impl<'a> PodView<'a> {
         findings.extend(self.kubelet_restarted(began, ended));
         let truncated = self.is_truncated() || containers.iter().any(|c| c.truncated);
         if let Some(traffic) = &traffic {
-            let never_listened =
-                traffic.never_listened(stopping, truncated || self.traffic_loss().is_some());
+            let never_listened = traffic.never_listened(stopping, truncated);
             findings.extend(self.traffic_findings(traffic, never_listened));
         }
         let lost = containers.iter().flat_map(|container| container.incomplete.iter().copied());

@@ -86,7 +86,7 @@ pub struct Limits {
 }
 
 /// What the adapters count, shared with them.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct SourceCounters {
     /// The kernel side.
     pub kernel: Arc<kernel::Counters>,

@@ -33,16 +33,13 @@ fn seen() -> Metrics {
     let api = Arc::new(kube::Counters::default());
     api.errors.store(2, Relaxed);
     api.truncated.add(Cut::Finalizers, 6);
-    let (proc, host) = (Arc::default(), Arc::default());
-    let kubelet = Some(Arc::default());
     metrics.watch(SourceCounters {
         kernel: counters,
         shows_refusals: true,
         cri,
         api: Some(api),
-        proc,
-        host,
-        kubelet,
+        kubelet: Some(Arc::default()),
+        ..SourceCounters::default()
     });
     let recorded = Arc::new(recording::Counters::default());
     recorded.written.store(5, Relaxed);
@@ -445,17 +442,12 @@ fn a_full_node_has_at_most_910_series() {
     for count in &counters.records {
         count.store(1, Relaxed);
     }
-    let (cri, proc, host) = (Arc::default(), Arc::default(), Arc::default());
-    let api = Some(Arc::default());
-    let kubelet = Some(Arc::default());
     metrics.watch(SourceCounters {
         kernel: counters,
         shows_refusals: true,
-        cri,
-        api,
-        proc,
-        host,
-        kubelet,
+        api: Some(Arc::default()),
+        kubelet: Some(Arc::default()),
+        ..SourceCounters::default()
     });
     let mut health = Health::new(true, BootTime(0));
     let hooks = kernel::plan::HOOKS.iter().map(|hook| (hook.name, Ok(()))).collect();
@@ -484,15 +476,7 @@ fn refused_connections_have_no_series_where_the_kernel_does_not_show_them() {
     let mut account = samples::with_traffic(samples::graceful());
     let mut has_series = |shows_refusals: bool, had_listener: bool| {
         let metrics = Metrics::new().unwrap();
-        metrics.watch(SourceCounters {
-            kernel: Arc::default(),
-            shows_refusals,
-            cri: Arc::default(),
-            api: None,
-            proc: Arc::default(),
-            host: Arc::default(),
-            kubelet: None,
-        });
+        metrics.watch(SourceCounters { shows_refusals, ..SourceCounters::default() });
         let traffic = account.traffic.as_mut().unwrap();
         traffic.sees_refusals = shows_refusals;
         if !had_listener {

@@ -29,7 +29,7 @@ fn because(reason: TrafficBlindness) -> &'static str {
     }
 }
 
-/// What of its clients has a length, for the waterfall.
+/// The times in which clients connected and were refused, for the waterfall.
 pub(super) fn spans(account: &PodTermination) -> Vec<(&'static str, Paint, BootTime, BootTime)> {
     let Some(traffic) = account.traffic.as_ref().filter(|_| !account.never_listened()) else {
         return Vec::new();

@@ -9,7 +9,7 @@ use super::{
 use aya::{
     Ebpf,
     maps::{HashMap, MapData, MapError},
-    programs::raw_trace_point::RawTracePointLink,
+    programs::{ProgramError, raw_trace_point::RawTracePointLink},
 };
 use coroner_core::{
     ids::CgroupId,
@@ -45,9 +45,23 @@ pub struct Counting {
     programs: Arc<Mutex<Ebpf>>,
     /// The hooks whose programs the kernel has accepted.
     loaded: Vec<Hook>,
-    /// Of each that is attached: the second program's, then the first one's. In this order they are dropped.
-    links: Vec<(&'static str, [Option<RawTracePointLink>; 2])>,
+    attached: Vec<Attached>,
     skipped: Skipped,
+    /// See [`Options::only_second`](super::Options::only_second).
+    pub(super) only_second: bool,
+}
+
+/// A hook whose programs are attached, in the order in which they run.
+struct Attached {
+    hook: &'static str,
+    links: Vec<RawTracePointLink>,
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        // The second one first: alone it would take every event for one that was skipped.
+        while self.links.pop().is_some() {}
+    }
 }
 
 impl fmt::Debug for Counting {
@@ -96,13 +110,23 @@ impl Counting {
         skipped: Skipped,
     ) -> Self {
         let owners = BTreeMap::new();
-        Self { entries, stops, addresses, owners, programs, loaded, links: Vec::new(), skipped }
+        Self {
+            entries,
+            stops,
+            addresses,
+            owners,
+            programs,
+            loaded,
+            attached: Vec::new(),
+            skipped,
+            only_second: false,
+        }
     }
 
     /// The self-test has refused this hook.
     pub(super) fn refuse(&mut self, hook: &str) {
         self.loaded.retain(|loaded| loaded.name != hook);
-        self.links.retain(|(attached, _)| *attached != hook);
+        self.attached.retain(|attached| attached.hook != hook);
     }
 
     /// Connections can be counted at all.
@@ -120,7 +144,7 @@ impl Counting {
         self.skipped.loss()
     }
 
-    /// How many it were so far, as of the last call of [`Self::loss`].
+    /// The sum of all losses that [`Self::loss`] has returned.
     pub fn lost(&self) -> u64 {
         self.skipped.lost()
     }
@@ -131,12 +155,12 @@ impl Counting {
 
     /// The programs are attached.
     pub fn is_attached(&self) -> bool {
-        self.links.iter().any(|(hook, _)| *hook == TRANSITIONS)
+        self.attached.iter().any(|attached| attached.hook == TRANSITIONS)
     }
 
     /// Refused connections are visible now.
     pub fn sees_refusals(&self) -> bool {
-        self.links.iter().any(|(hook, _)| *hook == RESETS)
+        self.attached.iter().any(|attached| attached.hook == RESETS)
     }
 
     /// Attaches the programs, unless they are. Takes up to 35 ms soon after they were detached (RCU).
@@ -146,20 +170,18 @@ impl Counting {
     pub fn attach(&mut self) -> Result<(), String> {
         let mut programs = self.programs.lock();
         for hook in &self.loaded {
-            if self.links.iter().any(|(attached, _)| *attached == hook.name) {
+            if self.attached.iter().any(|attached| attached.hook == hook.name) {
                 continue;
             }
-            let mut attach = |name: &str| {
+            let mut attach = |name: &String| {
                 let program = raw_tracepoint(&mut programs, name)?;
                 let id = program.attach(hook.name)?;
                 program.take_link(id)
             };
-            let links = attach(hook.name).and_then(|first| {
-                let second = hook.second().as_deref().map(attach).transpose()?;
-                Ok([second, Some(first)])
-            });
+            let links: Result<Vec<_>, ProgramError> =
+                hook.attached(self.only_second).iter().map(&mut attach).collect();
             match links {
-                Ok(links) => self.links.push((hook.name, links)),
+                Ok(links) => self.attached.push(Attached { hook: hook.name, links }),
                 Err(error) if hook.name == TRANSITIONS => return Err(error.to_string()),
                 Err(error) => {
                     tracing::warn!(hook = hook.name, %error, "refused connections are not visible")
@@ -171,7 +193,7 @@ impl Counting {
 
     /// Detaches the programs; what they have counted stays.
     pub fn detach(&mut self) {
-        self.links.clear();
+        self.attached.clear();
     }
 
     /// Begins to count, with ports on which a pod listens. What happens after `stopped` counts as after the stop

@@ -80,7 +80,7 @@ pub(super) fn load(
     let all = attached.chain(traffic.iter_mut().map(|planned| (planned, false)));
     for (planned, attaches) in all.filter(|(planned, _)| planned.verdict.is_ok()) {
         let skipped = if attaches { &mut skipped } else { &mut skipped_traffic };
-        let loaded = load_programs(&mut ebpf, &planned.hook, attaches)
+        let loaded = load_programs(&mut ebpf, &planned.hook, attaches, options.only_second)
             .and_then(|()| skipped.add(&mut ebpf, planned.hook));
         if let Err(error) = loaded {
             unload(&mut ebpf, &planned.hook);
@@ -111,8 +111,9 @@ pub(super) fn load(
     let programs = Arc::new(Mutex::new(ebpf));
     let loaded = traffic.iter().filter(|planned| planned.verdict.is_ok());
     let loaded = loaded.map(|planned| planned.hook).collect();
-    let counting =
+    let mut counting =
         Counting::new(entries, stops, addresses, Arc::clone(&programs), loaded, skipped_traffic);
+    counting.only_second = options.only_second;
     Ok((Watching { containers, told, programs, diagnostics }, rings, counting))
 }
 
@@ -205,21 +206,24 @@ impl Watching {
     }
 }
 
-fn load_programs(ebpf: &mut Ebpf, hook: &Hook, attaches: bool) -> Result<(), ProgramError> {
-    // Those of one tracepoint run in the order in which they were attached.
-    for name in [hook.name].into_iter().chain(hook.second().as_deref()) {
-        let program = raw_tracepoint(ebpf, name)?;
-        program.load()?;
-        if attaches {
-            program.attach(hook.name)?;
-        }
+fn load_programs(
+    ebpf: &mut Ebpf,
+    hook: &Hook,
+    attaches: bool,
+    only_second: bool,
+) -> Result<(), ProgramError> {
+    for name in hook.programs() {
+        raw_tracepoint(ebpf, &name)?.load()?;
+    }
+    for name in hook.attached(only_second).iter().filter(|_| attaches) {
+        raw_tracepoint(ebpf, name)?.attach(hook.name)?;
     }
     Ok(())
 }
 
 fn unload(ebpf: &mut Ebpf, hook: &Hook) {
     // The second one first: alone it would take every event for one that was skipped.
-    for name in hook.second().as_deref().into_iter().chain([hook.name]) {
+    for name in hook.programs().iter().rev() {
         if let Ok(program) = raw_tracepoint(ebpf, name) {
             // Unloading drops the links; a program that is not loaded has none.
             let _ = program.unload();

@@ -85,6 +85,8 @@ pub struct Options {
     pub counts_traffic: bool,
     /// Carry the programs' own diagnostics (aya-log) into tracing.
     pub debug_bpf: bool,
+    /// For tests: of a hook with two programs attach only the second one, which then reports every event.
+    pub only_second: bool,
 }
 
 impl Default for Options {
@@ -95,6 +97,7 @@ impl Default for Options {
             notified: maps::NOTIFIED_MAX,
             counts_traffic: true,
             debug_bpf: false,
+            only_second: false,
         }
     }
 }

@@ -33,6 +33,20 @@ impl Hook {
     pub(super) fn second(&self) -> Option<String> {
         self.backup.map(|_| format!("{}_backup", self.name))
     }
+
+    /// Names of its programs, in the order in which they are attached and run.
+    pub(super) fn programs(&self) -> Vec<String> {
+        [self.name.to_owned()].into_iter().chain(self.second()).collect()
+    }
+
+    /// The same, without the first of two: see [`Options::only_second`](super::Options::only_second).
+    pub(super) fn attached(&self, only_second: bool) -> Vec<String> {
+        let mut programs = self.programs();
+        if only_second && programs.len() > 1 {
+            programs.remove(0);
+        }
+        programs
+    }
 }
 
 /// All hooks, in the order in which they are attached: what makes cgroups known comes first.

@@ -27,7 +27,10 @@ struct Programs {
     hook: Hook,
     first: OwnedFd,
     second: Option<OwnedFd>,
-    /// What was lost so far.
+    /// Events for which both were skipped, at the last look.
+    seen: u64,
+    /// By how much that has risen so far: it also falls, when the second program has reported an event that it was
+    /// still on its way to.
     lost: u64,
 }
 
@@ -45,7 +48,7 @@ impl Skipped {
         };
         let first = program(hook.name)?;
         let second = hook.second().as_deref().map(program).transpose()?;
-        self.hooks.push(Programs { hook, first, second, lost: 0 });
+        self.hooks.push(Programs { hook, first, second, seen: 0, lost: 0 });
         Ok(())
     }
 
@@ -59,7 +62,10 @@ impl Skipped {
         let before = self.lost();
         for programs in &mut self.hooks {
             match programs.count(&self.runs) {
-                Ok(lost) => programs.lost = lost.max(programs.lost),
+                Ok(count) => {
+                    programs.lost += count.saturating_sub(programs.seen);
+                    programs.seen = count;
+                }
                 Err(error) if !self.warned => {
                     self.warned = true;
                     let hook = programs.hook.name;
@@ -72,7 +78,7 @@ impl Skipped {
         (more > 0).then(|| Loss::new(self.kind, more))
     }
 
-    /// What was lost so far, as of the last call of [`Self::loss`].
+    /// The sum of all losses that [`Self::loss`] has returned.
     pub(super) fn lost(&self) -> u64 {
         self.hooks.iter().map(|programs| programs.lost).sum()
     }
@@ -86,7 +92,6 @@ impl Programs {
             return Ok(skipped);
         };
         let runs: u64 = runs.get(&(backup as u32), 0).map_err(io::Error::other)?.iter().sum();
-        // The second program may still be on its way to an event that the first one did not see.
         Ok(skipped.saturating_sub(runs).min(self::skipped(second)?))
     }
 }
@@ -107,7 +112,7 @@ fn skipped(program: &OwnedFd) -> io::Result<u64> {
         length: size_of::<bpf_prog_info>() as u32,
         info: &raw mut info,
     };
-    // SAFETY: both are as long as they say, and outlive the call.
+    // SAFETY: both have the lengths that are given, and outlive the call.
     let answer = unsafe {
         libc::syscall(
             libc::SYS_bpf,

@@ -64,6 +64,13 @@ pub(super) struct CountedPods {
     missed: Option<Loss>,
 }
 
+/// What the programs have counted, and how many events they had missed by then.
+#[derive(Clone)]
+struct Counted {
+    counts: Vec<TrafficCount>,
+    skipped: u64,
+}
+
 struct CountedPod {
     netns: u32,
     processes: Vec<(Tgid, Option<u64>)>,
@@ -73,8 +80,8 @@ struct CountedPod {
     asked: Instant,
     /// The listening ports were read after the stop signal.
     is_stop_read: bool,
-    /// What was counted until another pod got the number of its network namespace.
-    last: Option<Vec<TrafficCount>>,
+    /// The end: another pod has got the number of its network namespace.
+    frozen: Option<Result<Counted, TrafficBlindness>>,
 }
 
 impl CountedPod {
@@ -123,7 +130,7 @@ impl CountedPods {
                 (sandbox, read)
             }
             TrafficRequest::Stopped(sandbox, stopped) => {
-                if let Some(pod) = self.pods.get(&sandbox) {
+                if let Some(pod) = self.pods.get(&sandbox).filter(|pod| pod.frozen.is_none()) {
                     self.counting.note_stop(pod.key(), stopped);
                 }
                 let read = self.read(&sandbox);
@@ -173,7 +180,7 @@ impl CountedPods {
             addresses: Vec::new(),
             asked: Instant::now(),
             is_stop_read: false,
-            last: None,
+            frozen: None,
         };
         // The containers' first: the pod's own is the mark, and what comes before it is not counted.
         for key in entries.into_iter().rev() {
@@ -204,10 +211,15 @@ impl CountedPods {
 
     /// The number of a namespace that is gone is used again: the pod that had it keeps what was counted.
     fn free_number(&mut self, netns: u32) {
-        let has_it = |pod: &&mut CountedPod| pod.netns == netns && pod.last.is_none();
-        let Some(pod) = self.pods.values_mut().find(has_it) else { return };
-        pod.last = read_entries(&self.counting, &pod.entries);
-        pod.release(&mut self.counting);
+        let has_it =
+            |(_, pod): &(&SandboxId, &CountedPod)| pod.netns == netns && pod.frozen.is_none();
+        let Some((sandbox, pod)) = self.pods.iter().find(has_it) else { return };
+        let (sandbox, entries) = (sandbox.clone(), pod.entries.clone());
+        let frozen = self.counted(&entries);
+        if let Some(pod) = self.pods.get_mut(&sandbox) {
+            pod.frozen = Some(frozen);
+            pod.release(&mut self.counting);
+        }
     }
 
     /// The namespace's counters of a moment from which on events are counted, each in one of the two only.
@@ -236,15 +248,10 @@ impl CountedPods {
         let pod = self.pods.get_mut(sandbox).ok_or(TrafficBlindness::NoProcess)?;
         pod.asked = Instant::now();
         let at = clock::boot_now();
-        if let Some(counts) = pod.last.clone() {
-            return Ok(TrafficFact::Counted {
-                reading: TrafficReading {
-                    at,
-                    counts,
-                    network: None,
-                    skipped: self.counting.lost(),
-                },
-            });
+        if let Some(frozen) = pod.frozen.clone() {
+            let Counted { counts, skipped } = frozen?;
+            let reading = TrafficReading { at, counts, network: None, skipped };
+            return Ok(TrafficFact::Counted { reading });
         }
         // Once: where nothing listens any more, the whole table is read.
         let is_stopped = self.counting.is_stopped(pod.key());
@@ -256,10 +263,19 @@ impl CountedPods {
             Some(NetworkCounters { listening, ..counters(&folder)? })
         });
         // After the counters: so each RST in these has been counted.
-        let counts = read_entries(&self.counting, &entries).ok_or(TrafficBlindness::NoProgram)?;
-        self.look_for_loss();
-        let skipped = self.counting.lost();
+        let Counted { counts, skipped } = self.counted(&entries)?;
         Ok(TrafficFact::Counted { reading: TrafficReading { at, counts, network, skipped } })
+    }
+
+    /// What these entries have counted.
+    fn counted(&mut self, entries: &[EntryKey]) -> Result<Counted, TrafficBlindness> {
+        let mut all = Vec::new();
+        for key in entries {
+            let entry = self.counting.read(*key).ok_or(TrafficBlindness::NoProgram)?;
+            all.extend(counts(key.cgroup, &entry));
+        }
+        self.look_for_loss();
+        Ok(Counted { counts: all, skipped: self.counting.lost() })
     }
 
     fn forget(&mut self, sandbox: &SandboxId) {
@@ -410,15 +426,6 @@ fn counters(folder: &Path) -> Option<NetworkCounters> {
         listen_drops: counters.listen_drops,
         listening: Vec::new(),
     })
-}
-
-/// What these entries have counted; `None`: one of them is not there.
-fn read_entries(counting: &Counting, entries: &[EntryKey]) -> Option<Vec<TrafficCount>> {
-    let mut all = Vec::new();
-    for key in entries {
-        all.extend(counts(key.cgroup, &counting.read(*key)?));
-    }
-    Some(all)
 }
 
 #[cfg(test)]

@@ -54,11 +54,17 @@ impl Asked {
 
     fn ask_of(&mut self, sandbox: SandboxId, request: TrafficRequest) -> TrafficFact {
         self.requests.blocking_send(request).unwrap();
-        let Input::Traffic(event) = self.answers.blocking_recv().unwrap().input else {
-            panic!("another input")
-        };
-        assert_eq!(event.sandbox, sandbox);
-        event.fact
+        loop {
+            match self.answers.blocking_recv().unwrap().input {
+                Input::Traffic(event) => {
+                    assert_eq!(event.sandbox, sandbox);
+                    return event.fact;
+                }
+                // Of this machine's other connections.
+                Input::Lost(_) => {}
+                other => panic!("another input: {other:?}"),
+            }
+        }
     }
 
     fn read(&mut self) -> TrafficReading {
