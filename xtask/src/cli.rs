@@ -256,6 +256,8 @@ pub(crate) enum Fault {
     DecidingRing,
     /// The kernel's ring for detail records is full
     DetailRing,
+    /// The kernel skips programs for exits and execs
+    Skipped,
     /// The apiserver's clock and the node's are wrong by hours
     Clocks,
     /// The agent starts in the middle
