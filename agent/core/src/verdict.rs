@@ -123,7 +123,7 @@ pub fn assess(case: VerdictInputs<'_>) -> Assessment {
     let mut message = facts.message(&end, response);
     let late = facts.late(requires);
     let truncated = late.is_some();
-    if let Some(missing) = late.or_else(|| facts.lost(requires)) {
+    if let Some(missing) = late.or_else(|| facts.hidden_by_loss(requires)) {
         message = format!(
             "Evidence that may contradict this is missing ({missing}); without it, the verdict would be \
              {verdict}: {message}"

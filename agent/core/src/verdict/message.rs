@@ -176,7 +176,9 @@ impl<'a> DeathFacts<'a> {
     }
 
     fn without_exit(&self) -> String {
-        let lost = self.lost(Absence::Delivery).map(|lost| format!("evidence was lost ({lost})"));
+        let lost = self
+            .hidden_by_loss(Absence::Delivery)
+            .map(|lost| format!("evidence was lost ({lost})"));
         let why = lost.unwrap_or_else(|| "the agent never saw its processes".into());
         format!("How it ended is not known: the kernel's record of its exit is missing, {why}.")
     }

@@ -216,7 +216,7 @@ impl<'a> DeathFacts<'a> {
     }
 
     /// Losses that may hide the event.
-    pub(super) fn lost(&self, absence: Absence) -> Option<String> {
+    pub(super) fn hidden_by_loss(&self, absence: Absence) -> Option<String> {
         let gaps = self.gaps();
         let hides = |loss: &LossKind| match absence {
             Absence::Nothing => false,
@@ -253,9 +253,9 @@ impl<'a> DeathFacts<'a> {
     pub(super) fn stop_may_be_missing(&self) -> Option<String> {
         match self.exit {
             _ if self.stop.is_some() => None,
-            Some((at, _)) => self
-                .observed_too_briefly(at, "its end")
-                .or_else(|| Some(format!("evidence was lost ({})", self.lost(Absence::Stop)?))),
+            Some((at, _)) => self.observed_too_briefly(at, "its end").or_else(|| {
+                Some(format!("evidence was lost ({})", self.hidden_by_loss(Absence::Stop)?))
+            }),
             None if self.case.processes.never_started().is_some() => None,
             None => Some("the kernel's record of its exit is missing".into()),
         }
