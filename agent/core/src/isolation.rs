@@ -2,14 +2,44 @@
 //! user space. The host's records of such a container (a hypervisor's threads, a file server's exit) must not
 //! be attributed to the container's program.
 
+/// How the host is kept from seeing into a container.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Isolation<'a> {
+    /// In what it runs.
+    pub within: &'static str,
+    /// What shows it.
+    pub shown_by: &'static str,
+    /// The name of that.
+    pub name: &'a str,
+}
+
+impl<'a> Isolation<'a> {
+    /// By the name of the sandbox's runtime handler, by the container's shim, or by the main process of the
+    /// sandbox's own container.
+    pub fn find(
+        handler: Option<&'a str>,
+        shim: Option<&'a str>,
+        sandbox_process: Option<&'a str>,
+    ) -> Option<Self> {
+        type By = fn(&str) -> Option<&'static str>;
+        let ways: [(By, _, _); 3] = [
+            (by_handler, "runtime handler", handler),
+            (by_shim, "runtime", shim),
+            (by_sandbox_process, "process", sandbox_process),
+        ];
+        ways.into_iter().find_map(|(by, shown_by, name)| {
+            Some(Self { within: by(name?)?, shown_by, name: name? })
+        })
+    }
+}
+
 /// System calls and signals end in gVisor's sentry.
 const GVISOR: &str = "gVisor, a kernel in user space";
 /// Kata Containers and other runtimes with a virtual machine per pod.
 const VIRTUAL_MACHINE: &str = "a virtual machine (Kata Containers or the like)";
 
-/// By the name of the sandbox's runtime handler, which administrators usually name after the runtime:
-/// `kata-qemu`, `kata_clh`, `gvisor`, `runsc-kvm`.
-pub fn by_handler(handler: &str) -> Option<&'static str> {
+/// Administrators usually name the handler after the runtime: `kata-qemu`, `kata_clh`, `gvisor`, `runsc-kvm`.
+fn by_handler(handler: &str) -> Option<&'static str> {
     let handler = handler.to_ascii_lowercase();
     handler.split(|c: char| !c.is_ascii_alphanumeric()).find_map(|word| match word {
         "gvisor" | "runsc" => Some(GVISOR),
@@ -19,15 +49,13 @@ pub fn by_handler(handler: &str) -> Option<&'static str> {
     })
 }
 
-/// By the container's shim: `io.containerd.kata.v2`, `io.containerd.kata-qemu.v2`,
-/// `io.containerd.runsc.v1`.
-pub fn by_runtime_type(runtime: &str) -> Option<&'static str> {
+/// `io.containerd.kata.v2`, `io.containerd.kata-qemu.v2`, `io.containerd.runsc.v1`.
+fn by_shim(runtime: &str) -> Option<&'static str> {
     runtime.strip_prefix("io.containerd.").and_then(by_handler)
 }
 
-/// By the main process of the sandbox's own container, which other runtimes run as `pause`. In any other
-/// container these are ordinary programs. Names are cut to 15 bytes.
-pub fn by_sandbox_process(comm: &str) -> Option<&'static str> {
+/// Other runtimes run `pause` there. In any other container these are ordinary programs. Names are cut to 15 bytes.
+fn by_sandbox_process(comm: &str) -> Option<&'static str> {
     match comm {
         "runsc" | "runsc-sandbox" | "runsc-gofer" => Some(GVISOR),
         "cloud-hyperviso" | "firecracker" | "stratovirt" | "virtiofsd" => Some(VIRTUAL_MACHINE),
@@ -63,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn runtime_types() {
+    fn shims() {
         for (runtime, expected) in [
             ("io.containerd.runc.v2", None),
             ("io.containerd.kata.v2", VM),
@@ -71,7 +99,7 @@ mod tests {
             ("io.containerd.runsc.v1", GVISOR),
             ("/opt/kata/bin/shim", None),
         ] {
-            assert_eq!(by_runtime_type(runtime), expected, "{runtime}");
+            assert_eq!(by_shim(runtime), expected, "{runtime}");
         }
     }
 

@@ -11,6 +11,7 @@ use super::{
     api::{ApiState, DeletionRequest, LONGEST_SILENCE, PodObject},
     cgroup_tree::CgroupTree,
     cri::{Container, CriState, Sandbox},
+    isolation::Isolation,
     kubelet::{KUBELET_SLACK, KubeletState},
     node::NodeState,
     process::{ContainerProcesses, Origin, SI_KERNEL, SIGKILL, SIGTERM, SentSignal},
@@ -52,6 +53,18 @@ impl Stores {
     /// The kernel's records of a sandbox's own container, which has its id.
     pub fn processes_of_sandbox(&self, id: &SandboxId) -> Option<&ContainerProcesses> {
         self.processes_of(&ContainerId::new(id.as_str()))
+    }
+
+    /// How the host is kept from seeing into the containers of a sandbox; `shim`: what the runtime says of one of
+    /// them.
+    pub fn isolation<'a>(
+        &'a self,
+        sandbox: &SandboxId,
+        shim: Option<&'a str>,
+    ) -> Option<Isolation<'a>> {
+        let handler = self.cri.sandbox(sandbox).map(|known| known.info.handler.as_str());
+        let process = self.processes_of_sandbox(sandbox).and_then(|own| own.init.as_ref());
+        Isolation::find(handler, shim, process.map(|init| init.comm.as_str()))
     }
 
     /// A container in its pod's spec and status.

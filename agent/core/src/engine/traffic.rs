@@ -3,7 +3,6 @@
 use super::Engine;
 use crate::{ids::*, input::*, time::*};
 use crate::{
-    isolation,
     output::{CountTraffic, Outputs, Request, TrafficRequest},
     process::{ContainerProcesses, Origin, SIGKILL, SIGTERM, SentSignal},
     traffic::TrafficState,
@@ -86,10 +85,9 @@ impl Engine {
         }
         let is_alive = |processes: &ContainerProcesses| processes.ended().is_none();
         let alive: Vec<_> = all.iter().filter_map(of).filter(|(_, p)| is_alive(p)).collect();
-        let by_process =
-            self.stores.processes_of_sandbox(&sandbox.id).and_then(|own| own.init.as_ref());
-        let by_process = by_process.and_then(|init| isolation::by_sandbox_process(&init.comm));
-        if isolation::by_handler(&sandbox.handler).or(by_process).is_some() {
+        let mut containers = self.stores.cri.containers_of(&sandbox.id);
+        let shim = containers.find_map(|one| one.status.runtime_type.as_deref());
+        if self.stores.isolation(&sandbox.id, shim).is_some() {
             let fact = TrafficFact::NotVisible { reason: TrafficBlindness::OwnStack };
             self.stores.traffic.apply(TrafficEvent { sandbox: sandbox.id, fact });
             return;

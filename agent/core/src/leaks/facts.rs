@@ -6,7 +6,6 @@ use crate::{
     cri::{Container, Sandbox},
     ids::*,
     input::*,
-    isolation::{by_handler, by_runtime_type},
     kubelet::{KUBELET_SLACK, Statement},
     leak::RuntimeAtEnd,
     pod_view::Stores,
@@ -91,9 +90,8 @@ impl<'a> LeakFacts<'a> {
             return false;
         }
         let sandbox = self.stores.cri.sandbox(&container.info.sandbox);
-        let handler = sandbox.and_then(|s| by_handler(&s.info.handler));
-        let isolated =
-            handler.or(container.status.runtime_type.as_deref().and_then(by_runtime_type));
+        let shim = container.status.runtime_type.as_deref();
+        let isolated = self.stores.isolation(&container.info.sandbox, shim);
         let unseen = isolated.is_some() || !processes.gaps.is_complete_since(BootTime(0));
         // The survey shows that no task is left.
         let empty = || {

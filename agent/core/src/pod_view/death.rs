@@ -5,7 +5,8 @@ use crate::{
     api::{CLOCK_SKEW, DeletionRequest, PodObject},
     cause::{AttributedCause, unstopped},
     cri::{Container, Sandbox},
-    exit_blockers, isolation,
+    exit_blockers,
+    isolation::Isolation,
     kubelet::HOOK_GAP,
     process::{ContainerProcesses, SIGKILL, SIGTERM, SentSignal},
     stop::{RESTART_ALL_GRACE_SECONDS, Stop},
@@ -101,19 +102,10 @@ impl<'a> PodView<'a> {
 
     /// How the container is isolated: by its runtime, or by the process that runs in place of `pause`.
     fn isolated(&self, container: &Container) -> Option<String> {
-        let sandbox = &container.info.sandbox;
-        let handler = self.stores.cri.sandbox(sandbox).map(|s| s.info.handler.as_str());
-        let cri = container.status.runtime_type.as_deref();
-        let process = self
-            .processes_of_sandbox(sandbox)
-            .and_then(|p| p.init.as_ref())
-            .map(|init| init.comm.as_str());
-        let by = |how: fn(&str) -> Option<&'static str>, what, name: Option<&str>| {
-            Some(format!("It runs in {} ({what} {})", how(name?)?, name?))
-        };
-        by(isolation::by_handler, "runtime handler", handler)
-            .or_else(|| by(isolation::by_runtime_type, "runtime", cri))
-            .or_else(|| by(isolation::by_sandbox_process, "process", process))
+        let shim = container.status.runtime_type.as_deref();
+        let Isolation { within, shown_by, name } =
+            self.stores.isolation(&container.info.sandbox, shim)?;
+        Some(format!("It runs in {within} ({shown_by} {name})"))
     }
 
     /// One container's report. `pod_cause`: the cause of the pod's termination, if one is in progress.

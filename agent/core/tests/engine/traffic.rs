@@ -6,9 +6,9 @@ use super::world::{
 use coroner_core::{
     ids::{CgroupId, ContainerId, Tgid},
     input::{
-        ApiEvent, ApiPod, ConnectionEvent as E, ContainerState, CriContainer, Hook, Input,
-        KernelFact, Loss, LossKind, NetworkCounters, TrafficBlindness, TrafficCount, TrafficEvent,
-        TrafficFact, TrafficPeer, TrafficReading, Workload,
+        ApiEvent, ApiPod, ConnectionEvent as E, ContainerState, CriContainer, CriEvent, Hook,
+        Input, KernelFact, Loss, LossKind, NetworkCounters, TrafficBlindness, TrafficCount,
+        TrafficEvent, TrafficFact, TrafficPeer, TrafficReading, Workload,
     },
     output::{Request, TrafficRequest},
     report::{PodTermination, Traffic},
@@ -548,16 +548,21 @@ fn what_is_not_visible_is_not_zero() {
 
 #[test]
 fn the_sandbox_of_a_runtime_with_a_stack_of_its_own_is_not_asked_about() {
-    let mut world = running(1);
-    let mut gvisor = sandbox(1, true);
-    gvisor.handler = "runsc".into();
-    world.lists(vec![gvisor], vec![container(1, ContainerState::Running)]);
-    let at = world.at();
-    world.api(ApiEvent::Applied(object(1, true, at)));
-    assert_eq!(world.asked(), []);
-    let report = world.ends(object(1, true, at));
-    let not_visible = report.traffic.and_then(|traffic| traffic.not_visible);
-    assert_eq!(not_visible, Some(TrafficBlindness::OwnStack));
+    // Shown by the runtime handler, or only by the shim.
+    for (handler, shim) in [("runsc", "io.containerd.runc.v2"), ("other", "io.containerd.kata.v2")]
+    {
+        let mut world = running(1);
+        let mut isolated = sandbox(1, true);
+        isolated.handler = handler.into();
+        world.lists(vec![isolated], vec![container(1, ContainerState::Running)]);
+        world.cri(CriEvent::RuntimeType { container: ids(1).2, runtime: shim.into() });
+        let at = world.at();
+        world.api(ApiEvent::Applied(object(1, true, at)));
+        assert_eq!(world.asked(), [], "{handler}");
+        let report = world.ends(object(1, true, at));
+        let not_visible = report.traffic.and_then(|traffic| traffic.not_visible);
+        assert_eq!(not_visible, Some(TrafficBlindness::OwnStack), "{handler}");
+    }
 }
 
 #[test]
