@@ -101,17 +101,25 @@ fn target_dir(workspace: &Workspace) -> PathBuf {
     workspace.target("fuzz")
 }
 
-/// Without a sanitizer: what is fuzzed has next to no unsafe code, and so a stable compiler will do
-/// (coverage needs no unstable flag), dependencies are built once, and inputs run twice as fast.
-fn build(workspace: &Workspace) -> Result<()> {
-    // cargo-fuzz has no --locked of its own.
-    let manifest = workspace.root().join("fuzz/Cargo.toml");
+/// Fails if the fuzz targets' lock file lacks a dependency.
+///
+/// # Errors
+/// That, or what cargo says.
+pub(crate) fn check_lock_file(workspace: &Workspace) -> Result<()> {
     step(
         "checking the fuzz targets' lock file",
         toolchain::cargo("metadata")
             .args(["--locked", "--format-version=1", "--quiet", "--manifest-path"])
-            .arg(manifest),
+            .arg(workspace.root().join("fuzz/Cargo.toml")),
     )?;
+    Ok(())
+}
+
+/// Without a sanitizer: what is fuzzed has next to no unsafe code, and so a stable compiler will do
+/// (coverage needs no unstable flag), dependencies are built once, and inputs run twice as fast.
+fn build(workspace: &Workspace) -> Result<()> {
+    // cargo-fuzz has no --locked of its own.
+    check_lock_file(workspace)?;
     step(
         "building the fuzz targets",
         Command::new(

@@ -5,7 +5,7 @@ use std::process::Command;
 use anyhow::{Result, bail};
 
 use crate::{
-    build,
+    build, fuzz,
     progress::{capture, note, step},
     setup,
     toolchain::{BpfClippy, cargo},
@@ -39,7 +39,7 @@ pub(super) fn clippy(workspace: &Workspace) -> Result<()> {
             .args(["--workspace", "--all-targets", "--locked"])
             .args(["--", "-Dwarnings"]),
     )?;
-    Ok(())
+    fuzz::check_lock_file(workspace)
 }
 
 /// cargo-deny: licences and sources of the dependencies; `advisories`: known faults of theirs, too, where the
