@@ -22,6 +22,9 @@ fi
 export CORONER_TEST_AGENT=/coroner
 ifconfig lo 127.0.0.1 up
 echo "guest: Linux $(uname -r), cgroup $CORONER_CGROUP"
+# For processes that share a CPU in turns (agent/tests/programs/stage.rs).
+echo 1000 >/proc/sys/kernel/sched_rr_timeslice_ms
+echo -1 >/proc/sys/kernel/sched_rt_runtime_us
 # shellcheck disable=SC2086 # words
 /test --test-threads=1 --nocapture $CORONER_GUEST_ARGUMENTS </dev/null 2>&1
 status=$?
