@@ -1,14 +1,11 @@
 //! Hooks with a second program, which runs for the events for which the kernel skipped the first.
 
-/// Array: the events that a first program has seen and the second has not. Shared by all CPUs: between the two
-/// programs a process may be moved to another one.
-pub const SEEN: &str = "BACKUP_SEEN";
 /// Per-CPU array of counters, by [`Hook`]: events that certainly only the second program has seen.
 pub const RUNS: &str = "BACKUP_RUNS";
 /// Events of each hook, by a hash of their key. If two that happen at the same time have the same place, one of them
 /// may be reported twice.
 const SHARE: u32 = 4_096;
-/// Capacity of [`SEEN`].
+/// Capacity of `BACKUP_SEEN`, the programs' own array.
 pub const SLOTS: u32 = Hook::COUNT * SHARE;
 
 /// A hook with a second program.
@@ -29,7 +26,7 @@ impl Hook {
     /// How many there are.
     pub const COUNT: u32 = 4;
 
-    /// The place of an event in [`SEEN`].
+    /// The place of an event in it.
     #[inline(always)]
     pub const fn slot(self, event: u64) -> u32 {
         // 2^64 / φ: the upper bits depend on all of the key's.

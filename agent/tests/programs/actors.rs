@@ -97,7 +97,7 @@ extern "C" fn wait(_: *mut c_void) -> c_int {
 }
 
 /// Forks; 0 is the child.
-unsafe fn fork(flags: c_int) -> libc::pid_t {
+pub(crate) unsafe fn fork(flags: c_int) -> libc::pid_t {
     let flags = libc::c_long::from(libc::SIGCHLD | flags);
     unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) as libc::pid_t }
 }

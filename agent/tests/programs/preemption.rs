@@ -1,12 +1,16 @@
 //! Programs that the kernel preempts. Since Linux 7.0 it may; until such a program goes on, the kernel
 //! skips it for every other process on that CPU.
 
-use crate::stage::{self, Cgroup, Pod, Session, on_each_hierarchy};
+use crate::{
+    actors::fork,
+    stage::{self, Cgroup, Pod, Session, on_each_hierarchy},
+};
 use coroner::sources::kernel::Options;
 use coroner_core::{
     ids::{CgroupId, Tgid},
     input::{KernelEvent, KernelFact, LossKind},
 };
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs::{self, File, OpenOptions},
@@ -27,23 +31,15 @@ const LIVES: u32 = 120;
 
 /// The CPUs that this thread may run on.
 fn cpus() -> Vec<usize> {
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    let got = unsafe { libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) };
-    assert_eq!(got, 0, "sched_getaffinity: {}", io::Error::last_os_error());
-    (0..libc::CPU_SETSIZE as usize).filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &set) }).collect()
+    let allowed = sched_getaffinity(None).unwrap();
+    (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect()
 }
 
 /// This thread, and what it forks, runs on this CPU only.
 fn pin_to(cpu: usize) {
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    unsafe { libc::CPU_SET(cpu, &mut set) };
-    let pinned = unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) };
-    assert_eq!(pinned, 0, "sched_setaffinity: {}", io::Error::last_os_error());
-}
-
-unsafe fn fork() -> libc::pid_t {
-    let flags = libc::c_long::from(libc::SIGCHLD);
-    unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) as libc::pid_t }
+    let mut one = CpuSet::new();
+    one.set(cpu);
+    sched_setaffinity(None, &one).unwrap();
 }
 
 /// Starts a process that has others enter these cgroups and leave at once, one after the other.
@@ -52,7 +48,7 @@ fn work((cgroups, nice): (&[Cgroup], i32)) -> libc::pid_t {
     let doors: Vec<File> = cgroups.iter().map(|one| open(one).unwrap()).collect();
     // A child of a test with threads: system calls only.
     unsafe {
-        let worker = fork();
+        let worker = fork(0);
         if worker != 0 {
             return worker;
         }
@@ -62,7 +58,7 @@ fn work((cgroups, nice): (&[Cgroup], i32)) -> libc::pid_t {
         libc::setpriority(libc::PRIO_PROCESS, 0, nice);
         for door in &doors {
             for _ in 0..LIVES {
-                let child = fork();
+                let child = fork(0);
                 if child == 0 {
                     libc::write(door.as_raw_fd(), c"0".as_ptr().cast(), 1);
                     libc::_exit(0);

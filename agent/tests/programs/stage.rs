@@ -391,11 +391,7 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         self.from.close();
-        while let Ok(received) = self.from.try_recv() {
-            if let Input::Lost(loss) = received.input {
-                *self.lost.entry(loss.kind).or_default() += loss.count;
-            }
-        }
+        self.listen();
         if let Some(runner) = self.runner.take() {
             let ended = runner.join();
             if std::thread::panicking() {

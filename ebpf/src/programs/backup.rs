@@ -12,6 +12,8 @@ use aya_ebpf::{
 };
 use coroner_ebpf::backup::{Hook, SLOTS};
 
+/// The events that a first program has seen and the second has not. Shared by all CPUs: between the two
+/// programs a process may be moved to another one.
 #[map]
 static BACKUP_SEEN: Array<u64> = Array::with_max_entries(SLOTS, 0);
 

@@ -260,7 +260,7 @@ impl KilledProcess {
     }
 }
 
-fn is_zero<T: Default + PartialEq>(value: &T) -> bool {
+pub(super) fn is_zero<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 

@@ -1,5 +1,6 @@
 //! TCP connections of a terminating pod: what the kernel programs count, and what /proc shows.
 
+use super::kernel::is_zero;
 use crate::labels;
 use crate::{ids::*, time::*};
 use serde::{Deserialize, Serialize};
@@ -51,10 +52,6 @@ pub struct TrafficReading {
     /// Events of any connection of this node that the programs have missed until then.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub skipped: u64,
-}
-
-fn is_zero(number: &u64) -> bool {
-    *number == 0
 }
 
 /// How often something happened to connections, and when.

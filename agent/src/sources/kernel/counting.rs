@@ -13,7 +13,7 @@ use aya::{
 };
 use coroner_core::{
     ids::CgroupId,
-    input::{ConnectionEvent, Loss, TrafficCount, TrafficPeer},
+    input::{ConnectionEvent, TrafficCount, TrafficPeer},
     time::BootTime,
 };
 use coroner_ebpf::traffic::{CELLS, Cell, Marked, OF_NODE, OF_TERMINATING, PAIRS, PORTS, Traffic};
@@ -139,13 +139,8 @@ impl Counting {
         self.loads(RESETS)
     }
 
-    /// Events of connections, of any namespace, that the programs have missed since the last call.
-    pub fn loss(&mut self) -> Option<Loss> {
-        self.skipped.loss()
-    }
-
-    /// The sum of all losses that [`Self::loss`] has returned.
-    pub fn lost(&self) -> u64 {
+    /// How many events of connections, of any namespace, the programs have missed until now.
+    pub fn lost(&mut self) -> u64 {
         self.skipped.lost()
     }
 

@@ -15,10 +15,7 @@ use aya::{
     maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, RingBuf},
     programs::ProgramError,
 };
-use coroner_core::{
-    ids::CgroupId,
-    input::{LossKind, Task},
-};
+use coroner_core::{ids::CgroupId, input::Task};
 use coroner_ebpf::{CONTAINER_PID_ONE, Container, Layout, Told, backup, filter, maps, signal_bit};
 use parking_lot::Mutex;
 use std::{io, sync::Arc};
@@ -74,8 +71,8 @@ pub(super) fn load(
         .map_err(|error| StartError::from_load(Box::new(error)))?;
 
     let runs = Arc::new(PerCpuArray::try_from(take(&mut ebpf, backup::RUNS)?)?);
-    let mut skipped = Skipped::new(LossKind::ProgramSkipped, Arc::clone(&runs));
-    let mut skipped_traffic = Skipped::new(LossKind::ConnectionSkipped, runs);
+    let mut skipped = Skipped::new(Arc::clone(&runs));
+    let mut skipped_traffic = Skipped::new(runs);
     let attached = plan.iter_mut().map(|planned| (planned, true));
     let all = attached.chain(traffic.iter_mut().map(|planned| (planned, false)));
     for (planned, attaches) in all.filter(|(planned, _)| planned.verdict.is_ok()) {

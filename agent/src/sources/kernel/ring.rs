@@ -35,6 +35,7 @@ pub(super) struct Rings {
     used: [WindowedMax; 2],
     seen_lost: [u64; maps::LOST_COUNT as usize],
     skipped: Skipped,
+    seen_skipped: u64,
     undecodable: u64,
     /// Insertions by the agent that the map refused.
     refused: u64,
@@ -58,6 +59,7 @@ impl Rings {
             used: [WindowedMax::new(Instant::now()), WindowedMax::new(Instant::now())],
             seen_lost: [0; maps::LOST_COUNT as usize],
             skipped,
+            seen_skipped: 0,
             undecodable: 0,
             refused: 0,
             ignored: BTreeSet::new(),
@@ -140,7 +142,12 @@ impl Rings {
 
     /// Losses since the last call.
     pub(super) fn losses(&mut self, counters: &Counters) -> Vec<Loss> {
-        let mut losses: Vec<_> = self.skipped.loss().into_iter().collect();
+        let mut losses = Vec::new();
+        let skipped = self.skipped.lost();
+        let more = skipped - std::mem::replace(&mut self.seen_skipped, skipped);
+        if more > 0 {
+            losses.push(Loss::new(LossKind::ProgramSkipped, more));
+        }
         let undecodable = std::mem::take(&mut self.undecodable);
         if undecodable > 0 {
             losses.push(Loss::new(LossKind::Undecodable, undecodable));

@@ -8,7 +8,6 @@ use aya::{
     programs::ProgramError,
 };
 use aya_obj::generated::{bpf_cmd::BPF_OBJ_GET_INFO_BY_FD, bpf_prog_info};
-use coroner_core::input::{Loss, LossKind};
 use std::{
     io,
     os::fd::{AsFd, AsRawFd, OwnedFd},
@@ -17,9 +16,11 @@ use std::{
 
 /// What both programs of some hooks have missed.
 pub(super) struct Skipped {
-    kind: LossKind,
     hooks: Vec<Programs>,
     runs: Arc<PerCpuArray<MapData, u64>>,
+    /// By how much the events for which both were skipped have risen so far. Their number also falls, when the second
+    /// program has reported an event that it was still on its way to.
+    lost: u64,
     warned: bool,
 }
 
@@ -29,15 +30,12 @@ struct Programs {
     second: Option<OwnedFd>,
     /// Events for which both were skipped, at the last look.
     seen: u64,
-    /// By how much that has risen so far: it also falls, when the second program has reported an event that it was
-    /// still on its way to.
-    lost: u64,
 }
 
 impl Skipped {
     /// `runs`: the counters of the second programs.
-    pub(super) fn new(kind: LossKind, runs: Arc<PerCpuArray<MapData, u64>>) -> Self {
-        Self { kind, hooks: Vec::new(), runs, warned: false }
+    pub(super) fn new(runs: Arc<PerCpuArray<MapData, u64>>) -> Self {
+        Self { hooks: Vec::new(), runs, lost: 0, warned: false }
     }
 
     /// Adds a hook whose programs are loaded.
@@ -48,7 +46,7 @@ impl Skipped {
         };
         let first = program(hook.name)?;
         let second = hook.second().as_deref().map(program).transpose()?;
-        self.hooks.push(Programs { hook, first, second, seen: 0, lost: 0 });
+        self.hooks.push(Programs { hook, first, second, seen: 0 });
         Ok(())
     }
 
@@ -57,13 +55,12 @@ impl Skipped {
         self.hooks.retain(|one| one.hook != *hook);
     }
 
-    /// What was lost since the last call.
-    pub(super) fn loss(&mut self) -> Option<Loss> {
-        let before = self.lost();
+    /// How many events were lost until now.
+    pub(super) fn lost(&mut self) -> u64 {
         for programs in &mut self.hooks {
             match programs.count(&self.runs) {
                 Ok(count) => {
-                    programs.lost += count.saturating_sub(programs.seen);
+                    self.lost += count.saturating_sub(programs.seen);
                     programs.seen = count;
                 }
                 Err(error) if !self.warned => {
@@ -74,13 +71,7 @@ impl Skipped {
                 Err(_) => {}
             }
         }
-        let more = self.lost() - before;
-        (more > 0).then(|| Loss::new(self.kind, more))
-    }
-
-    /// The sum of all losses that [`Self::loss`] has returned.
-    pub(super) fn lost(&self) -> u64 {
-        self.hooks.iter().map(|programs| programs.lost).sum()
+        self.lost
     }
 }
 

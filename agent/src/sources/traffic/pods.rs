@@ -11,7 +11,7 @@ use coroner_core::{
     exit_blockers::same_start,
     ids::{SandboxId, Tgid},
     input::{
-        Loss, NetworkCounters, TaskState, TrafficBlindness, TrafficCount, TrafficEvent,
+        Loss, LossKind, NetworkCounters, TaskState, TrafficBlindness, TrafficCount, TrafficEvent,
         TrafficFact, TrafficReading,
     },
     output::{CountTraffic, TrafficRequest},
@@ -60,8 +60,8 @@ pub(super) struct CountedPods {
     idle_since: Instant,
     /// That they cannot be attached was logged.
     warned: bool,
-    /// What the programs have missed, and was not yet reported.
-    missed: Option<Loss>,
+    /// How many events that the programs have missed were reported.
+    reported_lost: u64,
 }
 
 /// What the programs have counted, and how many events they had missed by then.
@@ -112,7 +112,7 @@ impl CountedPods {
             node_read: None,
             idle_since: Instant::now(),
             warned: false,
-            missed: None,
+            reported_lost: 0,
         }
     }
 
@@ -147,15 +147,9 @@ impl CountedPods {
 
     /// What the programs have missed since the last call.
     pub(super) fn take_loss(&mut self) -> Option<Loss> {
-        self.look_for_loss();
-        std::mem::take(&mut self.missed)
-    }
-
-    fn look_for_loss(&mut self) {
-        if let Some(more) = self.counting.loss() {
-            let before = self.missed.as_ref().map_or(0, |loss| loss.count);
-            self.missed = Some(Loss { count: more.count + before, ..more });
-        }
+        let lost = self.counting.lost();
+        let more = lost - std::mem::replace(&mut self.reported_lost, lost);
+        (more > 0).then(|| Loss::new(LossKind::ConnectionSkipped, more))
     }
 
     fn count(&mut self, wanted: CountTraffic) -> Result<TrafficFact, TrafficBlindness> {
@@ -200,7 +194,6 @@ impl CountedPods {
                 pod.addresses.push(address);
             }
         }
-        self.look_for_loss();
         let skipped = self.counting.lost();
         let (at, network) = self.begin(&pod, &folder);
         let network = network.map(|network| NetworkCounters { listening, ..network });
@@ -274,7 +267,6 @@ impl CountedPods {
             let entry = self.counting.read(*key).ok_or(TrafficBlindness::NoProgram)?;
             all.extend(counts(key.cgroup, &entry));
         }
-        self.look_for_loss();
         Ok(Counted { counts: all, skipped: self.counting.lost() })
     }
 
