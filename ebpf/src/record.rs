@@ -66,6 +66,14 @@ pub struct Task {
     pub comm: [u8; COMM_LEN],
 }
 
+impl Task {
+    /// runc, under the name that it gives itself when it is not to become a container's program.
+    #[inline(always)]
+    pub fn is_helper(&self) -> bool {
+        self.comm.starts_with(b"runc:[")
+    }
+}
+
 /// A sender or a parent: any process of the machine.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

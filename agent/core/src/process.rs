@@ -12,7 +12,7 @@ pub use origin::{discarded, is_of_the_node, is_runtime, queued_for_sigwait};
 use super::{gaps::Gaps, table::push_latest};
 use crate::{ids::*, input::*, time::*};
 use exits::ExitTable;
-use origin::outside;
+use origin::{is_helper, outside};
 use std::{
     collections::{BTreeMap, VecDeque},
     time::Duration,
@@ -222,8 +222,10 @@ impl ContainerProcesses {
                 }
             }
             KernelFact::Exit { task, status, parent, .. } => {
-                if is_runtime(&task.comm) && !self.is_init(task.tgid) {
-                    // A runc process that never became the container's program.
+                if self.is_of_runtime(&task) {
+                    // A runc process that never became the container's program, or a hook's.
+                    self.init.take_if(|init| init.tgid == task.tgid);
+                    self.exec_processes.retain(|known| known.tgid != task.tgid);
                     if task.comm.ends_with(":INIT]") {
                         self.never_started.get_or_insert((at, status));
                     }
@@ -257,6 +259,18 @@ impl ContainerProcesses {
                 }
                 self.namespace_killed = Some(killed);
             }
+        }
+    }
+
+    /// runc may be in the cgroup when it executes itself (libcontainer/nsenter/cloned_binary.c, up to 1.1): what
+    /// seemed to be the main process, or one that entered, ends under a name that only runc gives itself.
+    fn is_of_runtime(&self, task: &Task) -> bool {
+        let entered = self.exec_processes.iter().any(|known| known.tgid == task.tgid);
+        let is_pid_one = self.init.as_ref().is_some_and(|init| init.is_pid_one);
+        match self.is_init(task.tgid) {
+            true => !is_pid_one && is_helper(&task.comm),
+            false if entered => is_helper(&task.comm) && self.exits.get(task.tgid).is_none(),
+            false => is_runtime(&task.comm),
         }
     }
 

@@ -23,7 +23,7 @@ mod threads;
 mod waking;
 
 use actors::{Actor, Role, Then};
-use coroner::sources::kernel::{Command, Options};
+use coroner::sources::kernel::{Command, Options, tiny::Executable};
 use coroner_core::{
     ids::Tgid,
     input::{
@@ -34,7 +34,14 @@ use coroner_core::{
 use coroner_ebpf::{NESTED_SHARE, WINDOW_SHIFT};
 use libc::{SIGHUP, SIGKILL, SIGTERM, SIGUSR1};
 use stage::{Cgroup, ID, POD, Pod, Session, on_each_hierarchy};
-use std::time::Duration;
+use std::{
+    ffi::{CString, OsStr},
+    os::unix::{
+        ffi::{OsStrExt as _, OsStringExt as _},
+        fs::symlink,
+    },
+    time::Duration,
+};
 
 /// The one signal of this number sent to a process.
 fn sent(session: &Session, pod: &Pod, actor: &Actor, signal: i32) -> SignalGenerated {
@@ -289,6 +296,33 @@ fn the_end_of_an_init_kills_its_namespace_visibly() {
             assert_eq!(kill.sender.in_container, Some(true));
             let ends = ends(&session, kill.target.tgid.0);
             assert!(!ends.is_empty(), "it was dying: the ends of its children are told");
+        }
+    });
+}
+
+/// The children's ends are told when the main process is about to end, or has ended.
+#[test]
+fn what_runc_executes_before_the_containers_program_is_not_its_main_process() {
+    on_each_hierarchy(|hierarchy| {
+        for (name, is_main) in [("runc:[0:PARENT]", false), ("runc", true)] {
+            let mut session = Session::start(hierarchy);
+            let pod = Pod::make(hierarchy);
+            let folder = tempfile::tempdir().unwrap();
+            // The kernel names a process after the last part of the path.
+            let (program, path) = (Executable::new(0).unwrap(), folder.path().join(name));
+            symlink(OsStr::from_bytes(program.path().to_bytes()), &path).unwrap();
+            let path = CString::new(path.into_os_string().into_vec()).unwrap();
+            let role = Role { then: Then::Exec(path.as_ptr()), ..Role::default() };
+            let first = Actor::start(&pod.container.path, role);
+            let pid = first.pid;
+            first.wait();
+            let role = Role { fork_and_reap: true, ..Role::default() };
+            let _second = Actor::start(&pod.container.path, role);
+            session.settle();
+            let ends = session.about(pod.container.id).into_iter();
+            let told = ends.filter(|fact| matches!(fact, KernelFact::Exit { .. })).count();
+            assert!(session.heard().iter().any(|event| is_end(&event.fact, pid)));
+            assert_eq!(told, 1 + usize::from(is_main), "{name}");
         }
     });
 }

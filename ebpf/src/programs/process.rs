@@ -132,7 +132,11 @@ fn exited(ctx: RawTracePointContext, cgroup: u64) {
     // A nested PID namespace has an init too: the container's own has its parent outside.
     let main = owner.main() == who.tgid || (injected && who.ns_pid == 1);
     let time = now();
-    let to = if main {
+    let to = if main && !owner.is_pid_one() && who.is_helper() {
+        // Executed itself in here, before the container's program.
+        owner.set_main(0);
+        To::Deciding
+    } else if main {
         owner.set_dying();
         if owner.is_pid_one() && who.ns_pid == 1 {
             namespace::ends(owner, tgid, time, cgroup);

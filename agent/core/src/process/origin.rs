@@ -25,6 +25,11 @@ pub fn is_runtime(comm: &str) -> bool {
         || ["runc:[", "crun:[", "memfd:runc", "memfd:crun"].iter().any(|p| comm.starts_with(p))
 }
 
+/// runc, under the name that it gives itself when it is not to become a container's program.
+pub(super) fn is_helper(comm: &str) -> bool {
+    comm.starts_with("runc:[")
+}
+
 /// The kubelet or a runtime: the kubelet ends what is left in a pod's cgroup itself
 /// (pod_container_manager_linux.go).
 pub fn is_of_the_node(comm: &str) -> bool {

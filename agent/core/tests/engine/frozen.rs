@@ -1,7 +1,7 @@
 //! Containers that the freezer keeps from ending.
 
 use super::lingering::{detail, hangs, started};
-use super::world::{CODE_0, Cgroups, KILLED, World, running, shim, signal};
+use super::world::{CODE_0, Cgroups, KILLED, World, runc, running, signal};
 use coroner_core::{
     input::{Disposition, Input, KernelFact, Loss, LossKind, ProcProcess, TaskState},
     types::{FindingKind, Verdict},
@@ -9,7 +9,7 @@ use coroner_core::{
 
 /// SIGTERM to a program that has a handler, which does not run.
 fn term_waits(world: &mut World) {
-    world.kernel(signal(Cgroups::of(1).own, started(), 15, shim()));
+    world.kernel(signal(Cgroups::of(1).own, started(), 15, runc()));
 }
 
 fn freezes(world: &mut World, frozen: bool) {
@@ -18,7 +18,7 @@ fn freezes(world: &mut World, frozen: bool) {
 
 /// SIGKILL finds SIGTERM still pending, and ends it although it is frozen (cgroup v2).
 fn killed_while_it_waits(world: &mut World) {
-    let KernelFact::SignalGenerated(mut kill) = signal(Cgroups::of(1).own, started(), 9, shim())
+    let KernelFact::SignalGenerated(mut kill) = signal(Cgroups::of(1).own, started(), 9, runc())
     else {
         unreachable!()
     };

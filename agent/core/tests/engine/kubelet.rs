@@ -3,7 +3,7 @@
 use super::{
     stops::{dump, live, next, pod_with, replaced, shows_replacement, taken},
     world::{
-        CODE_0, Cgroups, World, container, ids, is_replaced, object, running, sandbox, shim,
+        CODE_0, Cgroups, World, container, ids, is_replaced, object, runc, running, sandbox, shim,
         shows_its_end, side, sidecar, signal,
     },
 };
@@ -489,7 +489,7 @@ fn the_events_of_a_pod_are_listed_once_for_all_its_stopped_containers() {
     pod.containers.insert("s".into(), other);
     w.api(ApiEvent::Applied(pod.clone()));
     w.later(60_000).term(1, true);
-    w.kernel(signal(cgroup, task.clone(), 15, shim()));
+    w.kernel(signal(cgroup, task.clone(), 15, runc()));
     w.later(3_000).exits(1, CODE_0);
     w.kernel(KernelFact::Exit { cgroup, task, status: CODE_0, parent: Some(shim()) });
     w.kernel(KernelFact::CgroupEmpty { cgroup });

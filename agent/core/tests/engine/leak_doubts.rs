@@ -336,7 +336,7 @@ fn unused() {
 /// Its end was lost on the way; the runtime saw it exit.
 #[test]
 fn an_exit_that_was_lost() {
-    use super::world::{Cgroups, init, shim, signal};
+    use super::world::{Cgroups, init, runc, shim, signal};
     let mut node = Node::new();
     node.run(1).seconds(2);
     let of = Cgroups::of(1);
@@ -354,7 +354,7 @@ fn an_exit_that_was_lost() {
     }
     kernel(&mut node, KernelFact::Exec { cgroup: of.own, task: init(1), parent: shim() });
     node.seconds(2);
-    kernel(&mut node, signal(of.own, init(1), 9, shim()));
+    kernel(&mut node, signal(of.own, init(1), 9, runc()));
     node.say(Input::Lost(Loss::new(LossKind::DecidingRingFull, 3)));
     node.sandbox(1).ready = false;
     node.containers = vec![container(1, ContainerState::Exited)];

@@ -1,7 +1,8 @@
 //! Containers that do not end when told to: SIGKILL that does not take, frozen cgroups.
 
 use super::world::{
-    CODE_0, Cgroups, KILLED, World, container, ids, init, object, running, sandbox, shim, signal,
+    CODE_0, Cgroups, KILLED, World, container, ids, init, object, runc, running, sandbox, shim,
+    signal,
 };
 use coroner_core::{
     evidence::EvidenceKind,
@@ -89,7 +90,7 @@ impl World {
 
     /// SIGKILL to the main process, which it cannot refuse.
     pub(crate) fn killed(&mut self) {
-        self.kernel(signal(Cgroups::of(1).own, started(), 9, shim()));
+        self.kernel(signal(Cgroups::of(1).own, started(), 9, runc()));
     }
 
     /// The runtime and the apiserver say the rest; the account is due.
@@ -222,7 +223,7 @@ fn a_child_that_hangs_keeps_the_namespace() {
     let mut world = running(1);
     let cgroup = Cgroups::of(1).own;
     world.deleted();
-    world.later(100).kernel(signal(cgroup, started(), 15, shim()));
+    world.later(100).kernel(signal(cgroup, started(), 15, runc()));
     let disposition = Disposition::Handler;
     world.kernel(KernelFact::SignalDelivered { cgroup, task: started(), signal: 15, disposition });
     world.later(50).kernel(KernelFact::Exit {
@@ -309,7 +310,7 @@ fn a_container_older_than_the_agent_is_looked_at_too() {
     world.lists(vec![sandbox(1, true)], vec![container(1, ContainerState::Running)]);
     world.deleted();
     // The runtime tries again what it tried before the agent was there: it is dying already.
-    let KernelFact::SignalGenerated(mut again) = signal(cgroup, started(), 9, shim()) else {
+    let KernelFact::SignalGenerated(mut again) = signal(cgroup, started(), 9, runc()) else {
         unreachable!()
     };
     again.result = SignalResult::Ignored;
@@ -323,7 +324,7 @@ fn a_container_older_than_the_agent_is_looked_at_too() {
 #[test]
 fn an_init_cannot_be_killed_from_within() {
     let mut world = running(1);
-    let KernelFact::SignalGenerated(mut kill) = signal(Cgroups::of(1).own, started(), 9, shim())
+    let KernelFact::SignalGenerated(mut kill) = signal(Cgroups::of(1).own, started(), 9, runc())
     else {
         unreachable!()
     };
@@ -342,7 +343,7 @@ fn without_a_namespace_each_process_needs_its_own_sigkill() {
     let of = Cgroups::of(1);
     let main = Task { ns_pid: Some(4711), ..started() }; // hostPID
     world.kernel(KernelFact::Exec { cgroup: of.own, task: main.clone(), parent: shim() });
-    world.later(1000).kernel(signal(of.own, main.clone(), 9, shim()));
+    world.later(1000).kernel(signal(of.own, main.clone(), 9, runc()));
     let (status, parent) = (KILLED, Some(shim()));
     world.kernel(KernelFact::Exit { cgroup: of.own, task: main, status, parent });
     world.ticks(4);
@@ -350,7 +351,7 @@ fn without_a_namespace_each_process_needs_its_own_sigkill() {
     world.shows(1, vec![other.clone()]);
     assert_eq!(world.unkillable(), 0, "nobody has killed it");
     let worker = Task { tgid: Tgid(70), tid: 70, ns_pid: Some(70), ..started() };
-    world.kernel(signal(of.own, worker, 9, shim()));
+    world.kernel(signal(of.own, worker, 9, runc()));
     world.ticks(3);
     world.shows(1, vec![other]);
     assert_eq!(world.unkillable(), 1);

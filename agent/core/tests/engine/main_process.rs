@@ -2,16 +2,16 @@
 
 use super::processes::exited;
 use super::world::{
-    CODE_0, Cgroups, KILLED, World, container, ids, init, inside, object, running, sandbox, shim,
-    signal, task,
+    CODE_0, Cgroups, KILLED, World, container, ids, init, inside, object, runc, running, sandbox,
+    shim, signal, task,
 };
 use coroner_core::{
     ids::CgroupId,
     input::{
-        ApiEvent, ContainerState, CriEvent, Disposition, ExitStatus, Input, KernelEvent,
+        ApiEvent, ContainerState, CriEvent, Disposition, ExitStatus, Hook, Input, KernelEvent,
         KernelFact, Loss, LossKind, ProcessRef, SignalGenerated, SignalResult, Task,
     },
-    types::Verdict,
+    types::{MilestoneKind, Verdict},
 };
 
 /// One lost record, a week before the container ends, hides no stop signal; one just before may.
@@ -83,6 +83,52 @@ fn reloads_are_no_loss() {
     }
 }
 
+/// Pods that share PIDs have no PID 1 of their own. runc may be in the cgroup already when it executes
+/// itself (libcontainer/nsenter/cloned_binary.c): then the name is "exe", a descriptor's number or a memfd's.
+#[test]
+fn runc_that_executes_itself_is_neither_the_main_process_nor_a_hook() {
+    for name in ["exe", "6", "memfd:runc_clon", "runc"] {
+        let mut world = World::in_sync();
+        let (cgroup, main) = (Cgroups::of(1).own, task(15, 15, "app"));
+        let path = format!("/kubepods/pod{}/{}", ids(1).0, ids(1).2);
+        world.kernel(KernelFact::CgroupCreated {
+            cgroup,
+            parent: None,
+            name: path,
+            scanned: false,
+        });
+        let enters = |world: &mut World, pid| {
+            world.kernel(KernelFact::Exec { cgroup, task: task(pid, pid, name), parent: runc() });
+            let (task, parent) = (task(pid, pid, "runc:[0:PARENT]"), Some(runc()));
+            world.later(3).kernel(KernelFact::Exit { cgroup, task, status: CODE_0, parent });
+        };
+        enters(&mut world, 11);
+        world.later(20).kernel(KernelFact::Exec { cgroup, task: main.clone(), parent: shim() });
+        world.lists(vec![sandbox(1, true)], vec![container(1, ContainerState::Running)]);
+        let mut pod = object(1, true, world.later(1000).at());
+        pod.containers.get_mut("c").unwrap().pre_stop = Some(Hook::Exec("wrapper".into()));
+        world.api(ApiEvent::Applied(pod));
+        enters(&mut world, 21);
+        let hook = || task(25, 25, "sh");
+        world.later(20).kernel(KernelFact::Exec { cgroup, task: hook(), parent: runc() });
+        let (status, parent) = (ExitStatus::Code(4), Some(shim()));
+        world.later(500).kernel(KernelFact::Exit { cgroup, task: hook(), status, parent });
+        world.later(5).kernel(signal(cgroup, main.clone(), 15, runc()));
+        let status = ExitStatus::Signal { signal: 15, core: false };
+        let (task, parent) = (main, Some(shim()));
+        world.later(2).kernel(KernelFact::Exit { cgroup, task, status, parent });
+        world.kernel(KernelFact::CgroupEmpty { cgroup });
+        exited(&mut world, 143);
+        world.ticks(300);
+        let death = &world.died[0];
+        assert_eq!(death.verdict, Verdict::TerminatedByDefault, "{name}: {}", death.proof.message);
+        assert_eq!(death.findings, [], "{name}");
+        let began = death.milestone(MilestoneKind::PreStopBegan).map(|began| began.at);
+        let ended = death.milestone(MilestoneKind::PreStopEnded).map(|ended| ended.at);
+        assert_eq!(began.zip(ended).map(|(b, e)| e.since(b).as_millis()), Some(500), "{name}");
+    }
+}
+
 /// Pods that share the host's PIDs: a process of the container kills its main process.
 #[test]
 fn a_kill_from_inside_was_seen() {
@@ -95,7 +141,7 @@ fn a_kill_from_inside_was_seen() {
         world.lists(vec![sandbox(1, true)], vec![container(1, ContainerState::Running)]);
         world.later(60_000);
         if stopped {
-            world.kernel(signal(cgroup, main.clone(), 15, shim()));
+            world.kernel(signal(cgroup, main.clone(), 15, runc()));
         }
         let watchdog = inside(&task(20, 20, "watchdog"));
         world.later(100).kernel(signal(cgroup, main.clone(), 9, watchdog));
@@ -195,7 +241,7 @@ fn a_main_process_is_not_lost_among_many_cgroups() {
             code: 0,
             group: true,
             result: if signal == 9 { SignalResult::Delivered } else { SignalResult::Ignored },
-            sender: ProcessRef { comm: "runc".into(), ..shim() },
+            sender: runc(),
             state: None,
         };
         world.later(100).kernel(KernelFact::SignalGenerated(runc(15)));

@@ -2,8 +2,8 @@
 
 use super::lives::{delete, finish};
 use super::world::{
-    CODE_0, Cgroups, World, container, ids, init, object, running, sandbox, second, shim, side,
-    sidecar, signal,
+    CODE_0, Cgroups, World, container, ids, init, object, runc, running, sandbox, second, shim,
+    side, sidecar, signal,
 };
 use coroner_core::{
     input::{
@@ -195,7 +195,7 @@ fn a_job_with_a_native_sidecar_completes() {
         vec![container(1, ContainerState::Running), side(ContainerState::Running)],
     );
     world.later(1000).exits(1, CODE_0);
-    world.later(1000).kernel(signal(cg, t.clone(), 15, shim()));
+    world.later(1000).kernel(signal(cg, t.clone(), 15, runc()));
     world.kernel(KernelFact::SignalDelivered {
         cgroup: cg,
         task: t.clone(),

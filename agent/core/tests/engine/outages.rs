@@ -2,7 +2,7 @@
 //! told is not known, and is not made up.
 
 use super::world::{
-    CODE_0, Cgroups, World, container, ids, init, is_replaced, object, replacement, running,
+    CODE_0, Cgroups, World, container, ids, init, is_replaced, object, replacement, runc, running,
     sandbox, shim, side, sidecar, signal,
 };
 use coroner_core::{
@@ -48,7 +48,7 @@ fn with_a_sidecar() -> World {
 /// The second container is told to stop, too, and ends.
 fn side_ends(world: &mut World) {
     let (cgroup, id, task) = sidecar();
-    world.kernel(signal(cgroup, task.clone(), 15, shim()));
+    world.kernel(signal(cgroup, task.clone(), 15, runc()));
     world.kernel(KernelFact::Exit { cgroup, task, status: CODE_0, parent: Some(shim()) });
     world.kernel(KernelFact::CgroupEmpty { cgroup });
     world.kernel(KernelFact::CgroupRemoved { cgroup });

@@ -1,8 +1,8 @@
 //! Which of a container's processes is the main one, and what was done to it.
 
 use super::world::{
-    CODE_0, Cgroups, KILLED, World, container, ids, init, inside, object, running, sandbox, shim,
-    signal, task,
+    CODE_0, Cgroups, KILLED, World, container, ids, init, inside, object, runc, running, sandbox,
+    shim, signal, task,
 };
 use coroner_core::{
     ids::Tgid,
@@ -140,7 +140,7 @@ fn a_nested_namespace_does_not_usurp_the_main_process() {
     world.lists(vec![sandbox(1, true)], vec![container(1, ContainerState::Running)]);
     let at = world.at();
     world.api(ApiEvent::Applied(object(1, true, at)));
-    world.later(100).kernel(signal(of.own, main.clone(), 15, shim()));
+    world.later(100).kernel(signal(of.own, main.clone(), 15, runc()));
     world.kernel(KernelFact::SignalDelivered {
         cgroup: of.own,
         task: main.clone(),
@@ -289,8 +289,7 @@ fn an_images_stop_signal_is_what_the_runtime_sends() {
     let at = world.at();
     world.api(ApiEvent::Applied(object(1, true, at)));
     let cgroup = Cgroups::of(1).own;
-    let runc = ProcessRef { comm: "runc".into(), ..shim() };
-    world.later(100).kernel(signal(cgroup, init(1), 3, runc));
+    world.later(100).kernel(signal(cgroup, init(1), 3, runc()));
     let (task, disposition) = (init(1), Disposition::Handler);
     world.kernel(KernelFact::SignalDelivered { cgroup, task, signal: 3, disposition });
     world.later(500).exits(1, CODE_0);

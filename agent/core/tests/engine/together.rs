@@ -1,14 +1,14 @@
 //! What belongs to one end of a pod, and what was over long before.
 
 use super::world::{
-    CODE_0, Cgroups, KILLED, World, container, init, object, running, sandbox, shim, shows_its_end,
-    signal, task,
+    CODE_0, Cgroups, KILLED, World, container, init, object, runc, running, sandbox, shim,
+    shows_its_end, signal, task,
 };
 use coroner_core::{
     ids::{CgroupId, ContainerId},
     input::{
         ApiContainer, ApiEvent, ContainerKind, ContainerState, CriContainer, CriEvent, CriExit,
-        Disposition, Hook, KernelFact, ProcessRef,
+        Disposition, Hook, KernelFact,
     },
     types::{Cause, MilestoneKind, PhaseKind, Verdict},
 };
@@ -153,7 +153,6 @@ fn a_sleep_in_a_force_delete_is_not_the_kubelets_reaction() {
 fn a_reload_through_the_runtime_is_not_the_stop_of_three_days_later() {
     let mut world = running(1);
     let cgroup = Cgroups::of(1).own;
-    let runc = || ProcessRef { comm: "runc".into(), ..shim() };
     let taken = || {
         let disposition = Disposition::Handler;
         KernelFact::SignalDelivered { cgroup, task: init(1), signal: 15, disposition }

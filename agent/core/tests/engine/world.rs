@@ -231,8 +231,15 @@ impl Cgroups {
     }
 }
 
+/// The parent of what runs in a container.
 pub(crate) fn shim() -> ProcessRef {
-    ProcessRef { tgid: Tgid(1), comm: "runc".into(), cgroup: None, in_container: Some(false) }
+    let comm = "containerd-shim".into();
+    ProcessRef { tgid: Tgid(1), comm, cgroup: None, in_container: Some(false) }
+}
+
+/// Sends a container's signals.
+pub(crate) fn runc() -> ProcessRef {
+    ProcessRef { comm: "runc".into(), ..shim() }
 }
 
 pub(crate) fn init(n: u64) -> Task {
@@ -248,7 +255,7 @@ fn sent(n: u64, signal: u8, takes: bool) -> SignalGenerated {
         code: 0,
         group: true,
         result: if takes { SignalResult::Delivered } else { SignalResult::Ignored },
-        sender: shim(),
+        sender: runc(),
         state: Some(TargetState {
             unkillable: signal != 9,
             group_exit: signal == 9,

@@ -3,7 +3,7 @@
 
 use super::{
     plan::{Fault, Plan, Response},
-    truth::{Attempt, Change, End, InRuntime, MS, PAUSE_CGROUP, POD_CGROUP, name, shim},
+    truth::{Attempt, Change, End, InRuntime, MS, PAUSE_CGROUP, POD_CGROUP, name, runc, shim},
 };
 use coroner_core::{
     ids::{CgroupId, ContainerId, Tgid},
@@ -40,8 +40,8 @@ impl Builder<'_> {
         let id = format!("{:064x}", 0xc0 + index);
         let cgroup = CgroupId(20 + index as u64);
         let pid = 100 + index as u32;
-        let task =
-            Task { tgid: Tgid(pid), tid: pid, ns_pid: Some(1), started: None, comm: "app".into() };
+        let ns_pid = Some(if self.plan.shares_pids { pid } else { 1 });
+        let task = Task { tgid: Tgid(pid), tid: pid, ns_pid, started: None, comm: "app".into() };
         let created = KernelFact::CgroupCreated {
             cgroup,
             parent: Some(POD_CGROUP),
@@ -52,6 +52,22 @@ impl Builder<'_> {
         // The runtime may leave the cgroup once before it moves the main process there.
         if self.random.bool() {
             self.kernel.push((at + 2, KernelFact::CgroupEmpty { cgroup }));
+        }
+        // Or it executes itself there first.
+        if self.random.bool() {
+            let number = 50 + index as u32;
+            let named = |comm: &str| Task {
+                tgid: Tgid(number),
+                tid: number,
+                ns_pid: Some(number),
+                started: None,
+                comm: comm.into(),
+            };
+            let (status, parent) = (ExitStatus::Code(0), Some(runc()));
+            let began = KernelFact::Exec { cgroup, task: named("exe"), parent: runc() };
+            let task = named("runc:[0:PARENT]");
+            self.kernel.push((at + 3, began));
+            self.kernel.push((at + 4, KernelFact::Exit { cgroup, task, status, parent }));
         }
         self.kernel.push((at + 5, KernelFact::Exec { cgroup, task: task.clone(), parent: shim() }));
         self.runtime.push((at + 10, InRuntime::Runs(index)));
@@ -87,11 +103,15 @@ impl Builder<'_> {
     pub(super) fn signal(&mut self, at: u64, index: usize, signal: u8, response: Response) {
         let one = &self.attempts[index];
         let kill = signal == 9;
-        let handles = !matches!(response, Response::Ignores | Response::Blocks);
+        let disposition = match response {
+            Response::Ignores if self.plan.shares_pids => Disposition::Ignore,
+            Response::Ignores | Response::Blocks => Disposition::Default,
+            _ => Disposition::Handler,
+        };
         let state = TargetState {
-            unkillable: !kill,
+            unkillable: !kill && !self.plan.shares_pids,
             group_exit: kill,
-            disposition: if handles { Disposition::Handler } else { Disposition::Default },
+            disposition,
             blocked: response == Response::Blocks,
             pending: if kill && response == Response::Blocks { 1 << 14 } else { 0 },
         };
@@ -105,7 +125,7 @@ impl Builder<'_> {
                 code: 0,
                 group: true,
                 result: if ignored { SignalResult::Ignored } else { SignalResult::Delivered },
-                sender: shim(),
+                sender: runc(),
                 state: Some(state),
             }),
         ));
@@ -211,11 +231,7 @@ impl Builder<'_> {
             let began = term;
             term = began + runs + self.soon(5, 60);
             left = left.saturating_sub(runs / 1000 * 1000).max(2_000);
-            self.kernel
-                .push((began, KernelFact::Exec { cgroup, task: task.clone(), parent: shim() }));
-            let status = ExitStatus::Code(0);
-            let parent = Some(shim());
-            self.kernel.push((began + runs, KernelFact::Exit { cgroup, task, status, parent }));
+            self.enters(task, cgroup, (began, began + runs), ExitStatus::Code(0));
         }
         let kill = term + left;
         let mut handled = term;
@@ -273,12 +289,23 @@ impl Builder<'_> {
             let task = Task { tgid, tid: tgid.0, ns_pid: Some(50), started: None, comm };
             let status = ExitStatus::Code(u8::from(fail));
             if at > began {
-                let parent = Some(shim());
-                self.kernel
-                    .push((at, KernelFact::Exec { cgroup, task: task.clone(), parent: shim() }));
-                self.kernel.push((at + 30, KernelFact::Exit { cgroup, task, status, parent }));
+                self.enters(task, cgroup, (at, at + 30), status);
             }
         }
+    }
+
+    /// What `runc exec` starts is its child until it ends, and then the shim's.
+    fn enters(
+        &mut self,
+        task: Task,
+        cgroup: CgroupId,
+        (began, ended): (u64, u64),
+        status: ExitStatus,
+    ) {
+        let parent = if self.random.bool() { runc() } else { shim() };
+        self.kernel.push((began, KernelFact::Exec { cgroup, task: task.clone(), parent }));
+        let parent = Some(shim());
+        self.kernel.push((ended, KernelFact::Exit { cgroup, task, status, parent }));
     }
 
     /// The last attempts of all containers that still run at this moment.

@@ -22,6 +22,8 @@ pub(crate) struct Plan {
     pub(crate) finalizer: Option<u64>,
     /// For so long the next attempt of a container waits for its image or in back-off, ms.
     pub(crate) pause: u64,
+    /// Its containers share one PID namespace: none of them has a PID 1.
+    pub(crate) shares_pids: bool,
     /// The seed of the small delays of all that follows.
     pub(crate) jitter: u64,
     /// What goes wrong.
@@ -51,7 +53,7 @@ pub(crate) enum Response {
     Handles(u64),
     /// Its handler takes longer than any grace.
     HandlesTooLong,
-    /// PID 1 without a handler.
+    /// PID 1 without a handler, or one that is not PID 1 and has set it to be ignored.
     Ignores,
     /// Its handler comes only after the signal. The signal is sent again a second later, as a restarted
     /// runtime does, and the handler takes longer than any grace.
@@ -272,9 +274,16 @@ pub(crate) fn plan(kind: &str) -> impl Strategy<Value = Plan> + use<> {
     let skew = if kind == "clocks" { -14_400_000_i64..14_400_000 } else { -500..500 };
     let finalizer = prop_oneof![4 => Just(None), 1 => (0_u64..60_000).prop_map(Some)];
     let pause = prop_oneof![3 => Just(0), 1 => 5_000_u64..180_000];
-    let more = (skew, finalizer, pause);
+    let shares_pids = prop_oneof![3 => Just(false), 1 => Just(true)];
+    let more = (skew, finalizer, pause, shares_pids);
     (containers, story(), numbers, more, fault(kind)).prop_map(
-        move |(mut containers, mut story, numbers, (skew, finalizer, pause), fault)| {
+        move |(
+            mut containers,
+            mut story,
+            numbers,
+            (skew, finalizer, pause, shares_pids),
+            fault,
+        )| {
             let (grace, ran, reaction, jitter) = numbers;
             // One at least is no sidecar, and the one that is stopped by its probe has one.
             containers[0].sidecar = false;
@@ -285,7 +294,19 @@ pub(crate) fn plan(kind: &str) -> impl Strategy<Value = Plan> + use<> {
             if matches!(story, Story::Complete { policy: "OnFailure" }) {
                 containers.iter_mut().for_each(|one| one.code = 0);
             }
-            Plan { containers, grace, story, ran, reaction, skew, finalizer, pause, jitter, fault }
+            Plan {
+                containers,
+                grace,
+                story,
+                ran,
+                reaction,
+                skew,
+                finalizer,
+                pause,
+                shares_pids,
+                jitter,
+                fault,
+            }
         },
     )
 }

@@ -108,8 +108,20 @@ pub(crate) struct Truth {
     pub(super) clock_set: Option<(u64, i64)>,
 }
 
+/// A container's main process.
+pub(crate) fn is_main(task: &Task) -> bool {
+    task.comm == "app"
+}
+
+/// The parent of what runs in a container.
 pub(crate) fn shim() -> ProcessRef {
-    ProcessRef { tgid: Tgid(1), comm: "runc".into(), cgroup: None, in_container: Some(false) }
+    let comm = "containerd-shim".into();
+    ProcessRef { tgid: Tgid(1), comm, cgroup: None, in_container: Some(false) }
+}
+
+/// Sends a container's signals.
+pub(crate) fn runc() -> ProcessRef {
+    ProcessRef { comm: "runc".into(), ..shim() }
 }
 
 pub(crate) fn uid() -> PodUid {

@@ -1,6 +1,7 @@
 //! What the faulted sources delivered of one history, read without the core: who was sent which signal, what each
 //! version of the pod's status showed and in which order, what the runtime listed, and when nothing came.
 
+use super::truth::is_main;
 use coroner_core::{
     ids::{CgroupId, ContainerId},
     input::{
@@ -164,7 +165,7 @@ impl<'a> View<'a> {
                 self.recorded.entry(sent.cgroup).or_default().signals.push(at);
             }
             KernelFact::Exec { cgroup, task, parent }
-                if parent.in_container == Some(false) && task.ns_pid != Some(1) =>
+                if parent.in_container == Some(false) && !is_main(task) =>
             {
                 let entered = &mut self.recorded.entry(*cgroup).or_default().entered;
                 let one = Entered { name: task.comm.clone(), began: at, ended: None };
@@ -175,7 +176,8 @@ impl<'a> View<'a> {
                 let of = recorded.entered.get_mut(&task.tid).and_then(|all| all.last_mut());
                 match of {
                     Some(one) => _ = one.ended.get_or_insert((at, *status)),
-                    None => _ = recorded.ended.get_or_insert(at),
+                    None if is_main(task) => _ = recorded.ended.get_or_insert(at),
+                    None => {}
                 }
             }
             KernelFact::CgroupEmpty { cgroup } => {

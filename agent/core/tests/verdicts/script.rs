@@ -67,13 +67,13 @@ impl Script {
     /// PID 1 of its namespace.
     pub(crate) fn init(self) -> Self {
         let task = Task { ns_pid: Some(1), ..task(INIT, "app") };
-        self.fact(ms(2), KernelFact::Exec { cgroup: CGROUP, task, parent: outside() })
+        self.fact(ms(2), KernelFact::Exec { cgroup: CGROUP, task, parent: shim() })
     }
 
     /// The main process of a container that shares another PID namespace.
     pub(crate) fn main(self) -> Self {
         let task = Task { ns_pid: Some(40), ..task(INIT, "app") };
-        self.fact(ms(2), KernelFact::Exec { cgroup: CGROUP, task, parent: outside() })
+        self.fact(ms(2), KernelFact::Exec { cgroup: CGROUP, task, parent: shim() })
     }
 
     pub(crate) fn hook(self, at: BootTime, ended: Option<BootTime>) -> Self {
@@ -88,11 +88,10 @@ impl Script {
         ended: Option<BootTime>,
     ) -> Self {
         let of = || Task { ns_pid: Some(9), ..task(pid, comm) };
-        let began =
-            self.fact(at, KernelFact::Exec { cgroup: CGROUP, task: of(), parent: outside() });
+        let began = self.fact(at, KernelFact::Exec { cgroup: CGROUP, task: of(), parent: shim() });
         let Some(ended) = ended else { return began };
         let status = ExitStatus::Code(0);
-        let exit = KernelFact::Exit { cgroup: CGROUP, task: of(), status, parent: Some(outside()) };
+        let exit = KernelFact::Exit { cgroup: CGROUP, task: of(), status, parent: Some(shim()) };
         began.fact(ended, exit)
     }
 
@@ -105,7 +104,7 @@ impl Script {
     }
 
     pub(crate) fn send(self, at: BootTime, signal: u8, how: impl Fn(Signal) -> Signal) -> Self {
-        let base = Signal(generated(signal, 0, outside()));
+        let base = Signal(generated(signal, 0, runc()));
         self.fact(at, KernelFact::SignalGenerated(how(base).0))
     }
 
@@ -147,7 +146,7 @@ impl Script {
     }
 
     pub(crate) fn exit(self, at: BootTime, status: ExitStatus) -> Self {
-        let parent = Some(outside());
+        let parent = Some(shim());
         self.fact(at, KernelFact::Exit { cgroup: CGROUP, task: task(INIT, "app"), status, parent })
     }
 
@@ -229,11 +228,16 @@ fn task(tgid: u32, comm: &str) -> Task {
     Task { tgid: Tgid(tgid), tid: tgid, ns_pid: None, started: None, comm: comm.into() }
 }
 
-fn outside() -> ProcessRef {
+/// The parent of what runs in a container.
+fn shim() -> ProcessRef {
     ProcessRef {
         tgid: Tgid(900),
-        comm: "runc".into(),
+        comm: "containerd-shim".into(),
         cgroup: Some(CgroupId(1)),
         in_container: Some(false),
     }
+}
+
+fn runc() -> ProcessRef {
+    ProcessRef { comm: "runc".into(), ..shim() }
 }
