@@ -40,7 +40,7 @@ use crate::{
 };
 use anyhow::Context;
 use network::{Needs, Network};
-use record::Record;
+use record::OpenRecording;
 use senders::{Events, Senders};
 use std::{
     future::Future,
@@ -126,13 +126,13 @@ fn node_addresses() -> Vec<IpAddr> {
 }
 
 async fn observe(config: Config) -> anyhow::Result<()> {
-    let mut stop = Stop::listen()?;
+    let mut stop = StopSignals::listen()?;
     // In a pod the service account's token is used.
     let in_pod = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
     let kube = config.sources.kube.as_ref();
     let names_kubeconfig = kube.is_some_and(|kube| kube.kubeconfig.is_some())
         || std::env::var_os("KUBECONFIG").is_some();
-    let directories = config.tls.iter().flat_map(tls::Files::directories).collect();
+    let directories = config.tls.iter().flat_map(tls::TlsFiles::directories).collect();
     let kubeconfig = kube.is_some() && (names_kubeconfig || !in_pod);
     let needs = Needs { directories, kubeconfig };
     let certificate = config.tls.map(tls::Certificate::open).transpose()?;
@@ -209,7 +209,7 @@ async fn observe(config: Config) -> anyhow::Result<()> {
         }
     }
 
-    let record = config.record.map(Record::prepare).transpose()?;
+    let record = config.record.map(OpenRecording::prepare).transpose()?;
     if let Some(certificate) = certificate {
         network.spawn(certificate.follow());
     }
@@ -304,13 +304,13 @@ pub fn log_failure(failure: &anyhow::Error) {
 }
 
 /// The signals that stop the agent. A closing terminal sends SIGHUP.
-struct Stop {
+struct StopSignals {
     terminate: Signal,
     interrupt: Signal,
     hangup: Signal,
 }
 
-impl Stop {
+impl StopSignals {
     fn listen() -> anyhow::Result<Self> {
         let listen = |kind| signal(kind).context("cannot listen for signals");
         Ok(Self {
@@ -347,18 +347,18 @@ fn start_adapters(
     let (traffic_requests, from_traffic_requests) = mpsc::channel(8 * REQUESTS);
     // Cgroups are found in the hierarchy that the programs watch: ids of others mean nothing.
     let cgroup_root = kernel.cgroup_root().to_owned();
-    let proc = processes::Options {
+    let proc = processes::InspectorOptions {
         host_root: sources.cri.host_root.clone(),
         cgroup_root: cgroup_root.clone(),
         counters: Arc::default(),
     };
-    let traffic = traffic::Options {
+    let traffic = traffic::TrafficOptions {
         host_root: sources.cri.host_root.clone(),
         attachment: sources.traffic,
         counting: kernel.take_counting(),
     };
-    let defaults = host::Options::new(&sources.cri.host_root, &cgroup_root);
-    let host = host::Options {
+    let defaults = host::HostOptions::new(&sources.cri.host_root, &cgroup_root);
+    let host = host::HostOptions {
         kubelet: leaks.kubelet.clone(),
         socket: Arc::clone(&sources.cri.dialed),
         // Several surveys per threshold, so that no candidate is confirmed by a survey from before its time.
@@ -421,7 +421,7 @@ fn start_adapters(
 }
 
 fn start_events(
-    options: events::Options,
+    options: events::EventOptions,
     adapters: &mut Adapters,
     shared: &Shared,
     network: &Network,
@@ -561,10 +561,10 @@ impl EventLoop {
             self.losses.note(loss.kind, loss.count, Instant::now());
         }
         if let Input::Cri(CriEvent::ContainerCgroup { cgroup, .. }) = &received.input {
-            self.senders.kernel(kernel::Command::Watch { cgroup: *cgroup });
+            self.senders.kernel(kernel::KernelCommand::Watch { cgroup: *cgroup });
         }
         if let Input::Cri(CriEvent::Connected { process: Some(process), .. }) = &received.input {
-            self.senders.host(host::Request::Runtime(*process));
+            self.senders.host(host::HostRequest::Runtime(*process));
         }
         let received = Received { input: recording::redact(received.input), ..received };
         if let Some(recorder) = &mut self.recorder {

@@ -45,7 +45,7 @@ pub struct Config {
     /// Address of the HTTP server.
     pub listen: SocketAddr,
     /// Certificate and key of the HTTP server; `None`: no TLS.
-    pub tls: Option<tls::Files>,
+    pub tls: Option<tls::TlsFiles>,
     /// The unix socket of the API, if there is one.
     pub socket: Option<PathBuf>,
     /// Address of the API on TCP, if there is one.
@@ -59,11 +59,11 @@ pub struct Config {
     /// Stay unready if the kernel side cannot start.
     pub stay_unready: bool,
     /// The recording; `None`: disabled.
-    pub record: Option<recording::Options>,
+    pub record: Option<recording::RecorderOptions>,
     /// Leak detection.
     pub leaks: Leaks,
     /// Kubernetes Events; `None`: disabled.
-    pub events: Option<events::Options>,
+    pub events: Option<events::EventOptions>,
     /// The sources.
     pub sources: Sources,
 }
@@ -85,15 +85,15 @@ pub struct Leaks {
 #[derive(Clone, Debug)]
 pub struct Sources {
     /// The kernel side.
-    pub kernel: kernel::Options,
+    pub kernel: kernel::KernelOptions,
     /// The container runtime.
-    pub cri: cri::Options,
+    pub cri: cri::CriOptions,
     /// The apiserver; `None`: run without it.
-    pub kube: Option<kube::Options>,
+    pub kube: Option<kube::KubeOptions>,
     /// When the programs that count connections are attached.
     pub traffic: Attachment,
     /// The kubelet's log; `None`: not read.
-    pub kubelet: Option<kubelet::Options>,
+    pub kubelet: Option<kubelet::KubeletLogOptions>,
     /// The kubelet's API; `None`: not used.
     pub kubelet_api: Option<kube::KubeletApiOptions>,
     /// The kubelet's Events; `None`: not looked up.
@@ -110,9 +110,9 @@ pub struct StandaloneConfig {
     /// Mount point of the cgroup hierarchy; `None`: detected.
     pub cgroup_root: Option<PathBuf>,
     /// The container runtime.
-    pub cri: cri::Options,
+    pub cri: cri::CriOptions,
     /// The apiserver.
-    pub kube: kube::Options,
+    pub kube: kube::KubeOptions,
 }
 
 /// Facts about the host that validation needs.
@@ -298,7 +298,7 @@ impl Config {
             return Err(ConfigError::Polls { busy, idle });
         }
         let events = match (args.events, &sources.kube) {
-            (true, Some(api)) => Some(events::Options::new(api)),
+            (true, Some(api)) => Some(events::EventOptions::new(api)),
             (true, None) => return Err(ConfigError::EventsWithoutApi),
             (false, _) => None,
         };
@@ -337,7 +337,7 @@ impl Config {
             record: args
                 .record
                 .clone()
-                .map(|file| recording::Options { file, limit: args.record_limit.into() }),
+                .map(|file| recording::RecorderOptions { file, limit: args.record_limit.into() }),
             leaks,
             events,
             sources,
@@ -345,11 +345,11 @@ impl Config {
     }
 }
 
-fn tls_files(args: &RunArgs) -> Result<Option<tls::Files>, ConfigError> {
+fn tls_files(args: &RunArgs) -> Result<Option<tls::TlsFiles>, ConfigError> {
     let (cert, key) = (args.tls_cert.clone(), args.tls_key.clone());
     let half = |given, missing| Err(ConfigError::HalfTls { given, missing });
     match (cert, key, args.tls_client_ca.clone()) {
-        (Some(cert), Some(key), client_ca) => Ok(Some(tls::Files { cert, key, client_ca })),
+        (Some(cert), Some(key), client_ca) => Ok(Some(tls::TlsFiles { cert, key, client_ca })),
         (Some(_), None, _) => half("tls-cert", "tls-key"),
         (None, Some(_), _) => half("tls-key", "tls-cert"),
         (None, None, Some(_)) => half("tls-client-ca", "tls-cert"),
@@ -413,10 +413,10 @@ impl Sources {
             return Err(ConfigError::Ring { given: ring, page_size: host.page_size, nearest });
         }
         Ok(Self {
-            kernel: kernel::Options {
+            kernel: kernel::KernelOptions {
                 cgroup_root: args.node.cgroup_root.clone(),
                 ring_bytes: ring,
-                ..kernel::Options::default()
+                ..kernel::KernelOptions::default()
             },
             cri: runtime(&args.node)?,
             events_lookup: None,
@@ -429,19 +429,19 @@ impl Sources {
 }
 
 /// The container runtime, and the host's file systems.
-fn runtime(args: &NodeArgs) -> Result<cri::Options, ConfigError> {
+fn runtime(args: &NodeArgs) -> Result<cri::CriOptions, ConfigError> {
     absolute("host-root", &args.host_root)?;
     if let Some(root) = &args.cgroup_root {
         absolute("cgroup-root", root)?;
     }
     let endpoint = args.cri.as_deref().map(cri::parse_endpoint).transpose()?;
-    Ok(cri::Options { host_root: args.host_root.clone(), ..cri::Options::new(endpoint) })
+    Ok(cri::CriOptions { host_root: args.host_root.clone(), ..cri::CriOptions::new(endpoint) })
 }
 
 /// The kubelet's API.
 fn kubelet_api(
     args: &RunArgs,
-    api: Option<&kube::Options>,
+    api: Option<&kube::KubeOptions>,
     host: &HostDefaults,
 ) -> Result<Option<kube::KubeletApiOptions>, ConfigError> {
     let allows_proxy = match args.kubelet_api {
@@ -472,7 +472,7 @@ fn kubelet_api(
 }
 
 /// The kubelet's log.
-fn kubelet_log(args: &SourceArgs) -> Result<Option<kubelet::Options>, ConfigError> {
+fn kubelet_log(args: &SourceArgs) -> Result<Option<kubelet::KubeletLogOptions>, ConfigError> {
     let source = match &args.kubelet_log {
         KubeletLog::Off => return Ok(None),
         KubeletLog::Auto => kubelet::LogSource::Auto,
@@ -484,7 +484,7 @@ fn kubelet_log(args: &SourceArgs) -> Result<Option<kubelet::Options>, ConfigErro
         }
     };
     let host_root = args.node.host_root.clone();
-    Ok(Some(kubelet::Options { source, host_root, counters: Arc::default() }))
+    Ok(Some(kubelet::KubeletLogOptions { source, host_root, counters: Arc::default() }))
 }
 
 fn absolute(flag: &'static str, path: &Path) -> Result<(), ConfigError> {
@@ -494,7 +494,7 @@ fn absolute(flag: &'static str, path: &Path) -> Result<(), ConfigError> {
     Err(ConfigError::Relative { flag, path: path.to_owned() })
 }
 
-fn api(args: &SourceArgs, host: &HostDefaults) -> Result<Option<kube::Options>, ConfigError> {
+fn api(args: &SourceArgs, host: &HostDefaults) -> Result<Option<kube::KubeOptions>, ConfigError> {
     if args.no_api {
         if args.node.kubeconfig.is_some() {
             return Err(ConfigError::ApiAndNot);
@@ -505,12 +505,18 @@ fn api(args: &SourceArgs, host: &HostDefaults) -> Result<Option<kube::Options>, 
 }
 
 /// `None`: the node's name is unknown.
-fn apiserver(args: &NodeArgs, host: &HostDefaults) -> Result<Option<kube::Options>, ConfigError> {
+fn apiserver(
+    args: &NodeArgs,
+    host: &HostDefaults,
+) -> Result<Option<kube::KubeOptions>, ConfigError> {
     let Some(node) = args.node.as_ref().or(host.node_name.as_ref()) else { return Ok(None) };
     if !is_node_name(node) {
         return Err(ConfigError::BadNode(node.clone()));
     }
-    Ok(Some(kube::Options { kubeconfig: args.kubeconfig.clone(), ..kube::Options::new(node) }))
+    Ok(Some(kube::KubeOptions {
+        kubeconfig: args.kubeconfig.clone(),
+        ..kube::KubeOptions::new(node)
+    }))
 }
 
 /// A DNS subdomain (RFC 1123), as `ValidateNodeName` has it

@@ -2,7 +2,7 @@
 
 use coroner::sources::{
     cut::Cut,
-    kube::{self, Options},
+    kube::{self, KubeOptions},
 };
 use coroner_core::{
     engine::{Engine, Settings},
@@ -191,7 +191,7 @@ async fn every_limit_at_once() {
     );
     std::fs::write(&file, text).unwrap();
     let mut options =
-        Options { kubeconfig: Some(file), spread: Duration::ZERO, ..Options::new("n1") };
+        KubeOptions { kubeconfig: Some(file), spread: Duration::ZERO, ..KubeOptions::new("n1") };
     options.counters = Arc::default();
     let counters = Arc::clone(&options.counters);
     let (to, mut inputs) = mpsc::channel(16);

@@ -124,6 +124,60 @@ fn only_its_own_room_knows_a_library() {
     }
 }
 
+#[test]
+fn no_name_is_defined_twice_in_a_crate() {
+    let (mut twice, mut types) = (Vec::new(), 0);
+    for name in CRATES.iter().chain(&["xtask"]) {
+        // Each file or folder among the tests is a crate, and a library's program is another one.
+        let tests = fs::read_dir(root(name).join("tests")).into_iter().flatten();
+        let tests = tests.map(|entry| entry.unwrap().path());
+        for krate in tests.chain([root(name).join("src")]) {
+            let mut names = TypeNames::default();
+            for file in rust_files(&krate) {
+                let text = fs::read_to_string(&file).unwrap();
+                let parsed = syn::parse_file(&text);
+                names.visit_file(&parsed.unwrap_or_else(|e| panic!("{}: {e}", file.display())));
+            }
+            types += names.0.len();
+            let repeated = names.0.iter().filter(|(_, count)| **count > 1);
+            twice.extend(
+                repeated.map(|(of, count)| format!("{of} ×{count} in {}", krate.display())),
+            );
+        }
+    }
+    assert_eq!(twice, Vec::<String>::new());
+    assert!(types > 1_000, "found {types} types");
+}
+
+/// How often each type or trait is defined.
+#[derive(Default)]
+struct TypeNames(BTreeMap<String, usize>);
+
+impl TypeNames {
+    fn count(&mut self, name: &syn::Ident) {
+        *self.0.entry(name.to_string()).or_default() += 1;
+    }
+}
+
+impl<'ast> Visit<'ast> for TypeNames {
+    fn visit_item_struct(&mut self, item: &'ast syn::ItemStruct) {
+        self.count(&item.ident);
+    }
+
+    fn visit_item_enum(&mut self, item: &'ast syn::ItemEnum) {
+        self.count(&item.ident);
+    }
+
+    fn visit_item_union(&mut self, item: &'ast syn::ItemUnion) {
+        self.count(&item.ident);
+    }
+
+    fn visit_item_trait(&mut self, item: &'ast syn::ItemTrait) {
+        self.count(&item.ident);
+        syn::visit::visit_item_trait(self, item);
+    }
+}
+
 fn root(of: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(of)
 }

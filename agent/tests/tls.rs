@@ -11,7 +11,7 @@ use coroner::{
             Audience, Shared,
             listener::Listener,
             serve,
-            tls::{Certificate, Files},
+            tls::{Certificate, TlsFiles},
         },
         metrics::Metrics,
     },
@@ -58,12 +58,12 @@ impl Authority {
     }
 
     /// Writes `tls.crt` and `tls.key`, as cert-manager does, for `name`.
-    fn sign(&self, name: &str, change: impl FnOnce(&mut CertificateParams)) -> Files {
+    fn sign(&self, name: &str, change: impl FnOnce(&mut CertificateParams)) -> TlsFiles {
         let mut params = CertificateParams::new([name.to_owned()]).unwrap();
         change(&mut params);
         let key = KeyPair::generate().unwrap();
         let cert = self.file("tls.crt");
-        let files = Files { cert, key: self.file("tls.key"), client_ca: None };
+        let files = TlsFiles { cert, key: self.file("tls.key"), client_ca: None };
         fs::write(&files.cert, params.signed_by(&key, &self.issuer).unwrap().pem()).unwrap();
         fs::write(&files.key, key.serialize_pem()).unwrap();
         files
@@ -198,11 +198,11 @@ fn files_that_change_are_taken_and_broken_ones_are_not() {
 }
 
 /// The answer to a request for `path`, of a client with a certificate or without.
-fn get(port: u16, path: &str, roots: &Authority, client: Option<&Files>) -> io::Result<String> {
+fn get(port: u16, path: &str, roots: &Authority, client: Option<&TlsFiles>) -> io::Result<String> {
     Ok(request(port, path, &client_config(roots, client))?.0)
 }
 
-fn client_config(roots: &Authority, client: Option<&Files>) -> Arc<ClientConfig> {
+fn client_config(roots: &Authority, client: Option<&TlsFiles>) -> Arc<ClientConfig> {
     let read = |file: &Path| fs::read(file).unwrap();
     let chain =
         |file: &Path| CertificateDer::pem_slice_iter(&read(file)).map(Result::unwrap).collect();
@@ -242,7 +242,7 @@ fn request(
 fn the_certificate_of_a_client_is_verified_with_each_connection() {
     let authority = Authority::new();
     let without = authority.sign("localhost", |_| {});
-    let with = Files { client_ca: Some(authority.file("ca.crt")), ..without.clone() };
+    let with = TlsFiles { client_ca: Some(authority.file("ca.crt")), ..without.clone() };
     for (files, again) in [(without, HandshakeKind::Resumed), (with, HandshakeKind::Full)] {
         let port = agent(Some(Certificate::open(files.clone()).unwrap()));
         let config = client_config(&authority, Some(&files));
@@ -255,7 +255,7 @@ fn the_certificate_of_a_client_is_verified_with_each_connection() {
 fn without_a_certificate_of_the_clients_ca_only_the_probes_are_answered() {
     let (server, clients, others) = (Authority::new(), Authority::new(), Authority::new());
     let files =
-        Files { client_ca: Some(clients.file("ca.crt")), ..server.sign("localhost", |_| {}) };
+        TlsFiles { client_ca: Some(clients.file("ca.crt")), ..server.sign("localhost", |_| {}) };
     let certificate = Certificate::open(files).unwrap();
     let port = agent(Some(Arc::clone(&certificate)));
     let (known, stranger) = (clients.sign("prometheus", |_| {}), others.sign("prometheus", |_| {}));
@@ -323,7 +323,7 @@ fn files_that_cannot_be_used_are_refused_and_not_shown() {
         (cert, &odd_key, "unsupported key type"),
     ];
     for (cert, key, wanted) in cases {
-        let files = Files { cert: cert.to_owned(), key: key.to_owned(), client_ca: None };
+        let files = TlsFiles { cert: cert.to_owned(), key: key.to_owned(), client_ca: None };
         let error = Certificate::open(files).unwrap_err();
         let (shown, debug) = (error.to_string(), format!("{error:?}"));
         assert!(shown.contains(wanted), "{shown}");

@@ -88,7 +88,7 @@ impl Suite {
 
 /// What is to be run, and where.
 #[derive(Debug, Clone)]
-pub(crate) struct Order {
+pub(crate) struct BareOrder {
     /// The distribution.
     pub(crate) suite: Suite,
     /// Packages beyond the bare ones.
@@ -103,7 +103,7 @@ pub(crate) struct Order {
 ///
 /// # Errors
 /// When the root cannot be made or entered.
-pub(crate) fn run(workspace: &Workspace, order: &Order) -> Result<bool> {
+pub(crate) fn run(workspace: &Workspace, order: &BareOrder) -> Result<bool> {
     root::demand()?;
     // rustup's folder is read-only inside.
     setup::ensure(workspace, &[Need::Library(&AARCH64)], false)?;
@@ -184,7 +184,7 @@ fn environment(cargo: &Path) -> Vec<std::ffi::OsString> {
 }
 
 /// The distribution's minimal base as a tar archive: made once, extracted for every run.
-fn base(workspace: &Workspace, folder: &Path, order: &Order) -> Result<PathBuf> {
+fn base(workspace: &Workspace, folder: &Path, order: &BareOrder) -> Result<PathBuf> {
     let mut packages = PACKAGES.to_owned();
     order.with.iter().for_each(|package| {
         packages.push(',');

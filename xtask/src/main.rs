@@ -54,7 +54,7 @@ fn act(cli: Cli) -> Result<bool> {
     match cli.command {
         Command::Setup { check: true, long, .. } => Ok(setup::check(&workspace, long)),
         Command::Bare { suite, with, fresh, command } => {
-            bare::run(&workspace, &bare::Order { suite, with, fresh, command })
+            bare::run(&workspace, &bare::BareOrder { suite, with, fresh, command })
         }
         Command::Setup { install, long, .. } => {
             setup::ensure(&workspace, &setup::all(long), install.no_install)?;
@@ -95,7 +95,7 @@ fn act(cli: Cli) -> Result<bool> {
         }
         Command::Test { install, layers, long, repeat, kernels, times } => {
             let guests = kernels.guests(long)?;
-            let order = test::Order { layers, long, repeat, guests, times };
+            let order = test::TestOrder { layers, long, repeat, guests, times };
             test::run(&workspace, order, install.no_install)
         }
         Command::Docs { install } => {
@@ -124,7 +124,7 @@ fn act(cli: Cli) -> Result<bool> {
             Ok(failed.is_empty())
         }
         Command::Fuzz { install, targets, time, input, keep } => {
-            let order = fuzz::Order { targets, time, input, keep };
+            let order = fuzz::FuzzOrder { targets, time, input, keep };
             Ok(fuzz::run(&workspace, &order, install.no_install)?.failed == 0)
         }
         Command::Simulate { cases, seed, fault, json } => {
@@ -134,7 +134,7 @@ fn act(cli: Cli) -> Result<bool> {
             let (layers, mut guests) = (vec![cli::Layer::Vm], kernels.guests(true)?);
             guests.iter_mut().for_each(|guest| guest.only.clone_from(&only));
             let times = cli::Times::default();
-            let order = test::Order { layers, long: false, repeat: 1, guests, times };
+            let order = test::TestOrder { layers, long: false, repeat: 1, guests, times };
             test::run(&workspace, order, install.no_install)
         }
     }

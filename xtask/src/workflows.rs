@@ -21,13 +21,13 @@ struct Workflow {
     on: Value,
     permissions: BTreeMap<String, String>,
     concurrency: Value,
-    jobs: BTreeMap<String, Job>,
+    jobs: BTreeMap<String, WorkflowJob>,
 }
 
 /// A job with its own steps, or a call of another workflow.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-struct Job {
+struct WorkflowJob {
     permissions: BTreeMap<String, String>,
     timeout_minutes: Option<u32>,
     uses: Option<String>,

@@ -406,7 +406,7 @@ impl leaks::Leak {
         let pieces = leak.evidence.iter().zip(sentences.evidence);
         let evidence = |(one, (source, message)): (&LeakEvidence, _)| {
             let at = one.at.map(at);
-            leaks::Evidence { at, source, message, kind: one.kind.clone() }.into()
+            leaks::LeakEvidence { at, source, message, kind: one.kind.clone() }.into()
         };
         Self {
             class: leak.class.into(),
@@ -437,8 +437,10 @@ impl leaks::Leak {
 /// `None`: a class or thing that this version does not know.
 impl From<leaks::Leak> for Option<Leak> {
     fn from(wire: leaks::Leak) -> Self {
-        let evidence =
-            |one: leaks::Evidence| LeakEvidence { at: one.at.map(|at| at.time), kind: one.kind };
+        let evidence = |one: leaks::LeakEvidence| LeakEvidence {
+            at: one.at.map(|at| at.time),
+            kind: one.kind,
+        };
         Some(Leak {
             class: wire.class.known()?,
             key: wire.key.known()?,

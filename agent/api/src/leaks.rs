@@ -54,8 +54,8 @@ pub struct Leak {
     pub blocked_on: Option<Open<BlockedOn>>,
     /// The evidence, in order of time if it has a time. On a node with more than 1,000 leaks, the later ones have no
     /// evidence.
-    #[schema(value_type = Vec<Evidence>)]
-    pub evidence: Vec<Open<Evidence>>,
+    #[schema(value_type = Vec<LeakEvidence>)]
+    pub evidence: Vec<Open<LeakEvidence>>,
     /// The remedy, step by step. A step that begins with `$ ` is a command.
     #[serde(default)]
     pub remediation: Vec<String>,
@@ -90,7 +90,7 @@ pub struct Cause {
 /// One piece of evidence for a leak.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 #[schema(as = LeakEvidence)]
-pub struct Evidence {
+pub struct LeakEvidence {
     /// The time, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<Moment>,

@@ -242,7 +242,7 @@ pub struct Statement {
 
 /// A gap in the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Gap {
+struct LogGap {
     from: BootTime,
     to: BootTime,
     cause: KubeletLogGap,
@@ -275,7 +275,7 @@ pub struct KubeletState {
     whole: BootTime,
     /// The last moment of which there is a line.
     latest: BootTime,
-    gaps: VecDeque<Gap>,
+    gaps: VecDeque<LogGap>,
     /// The agent lists Events.
     pub lists_events: bool,
     /// The kubelet's API may be asked.
@@ -346,8 +346,8 @@ impl KubeletState {
     /// In a gap the kubelet may have been restarted, with another verbosity.
     fn gap(&mut self, from: BootTime, to: BootTime, cause: KubeletLogGap) {
         let (to, levels) = (to.max(from), std::mem::take(&mut self.levels));
-        let gap = Gap { from, to, cause, levels };
-        let joins = |last: &&mut Gap| last.cause == cause && from <= last.to && to >= last.from;
+        let gap = LogGap { from, to, cause, levels };
+        let joins = |last: &&mut LogGap| last.cause == cause && from <= last.to && to >= last.from;
         if let Some(last) = self.gaps.back_mut().filter(joins) {
             (last.from, last.to) = (last.from.min(from), last.to.max(to));
         } else if let Some(oldest) = push_latest(&mut self.gaps, gap, MAX_GAPS) {
@@ -464,7 +464,7 @@ impl KubeletState {
 
     /// Why lines of this time may be missing.
     pub fn gaps_in(&self, from: BootTime, to: BootTime) -> impl Iterator<Item = KubeletLogGap> {
-        let overlaps = move |gap: &&Gap| gap.from <= to && gap.to >= from;
+        let overlaps = move |gap: &&LogGap| gap.from <= to && gap.to >= from;
         self.gaps.iter().filter(overlaps).map(|gap| gap.cause)
     }
 }

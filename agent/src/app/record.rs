@@ -13,13 +13,13 @@ use std::sync::Arc;
 use tracing::info;
 
 /// A recording whose file exists. Created before anything is attached, so that a wrong path fails early.
-pub(super) struct Record {
-    options: recording::Options,
+pub(super) struct OpenRecording {
+    options: recording::RecorderOptions,
     file: std::fs::File,
 }
 
-impl Record {
-    pub(super) fn prepare(options: recording::Options) -> anyhow::Result<Self> {
+impl OpenRecording {
+    pub(super) fn prepare(options: recording::RecorderOptions) -> anyhow::Result<Self> {
         let path = options.file.display();
         let file = recording::create(&options.file).with_context(|| {
             format!(
@@ -45,7 +45,7 @@ impl Record {
             hooks: kernel.hooks.iter().map(|(hook, how)| ((*hook).into(), how.is_ok())).collect(),
         };
         let header = recording::Header::new(settings, node);
-        let counters = Arc::new(recording::Counters::default());
+        let counters = Arc::new(recording::RecorderCounters::default());
         shared.metrics.watch_recording(counters.clone());
         Recorder::start(self.file, header, self.options.limit, counters)
             .context("cannot start the thread that writes the recording")

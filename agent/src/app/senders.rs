@@ -3,7 +3,7 @@
 
 use crate::{
     outputs::{
-        events::{Counters, EventDraft, note},
+        events::{EventCounters, EventDraft, note},
         http::Shared,
         metrics::Adapter,
     },
@@ -19,9 +19,9 @@ use tokio::sync::mpsc::Sender;
 /// Request channels of the adapters.
 pub(super) struct Senders {
     pub(super) cri: Sender<CriRequest>,
-    pub(super) kernel: Sender<kernel::Command>,
+    pub(super) kernel: Sender<kernel::KernelCommand>,
     pub(super) proc: Sender<InspectProcesses>,
-    pub(super) host: Sender<host::Request>,
+    pub(super) host: Sender<host::HostRequest>,
     pub(super) traffic: Sender<TrafficRequest>,
     /// `None`: the agent runs without the apiserver.
     pub(super) api: Option<Sender<Vec<PodRef>>>,
@@ -37,7 +37,7 @@ pub(super) struct Senders {
 /// The channel of the Events adapter.
 pub(super) struct Events {
     pub(super) notes: Sender<EventDraft>,
-    pub(super) counters: Arc<Counters>,
+    pub(super) counters: Arc<EventCounters>,
 }
 
 impl Senders {
@@ -48,7 +48,7 @@ impl Senders {
             Request::Traffic(request) => self.hand(&self.traffic, request, Adapter::Traffic),
             Request::InspectProcesses(which) => self.hand(&self.proc, which, Adapter::Proc),
             Request::TraceSignal { cgroup, signal } => {
-                self.kernel(kernel::Command::AllowSignal { cgroup, signal });
+                self.kernel(kernel::KernelCommand::AllowSignal { cgroup, signal });
             }
             Request::ListEvents(pod) => {
                 if let Some(lookups) = &self.lookups {
@@ -69,12 +69,12 @@ impl Senders {
     }
 
     /// Sends a command to the kernel adapter.
-    pub(super) fn kernel(&self, command: kernel::Command) {
+    pub(super) fn kernel(&self, command: kernel::KernelCommand) {
         self.hand(&self.kernel, command, Adapter::Kernel);
     }
 
     /// Sends a request to the host adapter.
-    pub(super) fn host(&self, request: host::Request) {
+    pub(super) fn host(&self, request: host::HostRequest) {
         self.hand(&self.host, request, Adapter::Host);
     }
 

@@ -1,6 +1,6 @@
 //! Starts the kernel side, then drops the capabilities that only the start needs.
 
-use super::{Stop, TICK};
+use super::{StopSignals, TICK};
 use crate::{
     linux::{
         allocator, clock,
@@ -24,7 +24,7 @@ const ATTEMPTS: u32 = 3;
 
 /// How the kernel side is started.
 pub(super) struct Start<'a> {
-    pub(super) options: &'a kernel::Options,
+    pub(super) options: &'a kernel::KernelOptions,
     /// Stay unready instead of failing (`--keep-running-unready`).
     pub(super) stay: bool,
     /// A kubeconfig may name a program that gets credentials.
@@ -40,7 +40,7 @@ impl Start<'_> {
     pub(super) async fn kernel(
         &self,
         shared: &Shared,
-        stop: &mut Stop,
+        stop: &mut StopSignals,
     ) -> anyhow::Result<Option<Kernel>> {
         let mut attempts = 0;
         loop {
@@ -99,7 +99,7 @@ fn explain(failure: StartError) -> anyhow::Error {
 }
 
 /// Waits for the next attempt. False: a signal stopped the agent.
-async fn wait(shared: &Shared, stop: &mut Stop) -> bool {
+async fn wait(shared: &Shared, stop: &mut StopSignals) -> bool {
     let until = Instant::now() + RETRY;
     loop {
         shared.health.lock().note(&Received { at: clock::boot_now(), input: Input::Tick });

@@ -107,7 +107,8 @@ fn diagnose(
         Err(error) => {
             // The kernel side does not depend on the invalid flags and is checked anyway.
             let cgroup_root = cgroup_root.map(Into::into);
-            let mut checks = kernel_side(&kernel::Options { cgroup_root, ..Default::default() });
+            let mut checks =
+                kernel_side(&kernel::KernelOptions { cgroup_root, ..Default::default() });
             checks.push(Check::failed("configuration", error.to_string(), ""));
             return Ok(Diagnosis::of(checks));
         }
@@ -131,7 +132,7 @@ fn diagnose(
     match sources.kube {
         Some(options) => {
             // A single query needs no spread.
-            let options = kube::Options { spread: Duration::ZERO, ..options };
+            let options = kube::KubeOptions { spread: Duration::ZERO, ..options };
             checks.push(runtime.block_on(apiserver(options.clone())));
             checks.push(runtime.block_on(node(options, boot_id)));
         }
@@ -142,7 +143,7 @@ fn diagnose(
 }
 
 /// Checks the kernel's facts and, if none failed, the programs.
-fn kernel_side(options: &kernel::Options) -> Vec<Check> {
+fn kernel_side(options: &kernel::KernelOptions) -> Vec<Check> {
     let mut checks = checks(&kernel::probe(options));
     let promising = checks.iter().all(|check| check.outcome != CheckOutcome::Failed);
     match promising {
@@ -333,7 +334,7 @@ fn host_checks(visibility: ProcVisibility) -> [Check; 2] {
 }
 
 /// Loads and attaches the programs, runs the self-test, and detaches.
-fn programs(options: &kernel::Options) -> Vec<Check> {
+fn programs(options: &kernel::KernelOptions) -> Vec<Check> {
     match kernel::start(options) {
         Ok(kernel) => vec![self_test(&kernel.report()), traffic(&kernel.report())],
         Err(error) => vec![Check::failed("self-test", error.to_string(), "")],
@@ -415,7 +416,7 @@ fn kubelet_log(found: Option<Result<kubelet::Found, String>>) -> Check {
     }
 }
 
-async fn container_runtime(options: cri::Options) -> Check {
+async fn container_runtime(options: cri::CriOptions) -> Check {
     const NAME: &str = "CRI";
     let dialed = Arc::clone(&options.dialed);
     let (to, inputs) = mpsc::channel(64);
@@ -438,7 +439,7 @@ async fn container_runtime(options: cri::Options) -> Check {
     }
 }
 
-async fn apiserver(options: kube::Options) -> Check {
+async fn apiserver(options: kube::KubeOptions) -> Check {
     const NAME: &str = "apiserver";
     let node = options.node.clone();
     let (to, inputs) = mpsc::channel(64);
@@ -460,7 +461,7 @@ async fn apiserver(options: kube::Options) -> Check {
 }
 
 /// Reads the Node object.
-async fn node(options: kube::Options, boot_id: Option<String>) -> Check {
+async fn node(options: kube::KubeOptions, boot_id: Option<String>) -> Check {
     let name = options.node.clone();
     let (to, inputs) = mpsc::channel(64);
     let (_ask, requests) = mpsc::channel(1);

@@ -7,7 +7,7 @@ use std::io::{self, Write};
 
 /// Which coroner this is.
 #[derive(Serialize)]
-struct Version {
+struct VersionInfo {
     version: &'static str,
     /// Of the sources; `unknown` in a development build.
     commit: &'static str,
@@ -18,7 +18,7 @@ struct Version {
 }
 
 pub(super) fn main(args: &VersionArgs) -> anyhow::Result<()> {
-    let version = Version {
+    let version = VersionInfo {
         version: env!("CARGO_PKG_VERSION"),
         commit: env!("CORONER_COMMIT"),
         target: env!("CORONER_TARGET"),

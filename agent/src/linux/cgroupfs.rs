@@ -48,12 +48,12 @@ pub struct Scan<'a> {
     /// Tells a container's main process.
     pub main: &'a mut dyn FnMut(CgroupId, &Task),
     /// So many more cgroups and processes are looked at.
-    pub room: Room,
+    pub room: ScanRoom,
 }
 
 /// How much one scan looks at. What is beyond that is left out, and counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Room {
+pub struct ScanRoom {
     /// Cgroups.
     pub cgroups: usize,
     /// Processes.
@@ -62,7 +62,7 @@ pub struct Room {
     pub left_out: u64,
 }
 
-impl Room {
+impl ScanRoom {
     /// For all that may be on a machine, once.
     pub const ALL: Self = Self { cgroups: MAX_VISITED, processes: 1 << 20, left_out: 0 };
     /// For one container, on the event loop: some ten milliseconds. Who may make cgroups of his own can
@@ -321,14 +321,14 @@ mod tests {
         mains: BTreeMap<u64, u32>,
         known: Option<u64>,
         full: bool,
-        room: Room,
+        room: ScanRoom,
     }
 
     impl Host {
         fn new() -> Self {
             let folder = tempfile::tempdir().unwrap();
             let (watched, mains) = (BTreeMap::new(), BTreeMap::new());
-            let room = Room::ALL;
+            let room = ScanRoom::ALL;
             let host = Self { folder, watched, mains, known: None, full: false, room };
             fs::create_dir_all(host.root()).unwrap();
             host
@@ -479,7 +479,7 @@ mod tests {
             host.process(pid, &format!("Name:\tapp\nNSpid:\t{pid}\t{}\n", pid - 6));
         }
         let path = find_cgroup(&host.root(), CgroupId(container)).unwrap();
-        host.room = Room { cgroups: 4, processes: 2, left_out: 0 };
+        host.room = ScanRoom { cgroups: 4, processes: 2, left_out: 0 };
         let (facts, left_out) = host.scan(|scan| (scan.cgroup(&path), scan.room.left_out));
         assert_eq!((names(&facts).len(), left_out), (4, 7));
         let running = facts.iter().filter(|fact| matches!(fact, KernelFact::Running { .. }));

@@ -32,7 +32,7 @@ pub fn of_process(proc: &Path, cgroup_root: &Path, pid: u32) -> Result<CgroupId,
 
 /// Which hierarchy a mount shows.
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum Hierarchy {
+enum MountedHierarchy {
     /// cgroup2.
     Unified,
     /// One of v1, by the options of its file system: its controllers, or `name=systemd`.
@@ -41,14 +41,14 @@ enum Hierarchy {
 
 /// A mounted hierarchy.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Mount {
-    hierarchy: Hierarchy,
+struct HierarchyMount {
+    hierarchy: MountedHierarchy,
     /// Which of its directories is mounted; a bind mount or a cgroup namespace may show a part.
     root: PathBuf,
     at: PathBuf,
 }
 
-impl Mount {
+impl HierarchyMount {
     /// Where a cgroup's directory is seen. `None`: outside of what is mounted.
     ///
     /// In a cgroup namespace, which a container has of its own on cgroup v2, all paths are relative
@@ -103,27 +103,27 @@ fn is_normal(part: Component<'_>) -> bool {
 
 /// The mount of a cgroup file system that holds `path`: the longest mount point, and of several
 /// there the last, which covers the others.
-fn mount_of(mountinfo: &str, path: &Path) -> Option<Mount> {
+fn mount_of(mountinfo: &str, path: &Path) -> Option<HierarchyMount> {
     mounts(mountinfo)
         .filter(|mount| path.starts_with(&mount.at))
         .max_by_key(|mount| mount.at.components().count())
 }
 
 /// The mounted cgroup file systems. Format: proc(5), `/proc/PID/mountinfo`.
-fn mounts(mountinfo: &str) -> impl Iterator<Item = Mount> {
+fn mounts(mountinfo: &str) -> impl Iterator<Item = HierarchyMount> {
     mountinfo.lines().filter_map(|line| {
         let (left, right) = line.split_once(" - ")?;
         let mut left = left.split(' ').skip(3);
         let (root, at) = (left.next()?, left.next()?);
         let mut right = right.split(' ');
         let hierarchy = match (right.next()?, right.nth(1)) {
-            ("cgroup2", _) => Hierarchy::Unified,
+            ("cgroup2", _) => MountedHierarchy::Unified,
             ("cgroup", Some(options)) => {
-                Hierarchy::Controllers(options.split(',').map(str::to_owned).collect())
+                MountedHierarchy::Controllers(options.split(',').map(str::to_owned).collect())
             }
             _ => return None,
         };
-        Some(Mount { hierarchy, root: unescape(root), at: unescape(at) })
+        Some(HierarchyMount { hierarchy, root: unescape(root), at: unescape(at) })
     })
 }
 
@@ -155,8 +155,8 @@ pub fn freezers_in(mountinfo: &str, memberships: &str) -> Vec<Freezer> {
             let folder =
                 mount.directory(path_in(memberships, &mount.hierarchy)?, || mount.own())?;
             match &mount.hierarchy {
-                Hierarchy::Unified => Some(Freezer::V2(folder)),
-                Hierarchy::Controllers(all) => {
+                MountedHierarchy::Unified => Some(Freezer::V2(folder)),
+                MountedHierarchy::Controllers(all) => {
                     all.iter().any(|one| one == "freezer").then_some(Freezer::V1(folder))
                 }
             }
@@ -165,13 +165,13 @@ pub fn freezers_in(mountinfo: &str, memberships: &str) -> Vec<Freezer> {
 }
 
 /// The path of a process' cgroup in a hierarchy. Format: cgroups(7), `/proc/PID/cgroup`.
-fn path_in<'a>(memberships: &'a str, hierarchy: &Hierarchy) -> Option<&'a str> {
+fn path_in<'a>(memberships: &'a str, hierarchy: &MountedHierarchy) -> Option<&'a str> {
     memberships.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':');
         let (number, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
         let here = match hierarchy {
-            Hierarchy::Unified => number == "0" && controllers.is_empty(),
-            Hierarchy::Controllers(options) => {
+            MountedHierarchy::Unified => number == "0" && controllers.is_empty(),
+            MountedHierarchy::Controllers(options) => {
                 controllers.split(',').any(|one| options.iter().any(|option| option == one))
             }
         };
@@ -258,7 +258,7 @@ garbage
         for path in ["/../../kubepods/pod1", "/kubepods/../x", "relative"] {
             assert_eq!(mount.directory(path, || None), None, "{path}");
         }
-        assert_eq!(path_in("0::/gone (deleted)\n", &Hierarchy::Unified), None);
+        assert_eq!(path_in("0::/gone (deleted)\n", &MountedHierarchy::Unified), None);
     }
 
     #[test]

@@ -137,9 +137,9 @@ pub(crate) mod tests {
     use std::sync::{Arc, Mutex};
 
     #[derive(Clone, Default)]
-    struct Log(Arc<Mutex<Vec<u8>>>);
+    struct WrittenLog(Arc<Mutex<Vec<u8>>>);
 
-    impl Write for Log {
+    impl Write for WrittenLog {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0.lock().unwrap().write(bytes)
         }
@@ -155,7 +155,7 @@ pub(crate) mod tests {
     }
 
     pub(crate) fn logged_by(directives: &str, form: Form, log: impl FnOnce()) -> String {
-        let text = Log::default();
+        let text = WrittenLog::default();
         let to = text.clone();
         let dispatch = dispatch(filter(directives).unwrap(), form, move || to.clone());
         tracing::dispatcher::with_default(&dispatch, log);

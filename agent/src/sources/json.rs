@@ -12,7 +12,7 @@ mod text;
 mod tests;
 
 use crate::sources::cut::{Cut, Cuts};
-use text::{Kind, Text, Token};
+use text::{Text, Token, WordKind};
 
 /// The most nesting that a [`Keep`] has.
 const MAX_DEPTH: usize = 16;
@@ -99,9 +99,9 @@ impl Reduced {
 
 /// Reads documents of one kind, one after the other.
 #[derive(Debug)]
-pub(crate) struct Reader {
+pub(crate) struct DocumentReader {
     shape: &'static Keep,
-    state: State,
+    state: ReaderState,
     /// The objects and lists that are open and wanted.
     open: Vec<Frame>,
     /// What is left so far.
@@ -122,7 +122,7 @@ enum Frame {
 }
 
 #[derive(Debug)]
-enum State {
+enum ReaderState {
     /// A value comes. `None`: nobody wants it.
     Value(Option<&'static Keep>),
     /// An item or the end of a list comes.
@@ -159,12 +159,12 @@ struct Name {
     is_known: bool,
 }
 
-impl Reader {
+impl DocumentReader {
     /// Of documents of this shape.
     pub(crate) fn new(shape: &'static Keep) -> Self {
         Self {
             shape,
-            state: State::Value(Some(shape)),
+            state: ReaderState::Value(Some(shape)),
             open: Vec::with_capacity(MAX_DEPTH),
             out: Vec::new(),
             item: None,
@@ -184,7 +184,7 @@ impl Reader {
 
     /// Whether a document has begun and not ended.
     pub(crate) fn is_within(&self) -> bool {
-        !self.open.is_empty() || !matches!(self.state, State::Value(_))
+        !self.open.is_empty() || !matches!(self.state, ReaderState::Value(_))
     }
 
     /// Takes what it can of `bytes`, up to the next event. `None`: all is taken, and more must come.
@@ -214,8 +214,8 @@ impl Reader {
             bytes.iter().position(|b| matches!(b, b'"' | b'\\')).unwrap_or(bytes.len())
         };
         match &mut self.state {
-            State::Skip { string: Some(Escape::No), .. } => plain(bytes),
-            State::Text(text) if text.takes_plain() => {
+            ReaderState::Skip { string: Some(Escape::No), .. } => plain(bytes),
+            ReaderState::Text(text) if text.takes_plain() => {
                 let taken = plain(bytes);
                 text.plain(&bytes[..taken], &mut self.out);
                 taken
@@ -227,7 +227,7 @@ impl Reader {
     /// Takes one byte, or none where that one belongs to what follows.
     fn step(&mut self, byte: u8) -> Result<(usize, Option<Event>), ()> {
         match &mut self.state {
-            State::Skip { depth, string } => {
+            ReaderState::Skip { depth, string } => {
                 let is_over = match (&string, byte) {
                     (Some(Escape::Next), _) => {
                         *string = Some(Escape::No);
@@ -258,14 +258,14 @@ impl Reader {
                 };
                 return Ok((1, is_over.then(|| self.value_ends()).flatten()));
             }
-            State::Text(text) => {
+            ReaderState::Text(text) => {
                 if text.step(byte, &mut self.out)? {
                     self.cuts[Cut::Text as usize] += u64::from(text.was_cut());
                     return Ok((1, self.value_ends()));
                 }
                 return Ok((1, None));
             }
-            State::Token(token, keep) => {
+            ReaderState::Token(token, keep) => {
                 if token.takes(byte) {
                     return Ok((1, None));
                 }
@@ -273,13 +273,13 @@ impl Reader {
                 self.word(token, keep)?;
                 return Ok((0, self.value_ends()));
             }
-            State::InName { escaped: escaped @ true } => {
+            ReaderState::InName { escaped: escaped @ true } => {
                 *escaped = false;
                 return Ok((1, None));
             }
-            State::InName { escaped } => {
+            ReaderState::InName { escaped } => {
                 match byte {
-                    b'"' => self.state = State::Colon,
+                    b'"' => self.state = ReaderState::Colon,
                     b'\\' => (*escaped, self.name.is_known) = (true, false),
                     _ if self.name.text.len() < MAX_NAME => self.name.text.push(byte),
                     _ => self.name.is_known = false,
@@ -292,25 +292,26 @@ impl Reader {
             return Ok((1, None));
         }
         match (&self.state, byte) {
-            (State::FirstName | State::After, b'}') | (State::FirstItem | State::After, b']') => {
+            (ReaderState::FirstName | ReaderState::After, b'}')
+            | (ReaderState::FirstItem | ReaderState::After, b']') => {
                 return Ok((1, self.close(byte)?));
             }
-            (State::FirstName | State::Name, b'"') => {
+            (ReaderState::FirstName | ReaderState::Name, b'"') => {
                 self.name.text.clear();
                 self.name.is_known = true;
-                self.state = State::InName { escaped: false };
+                self.state = ReaderState::InName { escaped: false };
             }
-            (State::FirstItem, _) => {
+            (ReaderState::FirstItem, _) => {
                 self.item_begins();
                 return Ok((0, None));
             }
-            (State::Colon, b':') => self.member(),
-            (State::After, b',') => match self.open.last() {
-                Some(Frame::Object { .. }) => self.state = State::Name,
+            (ReaderState::Colon, b':') => self.member(),
+            (ReaderState::After, b',') => match self.open.last() {
+                Some(Frame::Object { .. }) => self.state = ReaderState::Name,
                 Some(_) => self.item_begins(),
                 None => return Err(()),
             },
-            (State::Value(keep), _) => {
+            (ReaderState::Value(keep), _) => {
                 let keep = *keep;
                 self.value(byte, keep)?;
             }
@@ -323,11 +324,11 @@ impl Reader {
     fn value(&mut self, byte: u8, keep: Option<&'static Keep>) -> Result<(), ()> {
         let frame = match (byte, keep) {
             (b'"', Some(Keep::Text(most))) => {
-                self.state = State::Text(Text::begin(*most, true, &mut self.out));
+                self.state = ReaderState::Text(Text::begin(*most, true, &mut self.out));
                 return Ok(());
             }
             (b'"', Some(Keep::Head(most))) => {
-                self.state = State::Text(Text::begin(*most, false, &mut self.out));
+                self.state = ReaderState::Text(Text::begin(*most, false, &mut self.out));
                 return Ok(());
             }
             (b'{', Some(Keep::Presence)) => {
@@ -353,21 +354,21 @@ impl Reader {
             }
             (_, keep) => {
                 let token = Token::begin(byte).ok_or(())?;
-                self.state = State::Token(token, keep);
+                self.state = ReaderState::Token(token, keep);
                 return Ok(());
             }
         };
         let is_object = matches!(frame, Frame::Object { .. });
         self.out.push(if is_object { b'{' } else { b'[' });
-        self.state = if is_object { State::FirstName } else { State::FirstItem };
+        self.state = if is_object { ReaderState::FirstName } else { ReaderState::FirstItem };
         self.open.push(frame);
         Ok(())
     }
 
     fn skip(&mut self, byte: u8) {
         self.state = match byte {
-            b'"' => State::Skip { depth: 0, string: Some(Escape::No) },
-            _ => State::Skip { depth: 1, string: None },
+            b'"' => ReaderState::Skip { depth: 0, string: Some(Escape::No) },
+            _ => ReaderState::Skip { depth: 1, string: None },
         };
     }
 
@@ -375,9 +376,9 @@ impl Reader {
     fn word(&mut self, token: Token, keep: Option<&'static Keep>) -> Result<(), ()> {
         let is_wanted = match (token.kind().ok_or(())?, keep) {
             (_, None) => return Ok(()),
-            (Kind::Null, _) => true,
-            (Kind::Bool, Some(Keep::Bool)) => true,
-            (Kind::Number, Some(Keep::Number)) => token.is_whole(),
+            (WordKind::Null, _) => true,
+            (WordKind::Bool, Some(Keep::Bool)) => true,
+            (WordKind::Number, Some(Keep::Number)) => token.is_whole(),
             _ => false,
         };
         self.is_sound &= is_wanted;
@@ -403,7 +404,7 @@ impl Reader {
             self.out.extend_from_slice(b"\":");
             keep = Some(wanted);
         }
-        self.state = State::Value(keep);
+        self.state = ReaderState::Value(keep);
     }
 
     /// An item of a list comes.
@@ -428,7 +429,7 @@ impl Reader {
             }
             Some(Frame::Object { .. }) | None => None,
         };
-        self.state = State::Value(keep);
+        self.state = ReaderState::Value(keep);
     }
 
     fn close(&mut self, byte: u8) -> Result<Option<Event>, ()> {
@@ -442,7 +443,7 @@ impl Reader {
 
     /// A value is complete, wanted or not.
     fn value_ends(&mut self) -> Option<Event> {
-        self.state = State::After;
+        self.state = ReaderState::After;
         match self.open.last() {
             Some(Frame::Each { .. }) => {
                 let (from, before) = self.item.take()?;
@@ -452,7 +453,7 @@ impl Reader {
             }
             Some(_) => None,
             None => {
-                self.state = State::Value(Some(self.shape));
+                self.state = ReaderState::Value(Some(self.shape));
                 let json = std::mem::take(&mut self.out);
                 let is_sound = std::mem::replace(&mut self.is_sound, true);
                 Some(Event::End(Reduced { json, is_sound }))
@@ -467,7 +468,7 @@ impl Reader {
 ///
 /// It is no JSON, or more than one document.
 pub(crate) fn reduce(shape: &'static Keep, text: &[u8], cuts: &Cuts) -> Result<Reduced, Malformed> {
-    let (mut reader, mut rest) = (Reader::new(shape), text);
+    let (mut reader, mut rest) = (DocumentReader::new(shape), text);
     let malformed = Malformed { at: text.len() as u64 };
     let Some(Event::End(reduced)) = reader.next(&mut rest)? else { return Err(malformed) };
     reader.count_cuts(cuts);

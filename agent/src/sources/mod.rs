@@ -15,3 +15,6 @@ mod spec;
 pub(crate) mod tasks;
 pub mod traffic;
 mod windowed_max;
+
+/// The channel to the core, or from it, is closed: nobody listens any more.
+struct Closed;

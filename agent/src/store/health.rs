@@ -27,11 +27,11 @@ pub struct Health {
     confinement: BTreeMap<&'static str, Result<(), String>>,
     kernel: KernelSide,
     visibility: Option<ProcVisibility>,
-    cri: Source,
+    cri: SourceHealth,
     /// The longest recent call to the runtime, if at least [`SLOW`].
     cri_takes: Option<Duration>,
-    api: Option<Source>,
-    kubelet_log: KubeletLog,
+    api: Option<SourceHealth>,
+    kubelet_log: KubeletLogHealth,
     losses: BTreeMap<LossKind, LossState>,
     detection_state: DetectionState,
     ticked: BootTime,
@@ -47,7 +47,7 @@ enum KernelSide {
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum Source {
+enum SourceHealth {
     Waiting,
     Up(String),
     Down { since: BootTime, error: String },
@@ -55,7 +55,7 @@ enum Source {
 
 /// The kubelet's log.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-enum KubeletLog {
+enum KubeletLogHealth {
     #[default]
     Unused,
     Waiting,
@@ -117,10 +117,10 @@ impl Health {
             confinement: BTreeMap::new(),
             kernel: KernelSide::Starting,
             visibility: None,
-            cri: Source::Waiting,
+            cri: SourceHealth::Waiting,
             cri_takes: None,
-            api: with_api.then_some(Source::Waiting),
-            kubelet_log: KubeletLog::Waiting,
+            api: with_api.then_some(SourceHealth::Waiting),
+            kubelet_log: KubeletLogHealth::Waiting,
             losses: BTreeMap::new(),
             detection_state: DetectionState::default(),
             ticked: now,
@@ -134,7 +134,7 @@ impl Health {
 
     /// The kubelet's log is not read.
     pub fn without_kubelet_log(&mut self) {
-        self.kubelet_log = KubeletLog::Unused;
+        self.kubelet_log = KubeletLogHealth::Unused;
     }
 
     /// Capabilities that are missing.
@@ -188,16 +188,16 @@ impl Health {
             Input::Kubelet(event) => self.note_kubelet(event),
             Input::Clock(_) => {}
             Input::Cri(CriEvent::Connected { runtime, .. }) => {
-                self.cri = Source::Up(runtime.clone())
+                self.cri = SourceHealth::Up(runtime.clone())
             }
             Input::Cri(CriEvent::Unreachable { error, .. }) => self.cri.fail(at, error),
             // An answer after a failed call: the connection works.
             Input::Cri(_) => self.cri.recover("the runtime"),
             Input::Api(ApiEvent::OutOfSync { error }) => {
-                self.api.get_or_insert(Source::Waiting).fail(at, error);
+                self.api.get_or_insert(SourceHealth::Waiting).fail(at, error);
             }
             Input::Api(ApiEvent::Snapshot { .. } | ApiEvent::Resumed) => {
-                self.api = Some(Source::Up("in sync".into()));
+                self.api = Some(SourceHealth::Up("in sync".into()));
             }
             // Part of a list that is not complete yet, or a watch that never broke.
             Input::Api(ApiEvent::Applied(_) | ApiEvent::Deleted(_)) => {}
@@ -218,18 +218,18 @@ impl Health {
     fn note_kubelet(&mut self, event: &KubeletEvent) {
         match event {
             KubeletEvent::Reading { origin, .. } => {
-                self.kubelet_log = KubeletLog::Read { origin: *origin, level: None };
+                self.kubelet_log = KubeletLogHealth::Read { origin: *origin, level: None };
             }
             KubeletEvent::Verbosity { at_least } => {
-                if let KubeletLog::Read { level, .. } = &mut self.kubelet_log {
+                if let KubeletLogHealth::Read { level, .. } = &mut self.kubelet_log {
                     *level = (*level).max(Some(*at_least));
                 }
             }
             KubeletEvent::Unreadable { error } => {
-                self.kubelet_log = KubeletLog::Unreadable { error: error.clone() };
+                self.kubelet_log = KubeletLogHealth::Unreadable { error: error.clone() };
             }
             event if event.may_begin_a_run() => {
-                if let KubeletLog::Read { level, .. } = &mut self.kubelet_log {
+                if let KubeletLogHealth::Read { level, .. } = &mut self.kubelet_log {
                     *level = None;
                 }
             }
@@ -239,12 +239,12 @@ impl Health {
 
     /// The runtime answers. `None`: not queried before the kernel side is up.
     pub fn cri_connected(&self) -> Option<bool> {
-        self.asks().then_some(matches!(self.cri, Source::Up(_)))
+        self.asks().then_some(matches!(self.cri, SourceHealth::Up(_)))
     }
 
     /// The pod watch is in sync. `None`: the agent runs without the apiserver, or the kernel side is not up yet.
     pub fn api_in_sync(&self) -> Option<bool> {
-        self.api.as_ref().filter(|_| self.asks()).map(|api| matches!(api, Source::Up(_)))
+        self.api.as_ref().filter(|_| self.asks()).map(|api| matches!(api, SourceHealth::Up(_)))
     }
 
     fn asks(&self) -> bool {
@@ -406,16 +406,16 @@ impl Health {
     fn kubelet_log_part(&self) -> Part {
         const PART: &str = "kubelet_log";
         match &self.kubelet_log {
-            KubeletLog::Unused => Part::ok(PART, "not used (--kubelet-log off)"),
-            KubeletLog::Waiting => Part::ok(PART, "not looked for yet"),
-            KubeletLog::Read { origin, level } => {
+            KubeletLogHealth::Unused => Part::ok(PART, "not used (--kubelet-log off)"),
+            KubeletLogHealth::Waiting => Part::ok(PART, "not looked for yet"),
+            KubeletLogHealth::Read { origin, level } => {
                 let level = match level {
                     None => "; its verbosity is not known yet".to_owned(),
                     Some(level) => format!(", at -v={level} or more"),
                 };
                 Part::ok(PART, format!("read from the {origin}{level}"))
             }
-            KubeletLog::Unreadable { error } => Part {
+            KubeletLogHealth::Unreadable { error } => Part {
                 part: PART,
                 state: State::Degraded,
                 detail: format!("not read: {error}; causes are inferred where it would prove them"),
@@ -497,7 +497,7 @@ impl Health {
     }
 }
 
-impl Source {
+impl SourceHealth {
     fn fail(&mut self, at: BootTime, error: &str) {
         let since = match self {
             Self::Down { since, .. } => *since,
@@ -531,7 +531,7 @@ fn traffic_part(report: &StartReport) -> Part {
     }
 }
 
-fn source_part(part: &'static str, source: &Source, now: BootTime) -> Part {
+fn source_part(part: &'static str, source: &SourceHealth, now: BootTime) -> Part {
     let todo = match part {
         "cri" => {
             "start the container runtime, or set --runtime-endpoint if it uses a socket that is not known"
@@ -539,11 +539,11 @@ fn source_part(part: &'static str, source: &Source, now: BootTime) -> Part {
         _ => "check that the apiserver is reachable and that the agent may list and watch pods",
     };
     match source {
-        Source::Up(detail) => Part::ok(part, detail),
-        Source::Waiting => {
+        SourceHealth::Up(detail) => Part::ok(part, detail),
+        SourceHealth::Waiting => {
             Part { part, state: State::Failing, detail: "no answer yet".into(), todo: todo.into() }
         }
-        Source::Down { since, error } => Part {
+        SourceHealth::Down { since, error } => Part {
             part,
             state: State::Failing,
             detail: format!("unreachable for {} s: {error}", now.since(*since).as_secs()),

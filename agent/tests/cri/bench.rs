@@ -1,7 +1,7 @@
 //! The adapter, running, and a runtime for it.
 
 use crate::runtime::{Call, FakeRuntime, Serving};
-use coroner::sources::cri::{self, Counters, Options};
+use coroner::sources::cri::{self, CriCounters, CriOptions};
 use coroner_core::input::{CriEvent, CriExit, Input, Received};
 use coroner_core::output::CriRequest;
 use std::{
@@ -36,7 +36,7 @@ pub(crate) struct Bench {
     pub(crate) socket: PathBuf,
     pub(crate) events: mpsc::Receiver<Received>,
     pub(crate) requests: mpsc::Sender<CriRequest>,
-    pub(crate) counters: Arc<Counters>,
+    pub(crate) counters: Arc<CriCounters>,
     _folder: TempDir,
 }
 
@@ -45,11 +45,11 @@ impl Bench {
         Self::with(runtime, |options| options.idle = idle)
     }
 
-    pub(crate) fn with(runtime: FakeRuntime, change: impl FnOnce(&mut Options)) -> Self {
+    pub(crate) fn with(runtime: FakeRuntime, change: impl FnOnce(&mut CriOptions)) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let socket = folder.path().join("cri.sock");
         let serving = runtime.serve(&socket);
-        let mut options = Options::new(socket.clone());
+        let mut options = CriOptions::new(socket.clone());
         options.events = true;
         options.busy = Duration::from_millis(1);
         options.idle = NEVER;

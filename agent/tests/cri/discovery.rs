@@ -5,7 +5,7 @@ use crate::{
     runtime::{FakeRuntime, Serving, Speaks},
     things::sandbox,
 };
-use coroner::sources::cri::{self, Dialed, Options};
+use coroner::sources::cri::{self, CriOptions, Dialed};
 use coroner_core::input::{CriEvent, Input, Received};
 use std::{path::Path, sync::Arc};
 use tempfile::TempDir;
@@ -40,11 +40,11 @@ struct Adapter {
 
 impl Adapter {
     fn start(root: &TempDir) -> Self {
-        let options = Options {
+        let options = CriOptions {
             host_root: root.path().into(),
             cgroup_root: Some(root.path().join("cgroup")),
             timeout: STUCK,
-            ..Options::new(None)
+            ..CriOptions::new(None)
         };
         let dialed = Arc::clone(&options.dialed);
         let (to, events) = mpsc::channel(64);
@@ -141,7 +141,7 @@ async fn a_closed_root_is_named_with_what_opens_it() {
     let root = host();
     std::fs::write(root.path().join("closed"), "").unwrap();
     let options =
-        Options { host_root: root.path().join("closed"), ..Options::new(Some(K3S.into())) };
+        CriOptions { host_root: root.path().join("closed"), ..CriOptions::new(Some(K3S.into())) };
     let (to, mut events) = mpsc::channel(4);
     let (_requests, asked) = mpsc::channel(4);
     tokio::spawn(cri::run(options, to, asked));

@@ -5,7 +5,7 @@ use crate::{
     runtime::{Call, FakeRuntime},
     things::{container, sandbox, sandbox_status, status},
 };
-use coroner::sources::cri::Options;
+use coroner::sources::cri::CriOptions;
 use coroner_core::output::CriRequest;
 use coroner_core::{ids::SandboxId, input::CriEvent, time::BootTime};
 use coroner_cri_api::v1::ContainerState;
@@ -49,7 +49,7 @@ async fn listed(bench: &mut Bench, wanted: Option<SandboxId>) -> (BootTime, Vec<
 
 #[test]
 fn a_minute_of_silence_is_an_outage_and_less_is_not() {
-    assert_eq!(Options::new(None).timeout, Duration::from_secs(60));
+    assert_eq!(CriOptions::new(None).timeout, Duration::from_secs(60));
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use crate::{
     runtime::FakeRuntime,
     things::{container, sandbox, status},
 };
-use coroner::sources::cri::{self, Options};
+use coroner::sources::cri::{self, CriOptions};
 use coroner_core::input::{CriEvent, Input};
 use coroner_core::output::CriRequest;
 use coroner_cri_api::v1::ContainerState;
@@ -83,7 +83,7 @@ async fn a_missing_socket_is_named() {
     let socket = folder.path().join("nobody.sock");
     let (to, mut events) = mpsc::channel(4);
     let (_requests, asked) = mpsc::channel(4);
-    tokio::spawn(cri::run(Options::new(socket), to, asked));
+    tokio::spawn(cri::run(CriOptions::new(socket), to, asked));
     let first = tokio::time::timeout(STUCK, events.recv()).await.unwrap().unwrap();
     let Input::Cri(CriEvent::Unreachable { error, code: None }) = first.input else {
         panic!("{first:?}")

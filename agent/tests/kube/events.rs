@@ -6,7 +6,7 @@ use crate::{
     kubeconfig, wait_until,
 };
 use coroner::outputs::events::{
-    self, Counters, EventDraft, Options, Rate, RateLimits, Reason, Regarding,
+    self, EventCounters, EventDraft, EventOptions, Rate, RateLimits, Reason, Regarding,
 };
 use coroner_core::ids::PodRef;
 use serde_json::{Value, json};
@@ -18,10 +18,10 @@ use tempfile::TempDir;
 use tokio::{sync::mpsc, task::JoinHandle};
 
 /// The adapter, running, and an apiserver for it.
-struct Bench {
+struct EventsBench {
     server: FakeApiserver,
     notes: mpsc::Sender<EventDraft>,
-    counters: Arc<Counters>,
+    counters: Arc<EventCounters>,
     running: JoinHandle<anyhow::Result<()>>,
     _folder: TempDir,
 }
@@ -39,16 +39,16 @@ fn pace() -> RateLimits {
     }
 }
 
-impl Bench {
+impl EventsBench {
     fn new(script: Script, pace: RateLimits) -> Self {
         let server = FakeApiserver::start(script);
         let folder = tempfile::tempdir().expect("a folder");
         let url = format!("http://{}", server.address);
-        let api = coroner::sources::kube::Options {
+        let api = coroner::sources::kube::KubeOptions {
             kubeconfig: Some(kubeconfig(folder.path(), &url)),
-            ..coroner::sources::kube::Options::new("n1")
+            ..coroner::sources::kube::KubeOptions::new("n1")
         };
-        let options = Options { pace, ..Options::new(&api) };
+        let options = EventOptions { pace, ..EventOptions::new(&api) };
         let counters = Arc::clone(&options.counters);
         let (notes, from_notes) = mpsc::channel(2048);
         let running = tokio::spawn(events::run(options, from_notes));
@@ -59,7 +59,7 @@ impl Bench {
         self.notes.try_send(note).expect("there is room");
     }
 
-    /// Until the counters are so, in the order of [`Counters::all`].
+    /// Until the counters are so, in the order of [`EventCounters::all`].
     async fn counted(&self, wanted: [u64; 5]) {
         let now = || self.counters.all().map(|(_, count)| count.load(Relaxed));
         assert!(wait_until(|| now() == wanted).await, "{:?}, not {wanted:?}", now());
@@ -112,7 +112,7 @@ fn on_node(leaked: &str) -> EventDraft {
 
 #[tokio::test]
 async fn an_event_is_what_the_apiserver_demands() {
-    let bench = Bench::new(Script::default(), pace());
+    let bench = EventsBench::new(Script::default(), pace());
     bench.tell(on_pod("web"));
     bench.tell(on_node("gone"));
     bench.counted([2, 0, 0, 0, 0]).await;
@@ -153,7 +153,7 @@ async fn an_event_is_what_the_apiserver_demands() {
 
 #[tokio::test]
 async fn the_same_again_is_counted_in_the_event_that_is_there() {
-    let bench = Bench::new(Script::default(), pace());
+    let bench = EventsBench::new(Script::default(), pace());
     for _ in 0..3 {
         bench.tell(on_pod("web"));
     }
@@ -174,7 +174,7 @@ async fn the_same_again_is_counted_in_the_event_that_is_there() {
 
 #[tokio::test]
 async fn an_event_that_was_deleted_is_made_anew() {
-    let bench = Bench::new(Script::default(), pace());
+    let bench = EventsBench::new(Script::default(), pace());
     bench.tell(on_pod("web"));
     bench.counted([1, 0, 0, 0, 0]).await;
     let mut lost = not_found("web.17");
@@ -191,7 +191,7 @@ async fn thousands_of_leaks_are_a_burst_and_a_summary() {
     let rare = Rate { burst: 5, every: Duration::from_secs(3600) };
     let soon = Duration::from_millis(200);
     let pace = RateLimits { pods: rare, node: rare, suppressed_after: soon, ..pace() };
-    let bench = Bench::new(Script::default(), pace);
+    let bench = EventsBench::new(Script::default(), pace);
     for n in 0..2000 {
         bench.tell(on_node(&format!("p{n}")));
     }
@@ -212,7 +212,7 @@ async fn thousands_of_leaks_are_a_burst_and_a_summary() {
 async fn a_missing_right_is_counted_and_tried_with_the_next_one() {
     let refused = [status_object(403), status_object(403)];
     let script = Script { event_failures: refused.into(), ..Script::default() };
-    let bench = Bench::new(script, pace());
+    let bench = EventsBench::new(script, pace());
     bench.tell(on_pod("a"));
     bench.tell(on_pod("b"));
     bench.counted([0, 2, 0, 0, 0]).await;
@@ -232,7 +232,7 @@ async fn a_namespace_that_goes_takes_no_events() {
     let mut gone = not_found("shop");
     gone["details"] = json!({ "name": "shop", "kind": "namespaces" });
     let script = Script { event_failures: [terminating, gone].into(), ..Script::default() };
-    let bench = Bench::new(script, pace());
+    let bench = EventsBench::new(script, pace());
     bench.tell(on_pod("a"));
     bench.tell(on_pod("b"));
     bench.counted([0, 2, 0, 0, 0]).await;
@@ -241,7 +241,7 @@ async fn a_namespace_that_goes_takes_no_events() {
 
 #[tokio::test]
 async fn what_cannot_be_a_name_is_not_sent() {
-    let bench = Bench::new(Script::default(), pace());
+    let bench = EventsBench::new(Script::default(), pace());
     let mut note = on_pod("web");
     note.about =
         Regarding::Pod { pod: PodRef { namespace: "../x".into(), ..pod("web") }, field: None };
@@ -254,7 +254,7 @@ async fn what_cannot_be_a_name_is_not_sent() {
 async fn an_apiserver_that_is_busy_or_away_is_asked_again() {
     let failures = [status_object(429), status_object(500), status_object(503)];
     let script = Script { event_failures: failures.into(), ..Script::default() };
-    let mut bench = Bench::new(script, pace());
+    let mut bench = EventsBench::new(script, pace());
     bench.tell(on_pod("a"));
     bench.counted([1, 0, 0, 0, 0]).await;
     assert_eq!(bench.sent().len(), 4);
@@ -280,7 +280,7 @@ async fn an_apiserver_that_is_busy_or_away_is_asked_again() {
 #[tokio::test]
 async fn what_waited_too_long_is_given_up() {
     let pace = RateLimits { patience: Duration::ZERO, ..pace() };
-    let mut bench = Bench::new(Script::default(), pace);
+    let mut bench = EventsBench::new(Script::default(), pace);
     bench.server.kill();
     bench.tell(on_pod("a"));
     bench.counted([0, 0, 1, 0, 0]).await;
@@ -290,7 +290,7 @@ async fn what_waited_too_long_is_given_up() {
 #[tokio::test]
 async fn a_queue_that_is_full_drops_and_never_blocks() {
     let script = Script { holds_events: true, ..Script::default() };
-    let bench = Bench::new(script, pace());
+    let bench = EventsBench::new(script, pace());
     bench.tell(on_pod("first"));
     bench.requests(1).await;
     for n in 0..100 {
@@ -305,7 +305,7 @@ async fn a_queue_that_is_full_drops_and_never_blocks() {
 #[tokio::test]
 async fn a_shutdown_sends_what_waits_once() {
     let script = Script { holds_events: true, ..Script::default() };
-    let bench = Bench::new(script, pace());
+    let bench = EventsBench::new(script, pace());
     for name in ["a", "b", "c"] {
         bench.tell(on_pod(name));
     }
@@ -325,11 +325,11 @@ async fn a_shutdown_sends_what_waits_once() {
 
 #[tokio::test]
 async fn an_unusable_kubeconfig_is_named() {
-    let api = coroner::sources::kube::Options {
+    let api = coroner::sources::kube::KubeOptions {
         kubeconfig: Some("/nowhere/kubeconfig".into()),
-        ..coroner::sources::kube::Options::new("n1")
+        ..coroner::sources::kube::KubeOptions::new("n1")
     };
     let (_notes, from_notes) = mpsc::channel(1);
-    let error = events::run(Options::new(&api), from_notes).await.unwrap_err();
+    let error = events::run(EventOptions::new(&api), from_notes).await.unwrap_err();
     assert!(format!("{error:#}").contains("/nowhere/kubeconfig"), "{error:#}");
 }

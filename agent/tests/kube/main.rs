@@ -8,7 +8,7 @@ mod kubelet_events;
 mod lookup;
 
 use apiserver::{FakeApiserver, Script, status_object};
-use coroner::sources::kube::{self, Counters, Options};
+use coroner::sources::kube::{self, KubeCounters, KubeOptions};
 use coroner_core::ids::PodRef;
 use coroner_core::input::{ApiEvent, ApiPod, Input, Received};
 use serde_json::{Value, json};
@@ -69,7 +69,7 @@ fn kubeconfig(folder: &Path, server: &str) -> std::path::PathBuf {
 struct Bench {
     server: FakeApiserver,
     events: mpsc::Receiver<Received>,
-    counters: Arc<Counters>,
+    counters: Arc<KubeCounters>,
     ask: mpsc::Sender<Vec<PodRef>>,
     _folder: TempDir,
 }
@@ -115,14 +115,14 @@ impl Bench {
 /// The adapter, running.
 struct Running {
     events: mpsc::Receiver<Received>,
-    counters: Arc<Counters>,
+    counters: Arc<KubeCounters>,
     ask: mpsc::Sender<Vec<PodRef>>,
     folder: TempDir,
 }
 
 fn watch(server: &str) -> Running {
     let folder = tempfile::tempdir().expect("a folder");
-    let mut options = Options::new("n1");
+    let mut options = KubeOptions::new("n1");
     options.spread = Duration::ZERO; // a fleet's agents wait for a random time: one alone need not
     options.kubeconfig = Some(kubeconfig(folder.path(), server));
     let counters = Arc::clone(&options.counters);
@@ -319,7 +319,7 @@ async fn an_unusable_kubeconfig_is_named() {
     for path in [folder.path().join("missing"), broken] {
         let (to, _events) = mpsc::channel(1);
         let (_ask, requests) = mpsc::channel(1);
-        let options = Options { kubeconfig: Some(path.clone()), ..Options::new("n1") };
+        let options = KubeOptions { kubeconfig: Some(path.clone()), ..KubeOptions::new("n1") };
         let error = format!("{:#}", kube::run(options, to, requests).await.unwrap_err());
         assert!(error.contains(path.to_str().unwrap()), "{error}");
     }
@@ -329,7 +329,7 @@ async fn an_unusable_kubeconfig_is_named() {
 async fn ends_when_nobody_listens_or_asks() {
     for listens in [false, true] {
         let folder = tempfile::tempdir().unwrap();
-        let mut options = Options::new("n1");
+        let mut options = KubeOptions::new("n1");
         options.kubeconfig = Some(kubeconfig(folder.path(), "http://127.0.0.1:1"));
         let (to, events) = mpsc::channel(16);
         let (ask, requests) = mpsc::channel(1);

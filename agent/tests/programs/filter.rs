@@ -6,7 +6,7 @@ use crate::{
     ends,
     stage::{Cgroup, POD, Pod, Session, on_each_hierarchy},
 };
-use coroner::sources::kernel::Command;
+use coroner::sources::kernel::KernelCommand;
 use coroner_core::{
     ids::{CgroupId, Tgid},
     input::{ExitStatus, KernelFact},
@@ -127,7 +127,7 @@ fn a_cgroup_that_the_agent_is_asked_to_watch_is_seen_from_then_on() {
         let mut session = Session::start(hierarchy);
         let odd = Cgroup::top(hierarchy, "odd");
         let before = visit(&odd, 9);
-        session.command(Command::Watch { cgroup: odd.id });
+        session.command(KernelCommand::Watch { cgroup: odd.id });
         let id = odd.id;
         session.until("the cgroup to be watched", |fact| {
             matches!(fact, KernelFact::CgroupCreated { cgroup, scanned: true, .. } if *cgroup == id)

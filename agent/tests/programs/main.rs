@@ -23,7 +23,7 @@ mod threads;
 mod waking;
 
 use actors::{Actor, Role, Then};
-use coroner::sources::kernel::{Command, Options, tiny::Executable};
+use coroner::sources::kernel::{KernelCommand, KernelOptions, tiny::Executable};
 use coroner_core::{
     ids::Tgid,
     input::{
@@ -463,7 +463,7 @@ fn a_full_ring_is_counted() {
     const SENT: u64 = 200;
     on_each_hierarchy(|hierarchy| {
         let page = u32::try_from(rustix::param::page_size()).unwrap();
-        let options = Options { ring_bytes: page, ..stage::options(hierarchy) };
+        let options = KernelOptions { ring_bytes: page, ..stage::options(hierarchy) };
         let kernel = stage::start(&options);
         let pod = Pod::make(hierarchy);
         let role = Role { block: &[SIGTERM], ..Role::default() };
@@ -564,10 +564,13 @@ fn a_stop_signal_is_told_once_it_is_learned() {
         session.settle();
         let is_usr1 = |fact: &KernelFact| matches!(fact, KernelFact::SignalGenerated(sent) if i32::from(sent.signal) == SIGUSR1);
         assert!(!session.about(pod.container.id).iter().any(is_usr1));
-        session.command(Command::AllowSignal { cgroup: pod.container.id, signal: SIGUSR1 as u8 });
+        session.command(KernelCommand::AllowSignal {
+            cgroup: pod.container.id,
+            signal: SIGUSR1 as u8,
+        });
         // Nothing is told of that. But commands are obeyed one after the other, and of this one it is.
         let other = Cgroup::top(hierarchy, "elsewhere");
-        session.command(Command::Watch { cgroup: other.id });
+        session.command(KernelCommand::Watch { cgroup: other.id });
         session.until("the command after it", |fact| {
             matches!(fact, KernelFact::CgroupCreated { cgroup, scanned: true, .. }
                 if *cgroup == other.id)
@@ -591,7 +594,7 @@ fn a_container_elsewhere_is_watched_on_demand() {
         let pid = init.pid;
         session.settle();
         assert_eq!(session.about(elsewhere.id), []);
-        session.command(Command::Watch { cgroup: elsewhere.id });
+        session.command(KernelCommand::Watch { cgroup: elsewhere.id });
         session.until(
             "its process",
             |fact| matches!(fact, KernelFact::Running { task, .. } if task.tgid == Tgid(pid)),

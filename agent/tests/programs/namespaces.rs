@@ -5,7 +5,7 @@ use crate::{
     delivered, ends, is_end,
     stage::{self, Pod, Session, on_each_hierarchy},
 };
-use coroner::sources::kernel::Options;
+use coroner::sources::kernel::KernelOptions;
 use coroner_core::{
     ids::{CgroupId, Tgid},
     input::{ExitStatus, KernelFact, LossKind, NamespaceKilled, SentTo},
@@ -172,7 +172,7 @@ fn a_process_that_has_ended_takes_its_count_with_it() {
         let pod = Pod::make(hierarchy);
         let role = Role { init: true, children: 12, ignore: &[SIGHUP], ..Role::default() };
         let init = Actor::start(&pod.container.path, role);
-        let options = Options { notified: 2, ..stage::options(hierarchy) };
+        let options = KernelOptions { notified: 2, ..stage::options(hierarchy) };
         let mut session = Session::run(hierarchy, stage::start(&options));
         let all = children(&pod.container.path, init.pid);
         for child in &all[..10] {
@@ -200,7 +200,7 @@ fn that_there_was_no_room_to_count_is_told() {
         let pod = Pod::make(hierarchy);
         let role = Role { init: true, children: 5, pass_on: &[SIGTERM], ..Role::default() };
         let init = Actor::start(&pod.container.path, role);
-        let options = Options { notified: 2, ..stage::options(hierarchy) };
+        let options = KernelOptions { notified: 2, ..stage::options(hierarchy) };
         let mut session = Session::run(hierarchy, stage::start(&options));
         init.kill(SIGTERM);
         init.wait();

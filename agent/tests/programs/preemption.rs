@@ -5,7 +5,7 @@ use crate::{
     actors::fork,
     stage::{self, Cgroup, Pod, Session, on_each_hierarchy},
 };
-use coroner::sources::kernel::Options;
+use coroner::sources::kernel::KernelOptions;
 use coroner_core::{
     ids::{CgroupId, Tgid},
     input::{KernelEvent, KernelFact, LossKind},
@@ -107,7 +107,7 @@ fn skipped_runs() -> u64 {
 #[test]
 fn the_second_programs_report_what_the_first_have_not_seen() {
     on_each_hierarchy(|hierarchy| {
-        drop(stage::start(&Options { only_second: true, ..stage::options(hierarchy) }));
+        drop(stage::start(&KernelOptions { only_second: true, ..stage::options(hierarchy) }));
     });
 }
 

@@ -2,7 +2,7 @@
 
 use coroner::{
     linux::procfs::parse,
-    sources::kernel::{self, Command, Counters, Kernel, Options, btf::Parameter},
+    sources::kernel::{self, Kernel, KernelCommand, KernelCounters, KernelOptions, btf::Parameter},
 };
 use coroner_core::{
     ids::CgroupId,
@@ -138,7 +138,7 @@ pub(crate) fn release() -> (u32, u32) {
 
 /// What the kernel's BTF says of a tracepoint.
 pub(crate) fn tracepoint(name: &str) -> Vec<Parameter> {
-    let btf = kernel::probe(&Options::default()).btf.unwrap();
+    let btf = kernel::probe(&KernelOptions::default()).btf.unwrap();
     let of = btf.tracepoints.into_iter().find(|(tracepoint, _)| *tracepoint == name);
     of.and_then(|(_, with)| with).unwrap_or_else(|| panic!("no tracepoint {name}"))
 }
@@ -227,20 +227,20 @@ impl Pod {
 /// A running kernel side and all that it has said.
 pub(crate) struct Session {
     hierarchy: PathBuf,
-    commands: mpsc::Sender<Command>,
+    commands: mpsc::Sender<KernelCommand>,
     from: mpsc::Receiver<Received>,
     heard: Vec<KernelEvent>,
     pub(crate) lost: BTreeMap<LossKind, u64>,
-    counters: Arc<Counters>,
+    counters: Arc<KernelCounters>,
     runner: Option<JoinHandle<()>>,
 }
 
-pub(crate) fn options(hierarchy: &Path) -> Options {
-    Options { cgroup_root: Some(hierarchy.into()), ..Options::default() }
+pub(crate) fn options(hierarchy: &Path) -> KernelOptions {
+    KernelOptions { cgroup_root: Some(hierarchy.into()), ..KernelOptions::default() }
 }
 
 /// Starts the kernel side; every hook must be there and proven.
-pub(crate) fn start(options: &Options) -> Kernel {
+pub(crate) fn start(options: &KernelOptions) -> Kernel {
     let kernel = kernel::start(options).unwrap_or_else(|error| panic!("{error}"));
     let report = kernel.report();
     assert_eq!(report.unproven, None);
@@ -280,7 +280,7 @@ impl Session {
         }
     }
 
-    pub(crate) fn command(&self, command: Command) {
+    pub(crate) fn command(&self, command: KernelCommand) {
         self.commands.blocking_send(command).unwrap();
     }
 

@@ -5,7 +5,7 @@ use crate::{
     stage::{self, Pod, Session, on_each_hierarchy},
 };
 use aya::maps::loaded_maps;
-use coroner::sources::kernel::Options;
+use coroner::sources::kernel::KernelOptions;
 use coroner_core::input::KernelFact;
 use coroner_ebpf::{
     maps::{DETAIL, READ_PAUSE},
@@ -75,7 +75,7 @@ fn signals_wake(hierarchy: &Path) -> bool {
     let ring = RING.max(u32::try_from(rustix::param::page_size()).unwrap());
     let (few, more) = (ring / 8 / RECORD, ring / 4 / RECORD);
     let pause = Duration::from_nanos(READ_PAUSE);
-    let kernel = stage::start(&Options { ring_bytes: ring, ..stage::options(hierarchy) });
+    let kernel = stage::start(&KernelOptions { ring_bytes: ring, ..stage::options(hierarchy) });
     let epoll = epoll::create(CreateFlags::CLOEXEC).unwrap();
     let edges = EventFlags::IN | EventFlags::ET;
     epoll::add(&epoll, descriptor(DETAIL, ring), EventData::new_u64(0), edges).unwrap();

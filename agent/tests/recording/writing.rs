@@ -1,7 +1,7 @@
 //! The thread that writes: what it is given arrives, what it cannot write is counted and told.
 
 use crate::{NODES, header, live, reader};
-use coroner::outputs::recording::{Counters, Reader, Recorder, create};
+use coroner::outputs::recording::{Reader, Recorder, RecorderCounters, create};
 use coroner_core::input::Received;
 use std::{
     fs,
@@ -61,7 +61,7 @@ impl Write for Full {
 #[test]
 fn what_was_recorded_is_in_the_file() {
     let (anchor, inputs) = live(NODES[0]);
-    let (disk, counters) = (Disk::default(), Arc::new(Counters::default()));
+    let (disk, counters) = (Disk::default(), Arc::new(RecorderCounters::default()));
     let mut recorder =
         Recorder::start(disk.clone(), header(anchor), NO_LIMIT, counters.clone()).unwrap();
     assert!(counters.recording.load(Relaxed));
@@ -78,7 +78,7 @@ fn what_was_recorded_is_in_the_file() {
 #[test]
 fn a_stuck_disk_holds_nobody_up_and_what_it_cost_is_told() {
     let (anchor, inputs) = live(NODES[0]);
-    let (disk, counters) = (Disk::default(), Arc::new(Counters::default()));
+    let (disk, counters) = (Disk::default(), Arc::new(RecorderCounters::default()));
     disk.stick(true);
     let mut recorder =
         Recorder::start(disk.clone(), header(anchor), NO_LIMIT, counters.clone()).unwrap();
@@ -103,7 +103,7 @@ fn a_stuck_disk_holds_nobody_up_and_what_it_cost_is_told() {
 fn a_full_disk_ends_the_recording_and_nothing_else() {
     let (anchor, inputs) = live(NODES[0]);
     for room in [0, 400] {
-        let counters = Arc::new(Counters::default());
+        let counters = Arc::new(RecorderCounters::default());
         let mut recorder =
             Recorder::start(Full(room), header(anchor), NO_LIMIT, counters.clone()).unwrap();
         inputs.iter().for_each(|input| recorder.record(input));
@@ -116,7 +116,7 @@ fn a_full_disk_ends_the_recording_and_nothing_else() {
 #[test]
 fn the_limit_ends_the_recording_with_a_word() {
     let (anchor, inputs) = live(NODES[0]);
-    let (disk, counters) = (Disk::default(), Arc::new(Counters::default()));
+    let (disk, counters) = (Disk::default(), Arc::new(RecorderCounters::default()));
     let mut recorder = Recorder::start(disk.clone(), header(anchor), 1, counters.clone()).unwrap();
     inputs.iter().for_each(|input| recorder.record(input));
     recorder.end(PATIENCE);

@@ -9,7 +9,7 @@ use crate::{
     tells_its_truth,
     things::{StatusAnswer, StatusPart},
 };
-use coroner::sources::cri::{self, Options};
+use coroner::sources::cri::{self, CriOptions};
 use coroner_core::{
     input::{CriEvent, Input, Received},
     output::CriRequest,
@@ -47,11 +47,11 @@ impl Wire {
             (state.named, state.events) = (Some(("cri-o", "1.36.3")), Events::Disabled);
         }
         let serving = Some(runtime.serve(&socket));
-        let options = Options {
+        let options = CriOptions {
             events: true,
             idle: Duration::from_secs(3_600), // lists come when they are asked for
             timeout: STUCK,
-            ..Options::new(socket.clone())
+            ..CriOptions::new(socket.clone())
         };
         let (to, events) = mpsc::channel(64);
         let (requests, asked) = mpsc::channel(4);

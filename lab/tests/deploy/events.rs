@@ -2,7 +2,7 @@
 //! apiserver. Needs a current kubectl; what happens in real containers is the catalogue's.
 
 use coroner::{
-    outputs::events::{self, EventDraft, Options, note},
+    outputs::events::{self, EventDraft, EventOptions, note},
     sources::kube,
 };
 use coroner_api::terminations::Death;
@@ -52,11 +52,11 @@ impl Cluster {
 
     /// The agent tells this, and ends.
     async fn tell(&self, reports: impl IntoIterator<Item = Report>) {
-        let api = kube::Options {
+        let api = kube::KubeOptions {
             kubeconfig: Some(self.folder.path().join("kubeconfig")),
-            ..kube::Options::new("n1")
+            ..kube::KubeOptions::new("n1")
         };
-        let options = Options::new(&api);
+        let options = EventOptions::new(&api);
         let counters = Arc::clone(&options.counters);
         let (to, notes) = mpsc::channel::<EventDraft>(64);
         let mut told = 0;

@@ -2,7 +2,7 @@
 //! held against the agent's catalogue. What is misspelt parses, is quiet for ever, and is noticed
 //! in the night in which it should have told something.
 
-use coroner::outputs::metrics::{Buckets, CATALOGUE, Entry, Kind, Values};
+use coroner::outputs::metrics::{Buckets, CATALOGUE, MetricEntry, MetricKind, Values};
 use promql_parser::{
     label::{Labels, MatchOp, Matcher},
     parser::{self, AggregateExpr, BinaryExpr, Call, Expr, LabelModifier, VectorSelector},
@@ -86,9 +86,9 @@ fn of_catalogue(name: &str) -> Option<Metric> {
     CATALOGUE.iter().find_map(|entry| {
         let rest = name.strip_prefix(entry.name)?;
         match (entry.kind, rest) {
-            (Kind::Histogram(buckets), "_bucket") => Some(Metric::Bucket(entry, buckets)),
-            (Kind::Histogram(_), "_sum" | "_count") => Some(Metric::Own(entry)),
-            (Kind::Counter | Kind::Gauge, "") => Some(Metric::Own(entry)),
+            (MetricKind::Histogram(buckets), "_bucket") => Some(Metric::Bucket(entry, buckets)),
+            (MetricKind::Histogram(_), "_sum" | "_count") => Some(Metric::Own(entry)),
+            (MetricKind::Counter | MetricKind::Gauge, "") => Some(Metric::Own(entry)),
             _ => None,
         }
     })
@@ -97,10 +97,10 @@ fn of_catalogue(name: &str) -> Option<Metric> {
 /// What a name stands for.
 #[derive(Clone, Copy)]
 enum Metric {
-    Own(&'static Entry),
-    Bucket(&'static Entry, &'static Buckets),
+    Own(&'static MetricEntry),
+    Bucket(&'static MetricEntry, &'static Buckets),
     /// What a rule has made of it, with some of its labels; of its buckets, with their edges.
-    Recorded(&'static Entry, Option<&'static Buckets>),
+    Recorded(&'static MetricEntry, Option<&'static Buckets>),
     Foreign,
 }
 
@@ -224,7 +224,7 @@ impl Visitor<'_> {
         };
         let Some(name) = matrix.vs.name.as_deref() else { return };
         if let Some(Metric::Own(entry)) = self.vocabulary.metric(name)
-            && entry.kind == Kind::Gauge
+            && entry.kind == MetricKind::Gauge
             && ["rate", "irate", "increase"].contains(&function)
         {
             self.complaints.push(format!("{function}() of {name}, which is a gauge"));

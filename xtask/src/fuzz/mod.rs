@@ -15,7 +15,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use self::outcome::{Outcome, table};
+use self::outcome::{FuzzOutcome, table};
 use crate::{
     build,
     host::Arch,
@@ -34,7 +34,7 @@ const MEMORY: u32 = 1024;
 
 /// What is asked for.
 #[derive(Debug, Clone)]
-pub(crate) struct Order {
+pub(crate) struct FuzzOrder {
     /// The targets; all, if none is named.
     pub(crate) targets: Vec<String>,
     /// How long each of them.
@@ -45,7 +45,7 @@ pub(crate) struct Order {
     pub(crate) keep: bool,
 }
 
-impl Order {
+impl FuzzOrder {
     /// All targets, so long each.
     pub(crate) fn of_all(time: Duration) -> Self {
         Self { targets: Vec::new(), time, input: None, keep: false }
@@ -56,7 +56,7 @@ impl Order {
 ///
 /// # Errors
 /// When something is missing, does not build, or a target has no such name.
-pub(crate) fn run(workspace: &Workspace, order: &Order, list_only: bool) -> Result<Tally> {
+pub(crate) fn run(workspace: &Workspace, order: &FuzzOrder, list_only: bool) -> Result<Tally> {
     setup::ensure(workspace, &[setup::BUILD, setup::FUZZ].concat(), list_only)?;
     let targets = choose(&all(workspace)?, &order.targets)?;
     build::kernel_programs(workspace)?;
@@ -66,7 +66,7 @@ pub(crate) fn run(workspace: &Workspace, order: &Order, list_only: bool) -> Resu
         return replay(workspace, target, input);
     }
     let outcomes = run_all(workspace, &targets, order.time)?;
-    outcomes.iter().filter_map(Outcome::trouble).for_each(note);
+    outcomes.iter().filter_map(FuzzOutcome::trouble).for_each(note);
     println!("{}", table(&outcomes));
     if order.keep {
         targets.iter().try_for_each(|target| keep(workspace, target))?;
@@ -134,7 +134,7 @@ fn build(workspace: &Workspace) -> Result<()> {
     .map(|_| ())
 }
 
-fn run_all(workspace: &Workspace, targets: &[String], time: Duration) -> Result<Vec<Outcome>> {
+fn run_all(workspace: &Workspace, targets: &[String], time: Duration) -> Result<Vec<FuzzOutcome>> {
     let queue = Mutex::new(targets.iter());
     let outcomes = Mutex::new(Vec::new());
     let lanes = thread::available_parallelism().map_or(1, usize::from).min(targets.len());
@@ -162,7 +162,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-fn fuzz(workspace: &Workspace, target: &str, time: Duration) -> Result<Outcome> {
+fn fuzz(workspace: &Workspace, target: &str, time: Duration) -> Result<FuzzOutcome> {
     let found = target_dir(workspace).join("corpus").join(target);
     let crashes = target_dir(workspace).join("crashes").join(target);
     for folder in [&found, &crashes] {
@@ -179,7 +179,7 @@ fn fuzz(workspace: &Workspace, target: &str, time: Duration) -> Result<Outcome> 
         command.arg(seeds);
     }
     let ran = capture(&format!("fuzzing {target}"), &mut command)?;
-    Outcome::of(target, time, ran.success, &ran.text)
+    FuzzOutcome::of(target, time, ran.success, &ran.text)
 }
 
 /// The target's program, with the bounds that every run of it has.

@@ -14,7 +14,7 @@ const TAIL_LINES: usize = 40;
 
 /// What one target's run came to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Outcome {
+pub(crate) struct FuzzOutcome {
     /// Its name.
     pub(crate) target: String,
     executions: u64,
@@ -27,7 +27,7 @@ pub(crate) struct Outcome {
     trouble: Option<String>,
 }
 
-impl Outcome {
+impl FuzzOutcome {
     /// Reads what a run wrote, and the input that broke it.
     ///
     /// # Errors
@@ -134,7 +134,7 @@ fn base64(bytes: &[u8]) -> String {
 }
 
 /// All of them, for a person.
-pub(crate) fn table(outcomes: &[Outcome]) -> String {
+pub(crate) fn table(outcomes: &[FuzzOutcome]) -> String {
     let mut lines = vec![
         String::new(),
         format!(
@@ -175,7 +175,7 @@ stat::peak_rss_mb:              44
 
     #[test]
     fn a_run_that_found_nothing_is_counted() {
-        let outcome = Outcome::of("btf", MINUTE, true, WELL).expect("nothing to read");
+        let outcome = FuzzOutcome::of("btf", MINUTE, true, WELL).expect("nothing to read");
         assert_eq!(outcome.trouble(), None);
         let told = (outcome.executions, outcome.coverage, outcome.features, outcome.memory_mib);
         assert_eq!(told, (9000, 97, 311, 44));
@@ -193,20 +193,23 @@ stat::peak_rss_mb:              44
              artifact_prefix='x/'; Test unit written to {}\n",
             input.display()
         );
-        let outcome = Outcome::of("btf", MINUTE, false, &text).expect("read");
+        let outcome = FuzzOutcome::of("btf", MINUTE, false, &text).expect("read");
         let trouble = outcome.trouble().expect("it broke");
         let command = format!("cargo xtask fuzz btf --input {}", input.display());
         assert!(trouble.contains(&command) && trouble.contains("YWL/"), "{trouble}");
         assert!(trouble.contains("overflow") && !trouble.contains("pulse"), "{trouble}");
         assert!(table(&[outcome]).ends_with('✘'));
         fs::remove_file(&input).expect("removed");
-        assert!(Outcome::of("btf", MINUTE, false, &text).is_err(), "an input that is not there");
+        assert!(
+            FuzzOutcome::of("btf", MINUTE, false, &text).is_err(),
+            "an input that is not there"
+        );
     }
 
     #[test]
     fn a_target_that_did_not_run_fails() {
         let trouble = |success, text: &str| {
-            let outcome = Outcome::of("btf", MINUTE, success, text).expect("nothing to read");
+            let outcome = FuzzOutcome::of("btf", MINUTE, success, text).expect("nothing to read");
             outcome.trouble().map(str::to_owned)
         };
         let slow = WELL.replace(" 9000\n", " 119\n");

@@ -42,7 +42,7 @@ use crate::{
 
 /// What is asked for.
 #[derive(Debug, Clone)]
-pub(crate) struct Order {
+pub(crate) struct TestOrder {
     /// The layers; those of the gate, or all with `long`, if none is named.
     pub(crate) layers: Vec<Layer>,
     /// Random seeds, all faults, the release image.
@@ -106,7 +106,7 @@ impl Outcome {
 ///
 /// # Errors
 /// When something is missing, or does not compile, that no layer can run without.
-pub(crate) fn run(workspace: &Workspace, order: Order, list_only: bool) -> Result<bool> {
+pub(crate) fn run(workspace: &Workspace, order: TestOrder, list_only: bool) -> Result<bool> {
     let begun = Instant::now();
     let mut layers = match (order.layers.is_empty(), order.long) {
         (false, _) => order.layers.clone(),
@@ -235,7 +235,7 @@ fn lanes(layers: &[Layer]) -> ([Vec<Layer>; 2], Vec<Layer>) {
 
 struct Job<'a> {
     workspace: &'a Workspace,
-    order: &'a Order,
+    order: &'a TestOrder,
     tests: &'a [TestBinary],
     /// What failed already, for a layer alone.
     unprepared: &'a BTreeMap<Layer, String>,
@@ -312,7 +312,7 @@ impl Job<'_> {
             Layer::Arm64 => arm64::run(workspace).map(|()| Tally::default()),
             Layer::Vm => vm::run(workspace, &self.order.guests, programs(self.tests)?, suffix),
             Layer::Fuzz => {
-                fuzz::run(workspace, &fuzz::Order::of_all(self.order.times.fuzz_for), false)
+                fuzz::run(workspace, &fuzz::FuzzOrder::of_all(self.order.times.fuzz_for), false)
             }
             Layer::Soak => {
                 let binaries = build::binaries(workspace, Profile::Dev)?;

@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 
 use anyhow::{Context as _, Result};
 
-use super::newc::Archive;
+use super::newc::CpioArchive;
 use crate::{build, host::Arch, setup, workspace::Workspace};
 
 const INIT: &str = include_str!("init.sh");
@@ -16,7 +16,7 @@ const INIT: &str = include_str!("init.sh");
 /// When a file cannot be read.
 pub(super) fn pack(workspace: &Workspace, arch: &Arch, test: &Path, to: &Path) -> Result<()> {
     let agent = workspace.built_for(arch, "debug/coroner");
-    let mut archive = Archive::default();
+    let mut archive = CpioArchive::default();
     for folder in ["dev", "proc", "sys", "tmp", "run", "root"] {
         archive.folder(folder);
     }

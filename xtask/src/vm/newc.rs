@@ -2,7 +2,7 @@
 
 /// An initramfs in the making.
 #[derive(Debug, Default)]
-pub(crate) struct Archive {
+pub(crate) struct CpioArchive {
     bytes: Vec<u8>,
     entries: u32,
     folders: std::collections::BTreeSet<String>,
@@ -11,7 +11,7 @@ pub(crate) struct Archive {
 const FOLDER: u32 = 0o040_755;
 const PROGRAM: u32 = 0o100_755;
 
-impl Archive {
+impl CpioArchive {
     /// Adds an executable file, and the folders above it. `path` has no leading slash.
     pub(crate) fn program(&mut self, path: &str, content: &[u8]) {
         self.parents(path);
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn what_goes_in_comes_out_with_its_folders_first_and_once() {
-        let mut archive = Archive::default();
+        let mut archive = CpioArchive::default();
         archive.program("usr/bin/a", b"12345");
         archive.program("usr/bin/b", b"");
         archive.folder("usr/bin");

@@ -22,7 +22,7 @@ pub(super) fn collect(
     key: &LeakKey,
     queried: Option<(BootTime, bool)>,
 ) -> Vec<LeakEvidence> {
-    let mut evidence = Evidence { facts, entries: Vec::new() };
+    let mut evidence = EvidenceList { facts, entries: Vec::new() };
     if let Some((asked, exists)) = queried {
         evidence.add(Some(asked), Kind::PodQueried { exists });
     }
@@ -54,12 +54,12 @@ const MAX_SAID: usize = 8;
 /// Bound on the runs of a daemon, the newest ones.
 const MAX_RUNS: usize = 4;
 
-struct Evidence<'a> {
+struct EvidenceList<'a> {
     facts: &'a LeakFacts<'a>,
     entries: Vec<LeakEvidence>,
 }
 
-impl<'a> Evidence<'a> {
+impl<'a> EvidenceList<'a> {
     /// Adds an entry, unless it is there already.
     fn add(&mut self, at: Option<BootTime>, kind: Kind) {
         let one = LeakEvidence { at: at.map(|at| self.facts.wall(at)), kind };

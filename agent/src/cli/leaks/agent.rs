@@ -1,6 +1,6 @@
 //! A running agent's answer.
 
-use super::{Answer, Mode, Printer, Progress, Stop};
+use super::{LeaksAnswer, Mode, Printer, Progress, WatchSignals};
 use crate::{
     cli::{follow::follow, print_note},
     outputs::report::{LeakList, span, words},
@@ -54,7 +54,7 @@ pub(super) async fn answer(
         ));
     }
     let certain = list.leaks.len();
-    let answer = Answer::new(list, Vec::new(), false, namespace);
+    let answer = LeaksAnswer::new(list, Vec::new(), false, namespace);
     out.put(&answer)?;
     let progress = &answer.list.progress;
     if certain > 0 && progress.candidate_count > 0 {
@@ -77,7 +77,7 @@ async fn ask(agent: &Agent, query: &ListQuery) -> anyhow::Result<LeakList> {
 
 /// Until a signal.
 async fn watch(agent: &Agent, query: &ListQuery, out: &mut Printer) -> anyhow::Result<()> {
-    let mut stop = Stop::listen()?;
+    let mut stop = WatchSignals::listen()?;
     let mut steps = pin!(follow::<Leak>(agent, openapi::LEAKS, query));
     let (mut leaks, mut detection, mut due) = (BTreeMap::new(), None, None);
     let namespace = query.namespace.as_deref();
@@ -124,7 +124,7 @@ async fn watch(agent: &Agent, query: &ListQuery, out: &mut Printer) -> anyhow::R
                     items: leaks.values().cloned().collect(),
                     next: None,
                 };
-                out.put(&Answer::new(list.into(), Vec::new(), false, namespace))?;
+                out.put(&LeaksAnswer::new(list.into(), Vec::new(), false, namespace))?;
             }
         }
     }

@@ -20,7 +20,7 @@ use std::{fmt::Write, sync::Arc, time::Duration};
 
 /// The list to print.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) struct Answer {
+pub(super) struct LeaksAnswer {
     /// The confirmed leaks.
     pub(super) list: LeakList,
     /// From a standalone scan.
@@ -52,7 +52,7 @@ pub(super) struct Snapshot {
     verdict: Option<bool>,
 }
 
-impl Answer {
+impl LeaksAnswer {
     /// A list of the leaks in `namespace`.
     pub(super) fn new(
         mut list: LeakList,
@@ -249,7 +249,7 @@ mod tests {
     }
 
     /// Of one certain leak, and one that is suspected.
-    fn answer(standalone: bool) -> Answer {
+    fn answer(standalone: bool) -> LeaksAnswer {
         let mut orphan = leaked();
         orphan.pod = None;
         orphan.cause.kind = LeakCause::Unknown;
@@ -259,7 +259,7 @@ mod tests {
         let leaks = vec![Arc::new(leaked()), Arc::new(stuck())];
         let list = LeakList { progress: progress(DetectionState::Possible, 400, 1), leaks };
         let candidates = if standalone { vec![Arc::new(orphan)] } else { Vec::new() };
-        Answer { list, standalone, candidates, namespace: None, now }
+        LeaksAnswer { list, standalone, candidates, namespace: None, now }
     }
 
     #[test]
@@ -277,7 +277,8 @@ mod tests {
         let says = |progress: DetectionProgress, standalone: bool| {
             let list = LeakList { progress, leaks: Vec::new() };
             let now = WallTime(0);
-            let all = Answer { list, standalone, candidates: Vec::new(), namespace: None, now };
+            let all =
+                LeaksAnswer { list, standalone, candidates: Vec::new(), namespace: None, now };
             all.plain(false, true, true, &Style::default())
         };
         let possible =

@@ -10,7 +10,7 @@ mod timing;
 use super::{print_note, usage};
 use crate::config::args::{LeaksArgs, ListOutput};
 use crate::config::{HostDefaults, StandaloneConfig};
-use answer::Answer;
+use answer::LeaksAnswer;
 use coroner_api::client::NoAgent;
 use std::{
     io::{self, IsTerminal, Write},
@@ -107,7 +107,7 @@ impl Printer {
     }
 
     /// Prints a list; while watching, only if it changed.
-    fn put(&mut self, answer: &Answer) -> anyhow::Result<()> {
+    fn put(&mut self, answer: &LeaksAnswer) -> anyhow::Result<()> {
         let answer = &answer.younger_than(self.since);
         let snapshot = answer.snapshot();
         if self.watch && self.printed.as_ref() == Some(&snapshot) {
@@ -166,12 +166,12 @@ impl Drop for Progress {
 }
 
 /// The two signals that end a watch.
-struct Stop {
+struct WatchSignals {
     terminate: Signal,
     interrupt: Signal,
 }
 
-impl Stop {
+impl WatchSignals {
     fn listen() -> io::Result<Self> {
         let (terminate, interrupt) = (SignalKind::terminate(), SignalKind::interrupt());
         Ok(Self { terminate: signal(terminate)?, interrupt: signal(interrupt)? })

@@ -55,7 +55,7 @@ pub(super) struct StandaloneScanner {
     pub(super) no_cgroups: Option<String>,
     inputs: mpsc::Receiver<Received>,
     cri: mpsc::Sender<CriRequest>,
-    host: mpsc::Sender<host::Request>,
+    host: mpsc::Sender<host::HostRequest>,
     api: mpsc::Sender<Vec<PodRef>>,
     adapters: Adapters,
     ticks: Interval,
@@ -80,10 +80,10 @@ impl StandaloneScanner {
         look.cri.idle = idle;
         look.cri.timeout = SILENCE;
         look.cri.cgroup_root = Some(cgroup_root.clone());
-        let host = host::Options {
+        let host = host::HostOptions {
             socket: Arc::clone(&look.cri.dialed),
             kubelet: look.kubelet,
-            ..host::Options::new(&look.cri.host_root, &cgroup_root)
+            ..host::HostOptions::new(&look.cri.host_root, &cgroup_root)
         };
         look.kube.own_boot_id = host::boot_id(&look.cri.host_root);
         let node = look.kube.node.clone();
@@ -136,7 +136,7 @@ impl StandaloneScanner {
         let at = received.at;
         match &received.input {
             Input::Cri(CriEvent::Connected { process: Some(process), .. }) => {
-                let _ = self.host.try_send(host::Request::Runtime(*process));
+                let _ = self.host.try_send(host::HostRequest::Runtime(*process));
             }
             Input::Api(ApiEvent::NodeUnknown { error, .. }) => {
                 self.node_error = Some(error.clone());

@@ -1,7 +1,7 @@
 //! An answer without an agent: one look, a certain one, or one after the other.
 
 use super::{
-    Answer, Mode, Printer, Progress, Stop,
+    LeaksAnswer, Mode, Printer, Progress, WatchSignals,
     scanner::StandaloneScanner,
     timing::{Age, ConfirmationWait, FirstScan, LATE, SCAN_THRESHOLD, ScanProgress},
 };
@@ -56,7 +56,7 @@ pub(super) async fn answer(
     let list = scanner.list();
     let answer = match mode {
         Mode::Once => single_scan(list, &scanner, threshold, namespace),
-        _ => Answer::new(list, scanner.candidates(SCAN_THRESHOLD), true, namespace),
+        _ => LeaksAnswer::new(list, scanner.candidates(SCAN_THRESHOLD), true, namespace),
     };
     out.put(&answer)?;
     print_unreadable_parts(&scanner);
@@ -76,13 +76,13 @@ fn single_scan(
     scanner: &StandaloneScanner,
     threshold: Duration,
     namespace: Option<&str>,
-) -> Answer {
+) -> LeaksAnswer {
     let mut candidates = std::mem::take(&mut list.leaks);
     candidates.extend(scanner.candidates(SCAN_THRESHOLD));
     candidates.sort_by_key(|leak| crate::store::leaks::since(leak));
     list.progress.candidate_count = candidates.len();
     list.progress.threshold_seconds = threshold.as_secs();
-    Answer::new(list, candidates, true, namespace)
+    LeaksAnswer::new(list, candidates, true, namespace)
 }
 
 /// Waits until all sources are in sync.
@@ -197,7 +197,7 @@ async fn watch(
     namespace: Option<&str>,
     out: &mut Printer,
 ) -> anyhow::Result<()> {
-    let mut stop = Stop::listen()?;
+    let mut stop = WatchSignals::listen()?;
     let mut possible = true;
     let (begun, mut first) = (Instant::now(), FirstScan::new(Mode::Watch));
     let mut opened = false;
@@ -214,7 +214,7 @@ async fn watch(
                 print_unreadable_parts(scanner);
             }
             let candidates = scanner.candidates(SCAN_THRESHOLD);
-            out.put(&Answer::new(scanner.list(), candidates, true, namespace))?;
+            out.put(&LeaksAnswer::new(scanner.list(), candidates, true, namespace))?;
         }
         tokio::select! {
             () = stop.wait() => return Ok(()),

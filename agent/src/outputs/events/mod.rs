@@ -12,7 +12,7 @@ pub use note::{EventDraft, Reason, Regarding, note};
 
 use crate::sources::{
     bucket::Bucket,
-    kube::{Options as Apiserver, client},
+    kube::{KubeOptions, client},
 };
 use backon::ExponentialBackoff;
 use futures::{FutureExt, future::BoxFuture};
@@ -37,7 +37,7 @@ const QUEUE: usize = 64;
 
 /// Options of the adapter.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct EventOptions {
     /// A kubeconfig; `None`: $KUBECONFIG, ~/.kube/config or the service account.
     pub kubeconfig: Option<PathBuf>,
     /// This node's name: the object of Events about leaks, and the reporting instance.
@@ -45,12 +45,12 @@ pub struct Options {
     /// Rate limits and back-off.
     pub pace: RateLimits,
     /// Counters of the adapter.
-    pub counters: Arc<Counters>,
+    pub counters: Arc<EventCounters>,
 }
 
-impl Options {
+impl EventOptions {
     /// Options for the apiserver of the pod watch.
-    pub fn new(api: &Apiserver) -> Self {
+    pub fn new(api: &KubeOptions) -> Self {
         Self {
             kubeconfig: api.kubeconfig.clone(),
             node: api.node.clone(),
@@ -100,7 +100,7 @@ impl Default for RateLimits {
 
 /// Outcomes of the drafts since the adapter started.
 #[derive(Debug, Default)]
-pub struct Counters {
+pub struct EventCounters {
     /// The apiserver took it.
     pub sent: AtomicU64,
     /// The apiserver refused it: no right, a namespace that is being deleted, an invalid name.
@@ -113,7 +113,7 @@ pub struct Counters {
     pub dropped: AtomicU64,
 }
 
-impl Counters {
+impl EventCounters {
     /// All of them, with the value of the metric's label `outcome`.
     pub fn all(&self) -> [(&'static str, &AtomicU64); 5] {
         [
@@ -128,7 +128,10 @@ impl Counters {
 
 /// Sends until the channel is closed; then what waits gets one try. Fails only if the
 /// configuration cannot be used at all.
-pub async fn run(options: Options, mut notes: mpsc::Receiver<EventDraft>) -> anyhow::Result<()> {
+pub async fn run(
+    options: EventOptions,
+    mut notes: mpsc::Receiver<EventDraft>,
+) -> anyhow::Result<()> {
     let client = client::request_client(options.kubeconfig.as_deref()).await?;
     let mut publisher = Publisher::new(options, client);
     while publisher.turn(&mut notes).await {}
@@ -137,7 +140,7 @@ pub async fn run(options: Options, mut notes: mpsc::Receiver<EventDraft>) -> any
 }
 
 /// A note that may be sent, and since when.
-struct Waiting {
+struct WaitingNote {
     note: EventDraft,
     since: Instant,
 }
@@ -151,10 +154,10 @@ struct SendFailure {
 struct Publisher {
     sender: Sender,
     pace: RateLimits,
-    counters: Arc<Counters>,
+    counters: Arc<EventCounters>,
     pods: Bucket,
     node: Bucket,
-    queue: VecDeque<Waiting>,
+    queue: VecDeque<WaitingNote>,
     /// What is with the apiserver now, and when it became a note.
     sending: Option<(BoxFuture<'static, (EventDraft, SendOutcome)>, Instant)>,
     /// Not before this: the apiserver was away.
@@ -170,8 +173,8 @@ struct Publisher {
 }
 
 impl Publisher {
-    fn new(options: Options, client: kube::Client) -> Self {
-        let Options { node, pace, counters, .. } = options;
+    fn new(options: EventOptions, client: kube::Client) -> Self {
+        let EventOptions { node, pace, counters, .. } = options;
         let now = Instant::now();
         Self {
             sender: Sender::new(client, node),
@@ -258,7 +261,7 @@ impl Publisher {
 
     fn wait(&mut self, note: EventDraft, now: Instant) {
         if self.queue.len() < QUEUE {
-            self.queue.push_back(Waiting { note, since: now });
+            self.queue.push_back(WaitingNote { note, since: now });
         } else {
             self.counters.dropped.fetch_add(1, Relaxed);
         }
@@ -276,7 +279,7 @@ impl Publisher {
         if self.sending.is_some() || self.not_before.is_some() {
             return;
         }
-        while let Some(Waiting { note, since }) = self.queue.pop_front() {
+        while let Some(WaitingNote { note, since }) = self.queue.pop_front() {
             if since.elapsed() <= self.pace.patience {
                 self.sending = Some((self.sender.send(note).boxed(), since));
                 return;
@@ -304,7 +307,7 @@ impl Publisher {
                 let pause = self.backoff.next().unwrap_or(self.pace.max_pause);
                 self.not_before = Some(Instant::now() + pause);
                 // Behind the others: what is in the way may concern this one alone.
-                self.queue.push_back(Waiting { note, since });
+                self.queue.push_back(WaitingNote { note, since });
                 return; // not concluded
             }
         }

@@ -2,7 +2,7 @@
 
 use super::note::{EventDraft, Regarding};
 use crate::sources::kube::{
-    answer::{self, Failure, Refusal},
+    answer::{self, Refusal, RequestFailure},
     client::ANSWER_LIMIT,
     errors::describe,
     lookup::is_name,
@@ -93,7 +93,7 @@ impl Sender {
         };
         let event = self.event(note, regarding, related);
         match self.publish(event.clone()).await {
-            Err(Failure::Refused(refusal)) if is_lost(&refusal) => {
+            Err(RequestFailure::Refused(refusal)) if is_lost(&refusal) => {
                 // The Event that it would patch has been deleted: forget it, and make a new one.
                 self.sent.lock().clear();
                 outcome(self.publish(event).await)
@@ -130,7 +130,7 @@ impl Sender {
     }
 
     /// Makes the Event, or tells it again.
-    async fn publish(&self, event: Event) -> Result<(), Failure> {
+    async fn publish(&self, event: Event) -> Result<(), RequestFailure> {
         let again = {
             let mut sent = self.sent.lock();
             sent.retain(|(_, at)| at.elapsed() < SERIES);
@@ -158,7 +158,7 @@ impl Sender {
             }
         };
         let sent = timeout(ANSWER_LIMIT, answer::order(&self.client, request)).await;
-        sent.map_err(|late| Failure::Transport(kube::Error::Service(Box::new(late))))??;
+        sent.map_err(|late| RequestFailure::Transport(kube::Error::Service(Box::new(late))))??;
         let mut sent = self.sent.lock();
         sent.retain(|(other, _)| !is_same(other, &event));
         if sent.len() >= MAX_SERIES {
@@ -211,12 +211,14 @@ fn pod_reference(pod: &PodRef, field: Option<String>) -> Option<ObjectReference>
     })
 }
 
-fn outcome(result: Result<(), Failure>) -> SendOutcome {
+fn outcome(result: Result<(), RequestFailure>) -> SendOutcome {
     match result {
         Ok(()) => SendOutcome::Sent,
-        Err(Failure::Refused(refusal)) => self::refusal(&refusal),
+        Err(RequestFailure::Refused(refusal)) => self::refusal(&refusal),
         // Our own doing: the same again would fail the same way.
-        Err(error @ Failure::Request(_)) => SendOutcome::Refused(describe(&error, None, RIGHT)),
+        Err(error @ RequestFailure::Request(_)) => {
+            SendOutcome::Refused(describe(&error, None, RIGHT))
+        }
         Err(error) => SendOutcome::Away(describe(&error, None, RIGHT)),
     }
 }

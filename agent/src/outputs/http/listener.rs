@@ -237,23 +237,23 @@ enum Peer {
 /// The connections that are open. When there is no permit, the oldest connection that has no complete request
 /// makes room.
 #[derive(Clone, Default)]
-struct Permits(Arc<Mutex<Open>>);
+struct Permits(Arc<Mutex<OpenConnections>>);
 
 #[derive(Default)]
-struct Open {
+struct OpenConnections {
     next: u64,
     /// In the order in which they came.
-    connections: BTreeMap<u64, Connection>,
+    connections: BTreeMap<u64, OpenConnection>,
 }
 
-struct Connection {
+struct OpenConnection {
     peer: Peer,
     busy: Arc<AtomicBool>,
     task: Option<AbortHandle>,
 }
 
 /// The permit of one connection, free again when it is dropped.
-struct Place {
+struct ConnectionPermit {
     permits: Permits,
     number: u64,
     /// A request is being answered.
@@ -263,7 +263,7 @@ struct Place {
 impl Permits {
     /// A permit for a connection, and whether another one was closed for it. `None`: all that are in its way have a
     /// request that is being answered.
-    fn take(&self, peer: Peer) -> (Option<Place>, bool) {
+    fn take(&self, peer: Peer) -> (Option<ConnectionPermit>, bool) {
         let mut open = self.0.lock();
         let before = open.connections.len();
         let has_room = match peer {
@@ -278,9 +278,9 @@ impl Permits {
         }
         let (number, busy) = (open.next, Arc::<AtomicBool>::default());
         open.next += 1;
-        let connection = Connection { peer, busy: Arc::clone(&busy), task: None };
+        let connection = OpenConnection { peer, busy: Arc::clone(&busy), task: None };
         open.connections.insert(number, connection);
-        (Some(Place { permits: self.clone(), number, busy }), has_evicted)
+        (Some(ConnectionPermit { permits: self.clone(), number, busy }), has_evicted)
     }
 
     fn is_served_by(&self, number: u64, task: AbortHandle) {
@@ -290,14 +290,14 @@ impl Permits {
     }
 }
 
-impl Open {
+impl OpenConnections {
     /// Closes the oldest idle connection of a kind if there are `permits` of them. `None`: none is idle.
     fn keep_below(&mut self, permits: usize, of: impl Fn(Peer) -> bool) -> Option<()> {
         let open = self.connections.values().filter(|connection| of(connection.peer)).count();
         if open < permits {
             return Some(());
         }
-        let is_idle = |connection: &Connection| {
+        let is_idle = |connection: &OpenConnection| {
             of(connection.peer) && !connection.busy.load(Ordering::Relaxed)
         };
         let oldest = self.connections.iter().find(|(_, connection)| is_idle(connection));
@@ -309,7 +309,7 @@ impl Open {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.permits.0.lock().connections.remove(&self.number);
     }
@@ -355,14 +355,14 @@ impl tower::Service<Request<hyper::body::Incoming>> for Busy {
 }
 
 /// A connection whose client must read: else what it asked for, and a place, would be held for it.
-struct Reading<S> {
+struct MustRead<S> {
     inner: S,
     /// Since the client stopped reading.
     stalled: Option<Pin<Box<Sleep>>>,
     on_drop: OnDrop,
 }
 
-impl<S> Reading<S> {
+impl<S> MustRead<S> {
     /// Passes on what a write came to, until the client has taken nothing for too long.
     fn progress<T>(
         &mut self,
@@ -383,7 +383,7 @@ impl<S> Reading<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Reading<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for MustRead<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -393,7 +393,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Reading<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Reading<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for MustRead<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -451,7 +451,7 @@ async fn converse<S: AsyncRead + AsyncWrite + Unpin>(
     service: Busy,
     mut closing: watch::Receiver<()>,
 ) -> hyper::Result<()> {
-    let stream = Reading { inner: stream, stalled: None, on_drop };
+    let stream = MustRead { inner: stream, stalled: None, on_drop };
     let mut connection = pin!(
         http1::Builder::new()
             .timer(TokioTimer::new())
@@ -486,7 +486,8 @@ mod tests {
         first[0].busy.store(true, Ordering::Relaxed);
         let (_more, has_evicted) = permits.take(other(1));
         assert!(has_evicted);
-        let open = |permit: &Place| permits.0.lock().connections.contains_key(&permit.number);
+        let open =
+            |permit: &ConnectionPermit| permits.0.lock().connections.contains_key(&permit.number);
         assert_eq!((open(&first[0]), open(&first[1]), open(&first[2])), (true, false, true));
         assert_eq!(permits.0.lock().connections.len(), PERMITS_PER_PEER);
     }

@@ -281,7 +281,7 @@ fn page<T: Item>(
 }
 
 fn watch<T: Item>(shared: Arc<Shared>, selected: Selected) -> Response {
-    let watch = Watch::<T> {
+    let watch = ListWatch::<T> {
         news: shared.news.subscribe(),
         began: T::changes(&shared).0,
         shared,
@@ -300,7 +300,7 @@ fn watch<T: Item>(shared: Arc<Shared>, selected: Selected) -> Response {
 }
 
 /// What a client has seen of a list.
-struct Watch<T> {
+struct ListWatch<T> {
     shared: Arc<Shared>,
     news: watch::Receiver<bool>,
     selected: Selected,
@@ -317,7 +317,7 @@ struct Watch<T> {
     detection: Option<Detection>,
 }
 
-impl<T: Item> Watch<T> {
+impl<T: Item> ListWatch<T> {
     /// The next line; `None`: the agent stops, or no longer knows what the client has not seen.
     async fn next(&mut self) -> Option<serde_json::Result<Bytes>> {
         loop {

@@ -30,7 +30,7 @@ const MAX_FILE: u64 = 1 << 20;
 
 /// Where a certificate and its key are.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Files {
+pub struct TlsFiles {
     /// PEM: the server's certificate, then those of its issuers.
     pub cert: PathBuf,
     /// PEM: its private key (PKCS#8, PKCS#1 or SEC1), not encrypted.
@@ -39,7 +39,7 @@ pub struct Files {
     pub client_ca: Option<PathBuf>,
 }
 
-impl Files {
+impl TlsFiles {
     /// The directories of the files, in which a change shows.
     pub fn directories(&self) -> Vec<PathBuf> {
         let files = [Some(&self.cert), Some(&self.key), self.client_ca.as_ref()];
@@ -86,7 +86,7 @@ pub enum TlsError {
         "--tls-key {} does not match the first certificate in --tls-cert {}; use a matching pair",
         .0.key.display(), .0.cert.display()
     )]
-    NoPair(Files),
+    NoPair(TlsFiles),
     /// No CA that clients' certificates can be verified with.
     #[error(
         "--tls-client-ca {} contains no CA certificate, or one that cannot be read; use a PEM file \
@@ -102,7 +102,7 @@ pub enum TlsError {
 /// A certificate that connections are answered with, always the last good one of its files.
 #[derive(Debug)]
 pub struct Certificate {
-    files: Files,
+    files: TlsFiles,
     provider: Arc<CryptoProvider>,
     current: RwLock<Arc<ServerConfig>>,
     /// Of what `current` was made, as a hash, so that the key is not kept twice.
@@ -115,7 +115,7 @@ impl Certificate {
     ///
     /// # Errors
     /// It cannot be used.
-    pub fn open(files: Files) -> Result<Arc<Self>, TlsError> {
+    pub fn open(files: TlsFiles) -> Result<Arc<Self>, TlsError> {
         let (provider, hasher) = (Arc::new(ring::default_provider()), RandomState::new());
         let contents = Contents::read(&files)?;
         let config = contents.config(&files, &provider)?;
@@ -206,7 +206,7 @@ struct Contents {
 }
 
 impl Contents {
-    fn read(files: &Files) -> Result<Self, TlsError> {
+    fn read(files: &TlsFiles) -> Result<Self, TlsError> {
         let client_ca = files.client_ca.as_deref().map(|file| read("tls-client-ca", file));
         let (cert, key) = (read("tls-cert", &files.cert)?, read("tls-key", &files.key)?);
         Ok(Self { cert, key, client_ca: client_ca.transpose()? })
@@ -218,7 +218,7 @@ impl Contents {
 
     fn config(
         &self,
-        files: &Files,
+        files: &TlsFiles,
         provider: &Arc<CryptoProvider>,
     ) -> Result<ServerConfig, TlsError> {
         let pair = self.pair(files, provider)?;
@@ -242,7 +242,7 @@ impl Contents {
     /// Verifies the certificate of a client that has one: the kubelet's probes have none.
     fn clients(
         &self,
-        files: &Files,
+        files: &TlsFiles,
         provider: &Arc<CryptoProvider>,
     ) -> Result<Option<Arc<dyn ClientCertVerifier>>, TlsError> {
         let (Some(pem), Some(file)) = (&self.client_ca, &files.client_ca) else { return Ok(None) };
@@ -258,7 +258,7 @@ impl Contents {
         Ok(Some(verifier.map_err(|_| no_ca())?))
     }
 
-    fn pair(&self, files: &Files, provider: &CryptoProvider) -> Result<CertifiedKey, TlsError> {
+    fn pair(&self, files: &TlsFiles, provider: &CryptoProvider) -> Result<CertifiedKey, TlsError> {
         let no_certificate = || TlsError::NoCertificate(files.cert.clone());
         // The parser's own words would show lines of the file.
         let chain = CertificateDer::pem_slice_iter(&self.cert).collect::<Result<Vec<_>, _>>();

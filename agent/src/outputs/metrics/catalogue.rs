@@ -8,7 +8,7 @@ use prometheus::{
 
 /// Type of a metric.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub enum MetricKind {
     /// Only grows.
     Counter,
     /// Goes up and down.
@@ -25,11 +25,11 @@ impl Eq for Buckets {}
 
 /// One line of the table.
 #[derive(Clone, Copy, Debug)]
-pub struct Entry {
+pub struct MetricEntry {
     /// Its name, with the base unit as suffix.
     pub name: &'static str,
     /// Its type.
-    pub kind: Kind,
+    pub kind: MetricKind,
     /// Base unit; empty for a plain count.
     pub unit: &'static str,
     /// What it says, one sentence.
@@ -78,7 +78,7 @@ macro_rules! catalogue {
        $example:literal;)* })*) => {
         /// Every metric of the agent itself. Those of its process (`process_…`) come from the
         /// prometheus crate.
-        pub static CATALOGUE: [Entry; <[&str]>::len(&[$($($name,)*)*])] = [$($(Entry {
+        pub static CATALOGUE: [MetricEntry; <[&str]>::len(&[$($($name,)*)*])] = [$($(MetricEntry {
             name: $name,
             kind: catalogue!(@kind $type $($buckets)?),
             unit: $unit,
@@ -103,9 +103,9 @@ macro_rules! catalogue {
             }
         }
     };
-    (@kind HistogramVec $buckets:ident) => { Kind::Histogram(&$buckets) };
-    (@kind GaugeVec) => { Kind::Gauge };
-    (@kind $counter:ident) => { Kind::Counter };
+    (@kind HistogramVec $buckets:ident) => { MetricKind::Histogram(&$buckets) };
+    (@kind GaugeVec) => { MetricKind::Gauge };
+    (@kind $counter:ident) => { MetricKind::Counter };
     (@new $entry:ident, HistogramVec) => {
         $entry.histogram()
     };
@@ -122,7 +122,7 @@ fn register<C: Collector + Clone + 'static>(
     Ok(family)
 }
 
-impl Entry {
+impl MetricEntry {
     /// What values this label can have; `None`: it is not one of its labels.
     pub fn values(&self, label: &str) -> Option<Values> {
         let place = self.labels.iter().position(|known| *known == label)?;
@@ -133,7 +133,7 @@ impl Entry {
     /// series, which would be the first event.
     fn histogram(&self) -> prometheus::Result<HistogramVec> {
         let mut opts = HistogramOpts::new(self.name, self.help);
-        if let Kind::Histogram(buckets) = self.kind {
+        if let MetricKind::Histogram(buckets) = self.kind {
             opts = opts.buckets(buckets.0.to_vec());
         }
         let family = HistogramVec::new(opts, self.labels)?;

@@ -129,7 +129,7 @@ pub(super) const RECORDS: Values = Values::Closed(|| kernel::decode::counted_kin
 pub(super) const OUTCOMES: Values = Values::Closed(|| vec!["written", "dropped"]);
 
 pub(super) const EVENT_OUTCOMES: Values =
-    Values::Closed(|| events::Counters::default().all().map(|(outcome, _)| outcome).to_vec());
+    Values::Closed(|| events::EventCounters::default().all().map(|(outcome, _)| outcome).to_vec());
 
 pub(super) const ENTRIES: Values =
     Values::Closed(|| vec!["cgroups", "containers", "sandboxes", "objects"]);

@@ -6,7 +6,7 @@ mod catalogue;
 mod labels;
 mod process;
 
-pub use catalogue::{Buckets, CATALOGUE, Entry, Kind, Stability};
+pub use catalogue::{Buckets, CATALOGUE, MetricEntry, MetricKind, Stability};
 use coroner_core::{
     engine::Gauges,
     ids::PodRef,
@@ -72,8 +72,8 @@ pub struct Metrics {
     /// As what each leak that stands was counted last.
     classes: Mutex<HashMap<LeakKey, LeakClass>>,
     sources: OnceLock<SourceCounters>,
-    recording: OnceLock<Arc<recording::Counters>>,
-    events: OnceLock<Arc<events::Counters>>,
+    recording: OnceLock<Arc<recording::RecorderCounters>>,
+    events: OnceLock<Arc<events::EventCounters>>,
 }
 
 /// How many series there are of what has none unless asked for.
@@ -89,17 +89,17 @@ pub struct Limits {
 #[derive(Debug, Default)]
 pub struct SourceCounters {
     /// The kernel side.
-    pub kernel: Arc<kernel::Counters>,
+    pub kernel: Arc<kernel::KernelCounters>,
     /// The kernel shows refused connections: otherwise they have no series, rather than a 0.
     pub shows_refusals: bool,
     /// The container runtime.
-    pub cri: Arc<cri::Counters>,
+    pub cri: Arc<cri::CriCounters>,
     /// The apiserver; `None`: done without.
-    pub api: Option<Arc<kube::Counters>>,
+    pub api: Option<Arc<kube::KubeCounters>>,
     /// The host's /proc.
-    pub proc: Arc<processes::Counters>,
+    pub proc: Arc<processes::InspectorCounters>,
     /// The host's file systems.
-    pub host: Arc<host::Counters>,
+    pub host: Arc<host::HostCounters>,
     /// The kubelet's log; `None`: done without.
     pub kubelet: Option<Arc<kubelet::LineCounters>>,
 }
@@ -165,7 +165,7 @@ impl Metrics {
 
     /// Adds this process' own memory, CPU and file descriptors.
     pub fn with_process(self) -> prometheus::Result<Self> {
-        self.registry.register(Box::new(process::Process::this()))?;
+        self.registry.register(Box::new(process::ProcessMetrics::this()))?;
         Ok(self)
     }
 
@@ -205,12 +205,12 @@ impl Metrics {
     }
 
     /// The inputs are recorded: its counters are read at each scrape.
-    pub fn watch_recording(&self, counters: Arc<recording::Counters>) {
+    pub fn watch_recording(&self, counters: Arc<recording::RecorderCounters>) {
         let _ = self.recording.set(counters); // as above
     }
 
     /// Events are made: their counters are read at each scrape.
-    pub fn watch_events(&self, counters: Arc<events::Counters>) {
+    pub fn watch_events(&self, counters: Arc<events::EventCounters>) {
         let _ = self.events.set(counters); // as above
     }
 
@@ -628,7 +628,7 @@ impl Metrics {
         }
     }
 
-    fn refresh_recording(&self, counters: &recording::Counters) {
+    fn refresh_recording(&self, counters: &recording::RecorderCounters) {
         let of = &self.families;
         let on = if counters.recording.load(Relaxed) { 1.0 } else { 0.0 };
         of.recording.with_label_values::<&str>(&[]).set(on);
@@ -641,7 +641,7 @@ impl Metrics {
         set_counter_to(&errors, counters.errors.load(Relaxed));
     }
 
-    fn refresh_kernel(&self, counters: &kernel::Counters) {
+    fn refresh_kernel(&self, counters: &kernel::KernelCounters) {
         let of = &self.families;
         let records = counters.records().filter(|(kind, _)| kernel::decode::is_counted(kind));
         for (kind, count) in records {

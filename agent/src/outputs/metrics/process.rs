@@ -11,15 +11,15 @@ use rustix::time::{ClockId, clock_gettime};
 const CPU: &str = "process_cpu_seconds_total";
 
 /// The metrics of this process.
-pub(super) struct Process(ProcessCollector);
+pub(super) struct ProcessMetrics(ProcessCollector);
 
-impl Process {
+impl ProcessMetrics {
     pub(super) fn this() -> Self {
         Self(ProcessCollector::for_self())
     }
 }
 
-impl Collector for Process {
+impl Collector for ProcessMetrics {
     fn desc(&self) -> Vec<&Desc> {
         self.0.desc()
     }
@@ -44,7 +44,7 @@ mod tests {
 
     #[test]
     fn cpu_time_has_fractions() {
-        let process = Process::this();
+        let process = ProcessMetrics::this();
         let cpu_seconds = || {
             let families = process.collect();
             let cpu = families.iter().find(|family| family.name() == CPU).unwrap();

@@ -1,6 +1,6 @@
 //! docs/metrics.md: the reference of the metrics, made of the catalogue.
 
-use super::{CATALOGUE, Entry, Kind, Stability, Values};
+use super::{CATALOGUE, MetricEntry, MetricKind, Stability, Values};
 use std::{fmt::Write, fs, path::Path};
 
 const HEAD: &str = "\
@@ -60,11 +60,11 @@ pub(super) fn page() -> String {
     page + "\n" + TAIL
 }
 
-fn section(entry: &Entry) -> String {
+fn section(entry: &MetricEntry) -> String {
     let kind = match entry.kind {
-        Kind::Counter => "counter",
-        Kind::Gauge => "gauge",
-        Kind::Histogram(_) => "histogram",
+        MetricKind::Counter => "counter",
+        MetricKind::Gauge => "gauge",
+        MetricKind::Histogram(_) => "histogram",
     };
     let unit = if entry.unit.is_empty() { String::new() } else { format!(", {}", entry.unit) };
     let stability = match entry.stability {
@@ -73,7 +73,7 @@ fn section(entry: &Entry) -> String {
     };
     let mut text = format!("\n### {}\n\n{kind}{unit} · {stability}\n\n", entry.name);
     let _ = writeln!(text, "{}", entry.help);
-    if let Kind::Histogram(buckets) = entry.kind {
+    if let MetricKind::Histogram(buckets) = entry.kind {
         let edges: Vec<_> = buckets.0.iter().map(f64::to_string).collect();
         let _ = writeln!(text, "\nUpper bounds of the buckets: {}.", edges.join(", "));
     }

@@ -23,14 +23,14 @@ fn health() -> Health {
 /// Metrics that have seen one of everything.
 fn seen() -> Metrics {
     let metrics = Metrics::new().unwrap().with_limits(Limits { workloads: 1, namespaces: 1 });
-    let counters = Arc::new(kernel::Counters::default());
+    let counters = Arc::new(kernel::KernelCounters::default());
     counters.records[7].store(7, Relaxed); // exits
     counters.ring_bytes.store(1 << 20, Relaxed);
     counters.deciding_used.store(96, Relaxed);
     counters.containers.store(3, Relaxed);
-    let cri = Arc::new(cri::Counters::default());
+    let cri = Arc::new(cri::CriCounters::default());
     cri.calls.store(11, Relaxed);
-    let api = Arc::new(kube::Counters::default());
+    let api = Arc::new(kube::KubeCounters::default());
     api.errors.store(2, Relaxed);
     api.truncated.add(Cut::Finalizers, 6);
     metrics.watch(SourceCounters {
@@ -41,11 +41,11 @@ fn seen() -> Metrics {
         kubelet: Some(Arc::default()),
         ..SourceCounters::default()
     });
-    let recorded = Arc::new(recording::Counters::default());
+    let recorded = Arc::new(recording::RecorderCounters::default());
     recorded.written.store(5, Relaxed);
     recorded.recording.store(true, Relaxed);
     metrics.watch_recording(recorded);
-    let events = Arc::new(events::Counters::default());
+    let events = Arc::new(events::EventCounters::default());
     events.sent.store(8, Relaxed);
     metrics.watch_events(events);
     let mut account = samples::two_containers();
@@ -114,7 +114,8 @@ fn listed(namespace: &str) -> Received {
 #[test]
 fn every_histogram_without_labels_begins_at_zero() {
     let text = Metrics::new().unwrap().scrape(&health()).unwrap();
-    let histograms = CATALOGUE.iter().filter(|entry| matches!(entry.kind, Kind::Histogram(_)));
+    let histograms =
+        CATALOGUE.iter().filter(|entry| matches!(entry.kind, MetricKind::Histogram(_)));
     for entry in histograms.filter(|entry| entry.labels.is_empty()) {
         assert!(text.contains(&format!("\n{}_count 0\n", entry.name)), "{}", entry.name);
     }
@@ -163,7 +164,7 @@ fn names_follow_the_rules_of_prometheus() {
         let name = entry.name;
         assert!(name.starts_with("coroner_"), "{name}");
         assert!(name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'), "{name}");
-        assert_eq!(name.ends_with("_total"), entry.kind == Kind::Counter, "{name}");
+        assert_eq!(name.ends_with("_total"), entry.kind == MetricKind::Counter, "{name}");
         let stem = name.trim_end_matches("_total");
         if !entry.unit.is_empty() {
             assert!(stem.ends_with(&format!("_{}", entry.unit)), "{name}: {}", entry.unit);
@@ -178,7 +179,7 @@ fn names_follow_the_rules_of_prometheus() {
             let identity = matches!(*label, "pod" | "uid" | "sandbox");
             assert!(!identity || LEAKED.contains(&name), "{name}");
         }
-        if let Kind::Histogram(buckets) = entry.kind {
+        if let MetricKind::Histogram(buckets) = entry.kind {
             assert!(buckets.0.is_sorted_by(|a, b| a < b), "{name}");
         }
     }
@@ -190,9 +191,9 @@ fn every_entry_is_in_a_scrape() {
     for entry in CATALOGUE {
         // A family with labels of an open set appears with its first value.
         let kind = match entry.kind {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
-            Kind::Histogram(_) => "histogram",
+            MetricKind::Counter => "counter",
+            MetricKind::Gauge => "gauge",
+            MetricKind::Histogram(_) => "histogram",
         };
         assert!(text.contains(&format!("# TYPE {} {kind}\n", entry.name)), "{}", entry.name);
         assert!(text.contains(&format!("# HELP {} ", entry.name)), "{}", entry.name);
@@ -424,7 +425,7 @@ fn closed_sets_of_labels_are_closed() {
     for (series, label, value) in labelled(&text).into_iter().filter(|(_, label, _)| *label != "le")
     {
         let parts = ["_bucket", "_sum", "_count"].map(|part| series.strip_suffix(part));
-        let is = |entry: &&Entry| entry.name == series || parts.contains(&Some(entry.name));
+        let is = |entry: &&MetricEntry| entry.name == series || parts.contains(&Some(entry.name));
         let entry = CATALOGUE.iter().find(is).expect(series);
         let name = entry.name;
         match entry.values(label).unwrap_or_else(|| panic!("{name} has no label {label}")) {
@@ -438,7 +439,7 @@ fn closed_sets_of_labels_are_closed() {
 #[test]
 fn a_full_node_has_at_most_910_series() {
     let metrics = Metrics::new().unwrap().with_process().unwrap();
-    let counters = Arc::new(kernel::Counters::default());
+    let counters = Arc::new(kernel::KernelCounters::default());
     for count in &counters.records {
         count.store(1, Relaxed);
     }

@@ -15,7 +15,7 @@ mod write;
 
 pub use format::{End, Header, Node, Stopped, VERSION};
 pub use read::{ReadError, Reader, RecordingStatus};
-pub use recorder::{Counters, Options, Recorder, create};
+pub use recorder::{Recorder, RecorderCounters, RecorderOptions, create};
 pub use redact::redact;
 pub use write::Writer;
 

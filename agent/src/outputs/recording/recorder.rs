@@ -29,7 +29,7 @@ const FLUSH: Duration = Duration::from_secs(1);
 
 /// How to record.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Options {
+pub struct RecorderOptions {
     /// The file.
     pub file: PathBuf,
     /// The recording ends when the file has this many bytes.
@@ -38,7 +38,7 @@ pub struct Options {
 
 /// What became of the inputs, shared with the metrics.
 #[derive(Debug, Default)]
-pub struct Counters {
+pub struct RecorderCounters {
     /// It is being recorded.
     pub recording: AtomicBool,
     /// Inputs written.
@@ -73,7 +73,7 @@ pub fn create(file: &Path) -> io::Result<File> {
 }
 
 #[derive(Debug)]
-enum Entry {
+enum QueuedEntry {
     Input(Box<Received>),
     Gap { at: BootTime, inputs: u64 },
 }
@@ -81,11 +81,11 @@ enum Entry {
 /// The event loop's end of a recording.
 #[derive(Debug)]
 pub struct Recorder {
-    to: Option<SyncSender<Entry>>,
+    to: Option<SyncSender<QueuedEntry>>,
     /// Inputs dropped that the file does not tell of yet.
     gap: u64,
     last: BootTime,
-    counters: Arc<Counters>,
+    counters: Arc<RecorderCounters>,
     ended: Receiver<()>,
 }
 
@@ -95,7 +95,7 @@ impl Recorder {
         to: impl Write + Send + 'static,
         header: Header,
         limit: u64,
-        counters: Arc<Counters>,
+        counters: Arc<RecorderCounters>,
     ) -> io::Result<Self> {
         Self::with_room(WAITING, to, header, limit, counters)
     }
@@ -105,7 +105,7 @@ impl Recorder {
         to: impl Write + Send + 'static,
         header: Header,
         limit: u64,
-        counters: Arc<Counters>,
+        counters: Arc<RecorderCounters>,
     ) -> io::Result<Self> {
         let (entries, inbox) = sync_channel(waiting);
         let (tell_end, ended) = sync_channel(1);
@@ -145,10 +145,10 @@ impl Recorder {
         let sent = if self.gap == 0 {
             Ok(())
         } else {
-            let gap = Entry::Gap { at: received.at, inputs: self.gap };
+            let gap = QueuedEntry::Gap { at: received.at, inputs: self.gap };
             to.try_send(gap).inspect(|()| self.gap = 0)
         };
-        match sent.and_then(|()| to.try_send(Entry::Input(Box::new(received.clone())))) {
+        match sent.and_then(|()| to.try_send(QueuedEntry::Input(Box::new(received.clone())))) {
             Ok(()) => {}
             Err(TrySendError::Full(_)) => {
                 self.gap += 1;
@@ -162,7 +162,8 @@ impl Recorder {
     pub fn end(mut self, patience: Duration) {
         let Some(to) = self.to.take() else { return };
         let deadline = Instant::now() + patience;
-        let mut gap = (self.gap > 0).then_some(Entry::Gap { at: self.last, inputs: self.gap });
+        let mut gap =
+            (self.gap > 0).then_some(QueuedEntry::Gap { at: self.last, inputs: self.gap });
         while let Some(entry) = gap.take() {
             match to.try_send(entry) {
                 Err(TrySendError::Full(entry)) if Instant::now() < deadline => {
@@ -185,18 +186,18 @@ fn write(
     to: impl Write,
     header: &Header,
     limit: u64,
-    inbox: &Receiver<Entry>,
-    counters: &Counters,
+    inbox: &Receiver<QueuedEntry>,
+    counters: &RecorderCounters,
 ) -> io::Result<Stopped> {
     let mut writer = Writer::begin(to, header)?;
     let mut due = Instant::now() + FLUSH;
     let why = loop {
         match inbox.recv_timeout(due.saturating_duration_since(Instant::now())) {
-            Ok(Entry::Input(received)) => {
+            Ok(QueuedEntry::Input(received)) => {
                 writer.input(&received)?;
                 counters.written.fetch_add(1, Relaxed);
             }
-            Ok(Entry::Gap { at, inputs }) => writer.gap(at, inputs)?,
+            Ok(QueuedEntry::Gap { at, inputs }) => writer.gap(at, inputs)?,
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => break Stopped::Agent,
         }

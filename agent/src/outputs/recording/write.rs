@@ -9,7 +9,7 @@ use std::io::{self, Write};
 /// Writes the lines of one recording. What was flushed can be read even if nothing follows.
 #[derive(Debug)]
 pub struct Writer<W: Write> {
-    gzip: GzEncoder<Counted<W>>,
+    gzip: GzEncoder<CountedWriter<W>>,
     line: Vec<u8>,
     inputs: u64,
     last: BootTime,
@@ -20,7 +20,7 @@ impl<W: Write> Writer<W> {
     /// Writes the header, and flushes it: an unwritable file is found out now.
     pub fn begin(to: W, header: &Header) -> io::Result<Self> {
         let mut writer = Self {
-            gzip: GzEncoder::new(Counted { to, bytes: 0 }, Compression::default()),
+            gzip: GzEncoder::new(CountedWriter { to, bytes: 0 }, Compression::default()),
             line: Vec::new(),
             inputs: 0,
             last: BootTime(header.clock.boot_ns),
@@ -78,12 +78,12 @@ impl<W: Write> Writer<W> {
 
 /// Counts what passes.
 #[derive(Debug)]
-struct Counted<W> {
+struct CountedWriter<W> {
     to: W,
     bytes: u64,
 }
 
-impl<W: Write> Write for Counted<W> {
+impl<W: Write> Write for CountedWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.to.write(bytes)?;
         self.bytes += written as u64;

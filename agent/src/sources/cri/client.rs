@@ -1,12 +1,12 @@
 //! One connection to the runtime: the calls that read, each with a deadline.
 
 use super::{
-    Counters,
+    CriCounters,
     calls::{Call, Runtime, Version},
     convert::{InvalidItem, RawContainer, RawSandbox, RawStatus, sandbox_status::RawSandboxStatus},
-    events::{self, Event},
+    events::{self, ContainerEvent},
     failure::{self, CriError, Failure, Scope},
-    messages::{ContainerItem, ContainerStatusAnswer, List, SandboxItem, SandboxStatusAnswer},
+    messages::{ContainerItem, ContainerStatusAnswer, ItemList, SandboxItem, SandboxStatusAnswer},
     pending::PendingRequests,
 };
 use crate::{
@@ -70,7 +70,7 @@ const SHIM_TIMEOUT: Duration = Duration::from_secs(3);
 pub(super) struct Connection {
     grpc: Grpc<Channel>,
     limit: Duration,
-    counters: Arc<Counters>,
+    counters: Arc<CriCounters>,
     version: Version,
     /// The runtime has streaming lists, as far as is known.
     streams: AtomicBool,
@@ -86,7 +86,7 @@ impl Connection {
         socket: &SocketFile,
         proc: &Path,
         limit: Duration,
-        counters: Arc<Counters>,
+        counters: Arc<CriCounters>,
     ) -> Result<Self, String> {
         let path = socket.id.path.display();
         let failed = |why: &str| format!("connect to {path}: {why}");
@@ -194,7 +194,7 @@ impl Connection {
                 done => return done,
             }
         }
-        let list: List = self.call(call, request).await?;
+        let list: ItemList = self.call(call, request).await?;
         list.items.into_iter().for_each(each);
         Ok(())
     }
@@ -211,7 +211,7 @@ impl Connection {
         let mut grpc = self.grpc.clone();
         let answer = async {
             ready(&mut grpc).await?;
-            let codec = ProstCodec::<Q, List>::default();
+            let codec = ProstCodec::<Q, ItemList>::default();
             let answer = grpc.server_streaming(with_deadline(message, limit), path, codec).await;
             let (mut lists, mut items) = (answer?.into_inner(), 0);
             while let Some(list) = lists.message().await? {
@@ -281,7 +281,7 @@ impl Connection {
         let mut grpc = self.grpc.clone();
         let subscription = async move {
             ready(&mut grpc).await?;
-            let codec = ProstCodec::<GetEventsRequest, Event>::default();
+            let codec = ProstCodec::<GetEventsRequest, ContainerEvent>::default();
             let answer =
                 grpc.server_streaming(Request::new(GetEventsRequest {}), path, codec).await;
             Ok(answer?.into_inner())
@@ -339,7 +339,7 @@ async fn counted<A>(
     call: Call,
     scope: Scope,
     limit: Duration,
-    counters: &Counters,
+    counters: &CriCounters,
     answer: impl Future<Output = Result<A, Status>>,
 ) -> Result<A, Failure> {
     counters.calls.fetch_add(1, Ordering::Relaxed);
@@ -420,7 +420,7 @@ mod tests {
                 sleep(Duration::from_secs(takes)).await;
                 Ok(takes)
             };
-            let counters = Counters::default();
+            let counters = CriCounters::default();
             let call = counted(Call::LIST_SANDBOXES, Scope::Runtime, limit, &counters, answer);
             match call.await {
                 Ok(_) => assert!(answered, "{takes} s"),
@@ -443,7 +443,7 @@ mod tests {
                 std::thread::sleep(takes);
                 Err::<(), _>(Status::cancelled("Timeout expired"))
             };
-            let counters = Counters::default();
+            let counters = CriCounters::default();
             let call = counted(Call::VERSION, Scope::Runtime, limit, &counters, answer);
             let Err(Failure::Broken(error)) = call.await else { panic!("{code:?}: no outage") };
             assert_eq!(error.code, Some(code), "{}", error.text);

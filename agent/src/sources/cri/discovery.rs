@@ -2,7 +2,7 @@
 //! replaced. It is the one whose sandboxes' pods have cgroups here.
 
 use super::{
-    Options,
+    CriOptions,
     client::Connection,
     convert,
     endpoint::{KNOWN_SOCKETS, known},
@@ -33,11 +33,11 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Candidate {
     path: PathBuf,
-    answer: Answer,
+    answer: DialAnswer,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum Answer {
+enum DialAnswer {
     /// A container runtime, with the pods of its ready sandboxes.
     Runtime(String, BTreeSet<PodUid>),
     /// It does not speak the CRI, as docker's containerd mostly.
@@ -47,7 +47,10 @@ enum Answer {
 }
 
 /// The socket to connect to: the given one, or this node's runtime's.
-pub(super) async fn socket(options: &Options, pool: &BlockingPool) -> Result<SocketFile, String> {
+pub(super) async fn socket(
+    options: &CriOptions,
+    pool: &BlockingPool,
+) -> Result<SocketFile, String> {
     let root = options.host_root.clone();
     let hangs = |error: CallError| format!("cannot look for the runtime's socket: {error}");
     if let Some(path) = options.endpoint.clone().or_else(|| options.dialed.get().map(|it| it.path))
@@ -76,7 +79,7 @@ fn pods(cgroup_root: Option<&Path>) -> BTreeSet<PodUid> {
     trees.iter().flat_map(|top| cgroupfs::pods_below(root, top)).map(|(_, pod)| pod).collect()
 }
 
-async fn ask(socket: &SocketFile, options: &Options) -> Candidate {
+async fn ask(socket: &SocketFile, options: &CriOptions) -> Candidate {
     let asking = async {
         let proc = host_proc(&options.host_root);
         let limit = TIMEOUT.min(options.timeout);
@@ -96,27 +99,26 @@ async fn ask(socket: &SocketFile, options: &Options) -> Candidate {
                 }
             })
             .await?;
-        Ok(Answer::Runtime(format!("{} {}", runtime.name, runtime.version), pods))
+        Ok(DialAnswer::Runtime(format!("{} {}", runtime.name, runtime.version), pods))
     };
     let answer = asking.await.unwrap_or_else(|failure| match failure {
-        Failure::Refused(error) if error.code == Some(Code::Unimplemented) => Answer::NoCri,
+        Failure::Refused(error) if error.code == Some(Code::Unimplemented) => DialAnswer::NoCri,
         Failure::Broken(error) | Failure::Refused(error) | Failure::Lacking(error) => {
-            Answer::None(error.text)
+            DialAnswer::None(error.text)
         }
-        Failure::NotFound => Answer::None("the runtime answered NotFound".to_owned()),
+        Failure::NotFound => DialAnswer::None("the runtime answered NotFound".to_owned()),
     });
     Candidate { path: socket.id.path.clone(), answer }
 }
 
 /// The only one that can be this node's, or the only one with pods of this node. Pure.
 fn choose(candidates: &[Candidate], pods: &BTreeSet<PodUid>) -> Result<usize, String> {
-    let only = |wanted: &dyn Fn(&Answer) -> bool| {
+    let only = |wanted: &dyn Fn(&DialAnswer) -> bool| {
         let mut all = candidates.iter().enumerate().filter(|(_, one)| wanted(&one.answer));
         all.next().map(|(at, _)| at).filter(|_| all.next().is_none())
     };
-    let has_pods =
-        |answer: &Answer| matches!(answer, Answer::Runtime(_, its) if !its.is_disjoint(pods));
-    only(&|answer| *answer != Answer::NoCri).or_else(|| only(&has_pods)).ok_or_else(|| {
+    let has_pods = |answer: &DialAnswer| matches!(answer, DialAnswer::Runtime(_, its) if !its.is_disjoint(pods));
+    only(&|answer| *answer != DialAnswer::NoCri).or_else(|| only(&has_pods)).ok_or_else(|| {
         format!(
             "cannot tell which container runtime is this node's: {}; set --runtime-endpoint to the \
              kubelet's containerRuntimeEndpoint",
@@ -131,12 +133,12 @@ fn list(candidates: &[Candidate], pods: &BTreeSet<PodUid>) -> String {
         let separator = if text.is_empty() { "" } else { "; " };
         let _ = write!(text, "{separator}{}: ", path.display());
         let _ = match answer {
-            Answer::Runtime(name, its) => {
+            DialAnswer::Runtime(name, its) => {
                 let here = its.intersection(pods).count();
                 write!(text, "{name}, {here} of its {} pods have cgroups here", its.len())
             }
-            Answer::NoCri => write!(text, "no container runtime (it does not speak the CRI)"),
-            Answer::None(error) => write!(text, "{error}"),
+            DialAnswer::NoCri => write!(text, "no container runtime (it does not speak the CRI)"),
+            DialAnswer::None(error) => write!(text, "{error}"),
         };
     }
     text
@@ -168,21 +170,21 @@ mod tests {
 
     #[test]
     fn the_runtime_with_this_nodes_pods_is_chosen() {
-        let runtime = |its: &[&str]| Answer::Runtime("containerd 2.1".into(), pods(its));
-        let silent = || Answer::None("connection refused".into());
+        let runtime = |its: &[&str]| DialAnswer::Runtime("containerd 2.1".into(), pods(its));
+        let silent = || DialAnswer::None("connection refused".into());
         let table = [
-            ("docker's containerd", vec![Answer::NoCri, runtime(&[])], &[][..], Some(1)),
+            ("docker's containerd", vec![DialAnswer::NoCri, runtime(&[])], &[][..], Some(1)),
             ("docker's, with its CRI", vec![runtime(&[]), runtime(&["a"])], &["a"], Some(1)),
             ("another kubelet's", vec![runtime(&["z"]), runtime(&["a", "z"])], &["a"], Some(1)),
             ("one that does not run", vec![silent(), runtime(&["a"])], &["a", "b"], Some(1)),
             ("none has a pod yet", vec![runtime(&[]), runtime(&[])], &[], None),
             ("ours may be starting", vec![runtime(&[]), silent()], &["a"], None),
-            ("ours may be starting", vec![Answer::NoCri, silent()], &["a"], Some(1)),
+            ("ours may be starting", vec![DialAnswer::NoCri, silent()], &["a"], Some(1)),
             ("two kubelets", vec![runtime(&["a"]), runtime(&["b"])], &["a", "b"], None),
-            ("two of docker's", vec![Answer::NoCri, Answer::NoCri], &["a"], None),
+            ("two of docker's", vec![DialAnswer::NoCri, DialAnswer::NoCri], &["a"], None),
         ];
         for (what, answers, here, expected) in &table {
-            let candidate = |(at, answer): (usize, &Answer)| Candidate {
+            let candidate = |(at, answer): (usize, &DialAnswer)| Candidate {
                 path: format!("/run/{at}.sock").into(),
                 answer: answer.clone(),
             };
@@ -199,9 +201,9 @@ mod tests {
     #[test]
     fn what_is_listed_says_whose_pods_they_are() {
         let candidates = [
-            ("/a", Answer::Runtime("cri-o 1.36".into(), pods(&["a", "b"]))),
-            ("/b", Answer::NoCri),
-            ("/c", Answer::None("connection refused".into())),
+            ("/a", DialAnswer::Runtime("cri-o 1.36".into(), pods(&["a", "b"]))),
+            ("/b", DialAnswer::NoCri),
+            ("/c", DialAnswer::None("connection refused".into())),
         ]
         .map(|(path, answer)| Candidate { path: path.into(), answer });
         let text = list(&candidates, &pods(&["b", "c"]));

@@ -11,7 +11,7 @@
 //! events for five minutes while nobody is subscribed, for who comes first: a kubelet with Evented
 //! PLEG that comes second finds them gone, and relists, as it does on its own start.
 
-use super::{Counters, calls::Runtime, pending::PendingRequests};
+use super::{CriCounters, calls::Runtime, pending::PendingRequests};
 use crate::linux::clock;
 use coroner_core::ids::SandboxId;
 use std::sync::atomic::Ordering;
@@ -20,7 +20,7 @@ use tracing::debug;
 
 /// ContainerEventResponse, cut down to whom it is about.
 #[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct Event {
+pub(super) struct ContainerEvent {
     #[prost(string, tag = "1")]
     container_id: String,
     /// ns since the epoch.
@@ -38,7 +38,7 @@ struct EventSandbox {
     id: String,
 }
 
-impl Event {
+impl ContainerEvent {
     /// Whom to look at. In the last event of a sandbox the container is the sandbox itself
     /// (containerd, `internal/cri/server/sandbox_remove.go`).
     fn sandbox(self) -> Option<SandboxId> {
@@ -72,9 +72,9 @@ fn release(version: &str) -> Option<(u32, u32)> {
 /// Turns events into requests until the stream ends; after that they are not requested again on
 /// this connection.
 pub(super) async fn follow(
-    subscription: impl Future<Output = Result<Streaming<Event>, Status>>,
+    subscription: impl Future<Output = Result<Streaming<ContainerEvent>, Status>>,
     pending: &PendingRequests,
-    counters: &Counters,
+    counters: &CriCounters,
 ) {
     let mut heard = 0_u64;
     match listen(subscription, pending, &mut heard).await {
@@ -94,7 +94,7 @@ pub(super) async fn follow(
 }
 
 async fn listen(
-    subscription: impl Future<Output = Result<Streaming<Event>, Status>>,
+    subscription: impl Future<Output = Result<Streaming<ContainerEvent>, Status>>,
     pending: &PendingRequests,
     heard: &mut u64,
 ) -> Result<(), Status> {

@@ -5,9 +5,9 @@ use super::{
     client,
     convert::{
         self, ContainerInfo, InvalidItem, RawStatus,
-        sandbox_status::{Info, sandbox_status as told},
+        sandbox_status::{SandboxInfo, sandbox_status as told},
     },
-    messages::{ContainerStatusAnswer, List, SandboxStatusAnswer},
+    messages::{ContainerStatusAnswer, ItemList, SandboxStatusAnswer},
 };
 use crate::sources::cut::Cuts;
 use coroner_core::{
@@ -19,14 +19,14 @@ use prost::Message as _;
 
 /// The sandboxes of a ListPodSandboxResponse; `None`: it is none.
 pub fn sandboxes(answer: &[u8]) -> Option<Vec<Result<CriSandbox, InvalidItem>>> {
-    let items = List::decode(answer).ok()?.items.into_iter();
+    let items = ItemList::decode(answer).ok()?.items.into_iter();
     let cuts = Cuts::default();
     Some(items.map(|item| client::sandbox(item, &cuts).and_then(convert::sandbox)).collect())
 }
 
 /// The containers of a ListContainersResponse; `None`: it is none.
 pub fn containers(answer: &[u8]) -> Option<Vec<Result<CriContainer, InvalidItem>>> {
-    let items = List::decode(answer).ok()?.items.into_iter();
+    let items = ItemList::decode(answer).ok()?.items.into_iter();
     let cuts = Cuts::default();
     Some(items.map(|item| client::container(item, &cuts).and_then(convert::container)).collect())
 }
@@ -63,6 +63,6 @@ pub fn container_status(container: &ContainerId, answer: &[u8]) -> Option<Contai
 /// status.
 pub fn sandbox_status(sandbox: SandboxId, at: BootTime, answer: &[u8]) -> Option<CriSandboxStatus> {
     let raw = SandboxStatusAnswer::decode(answer).ok()?.raw()?;
-    let info = Info::parse(&raw.info, &Cuts::default()).unwrap_or_default();
+    let info = SandboxInfo::parse(&raw.info, &Cuts::default()).unwrap_or_default();
     Some(told(sandbox, at, &raw, info))
 }

@@ -17,7 +17,7 @@ use std::collections::HashMap;
 /// under tag 1. The items stay as they came, slices of one buffer, until each has its turn: decoded
 /// all at once, their maps take several times the 16 MiB that an answer may have.
 #[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct List {
+pub(super) struct ItemList {
     #[prost(bytes = "bytes", repeated, tag = "1")]
     pub(super) items: Vec<Bytes>,
 }

@@ -32,7 +32,7 @@ use tokio::sync::mpsc;
 
 /// What the CRI adapter is asked to do.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct CriOptions {
     /// The socket's path on the host, or as this process sees it; `None`: found among [`KNOWN_SOCKETS`], and
     /// kept from the first connection on.
     pub endpoint: Option<PathBuf>,
@@ -52,12 +52,12 @@ pub struct Options {
     /// An answer is used whenever it comes until then; silence for longer is an outage.
     pub timeout: Duration,
     /// Where the adapter counts what it does.
-    pub counters: Arc<Counters>,
+    pub counters: Arc<CriCounters>,
     /// Where the adapter says which socket it is connected to.
     pub dialed: Arc<Dialed>,
 }
 
-impl Options {
+impl CriOptions {
     /// The defaults: full lists every 10 s, filtered ones every 250 ms, 60 s for a call.
     pub fn new(endpoint: impl Into<Option<PathBuf>>) -> Self {
         Self {
@@ -76,7 +76,7 @@ impl Options {
 
 /// What the adapter did, since it began.
 #[derive(Debug, Default)]
-pub struct Counters {
+pub struct CriCounters {
     /// Calls made, whatever came of them.
     pub calls: AtomicU64,
     /// Calls and attempts to connect that failed. A container gone before its status was asked
@@ -92,7 +92,7 @@ pub struct Counters {
 
 /// Polls for ever, through every outage; ends when `to` is closed.
 pub async fn run(
-    options: Options,
+    options: CriOptions,
     to: mpsc::Sender<Received>,
     requests: mpsc::Receiver<CriRequest>,
 ) -> anyhow::Result<()> {

@@ -15,14 +15,14 @@ use tokio::sync::{mpsc, watch};
 /// Merged requests.
 #[derive(Debug, Default)]
 pub(super) struct PendingRequests {
-    open: Mutex<Open>,
+    open: Mutex<OpenRequests>,
     /// Wakes all lanes; each checks whether there is work for it.
     news: watch::Sender<()>,
 }
 
 /// The requests that are pending.
 #[derive(Debug, Default)]
-pub(super) struct Open {
+pub(super) struct OpenRequests {
     /// Sandboxes to poll at the fast interval, until the engine stops it.
     pub(super) fast: BTreeSet<SandboxId>,
     /// Sandboxes to poll now.
@@ -79,7 +79,7 @@ impl<T: Clone + Eq + Hash> DedupQueue<T> {
 
 impl PendingRequests {
     /// The pending requests. Never hold the guard across an await.
-    pub(super) fn open(&self) -> MutexGuard<'_, Open> {
+    pub(super) fn open(&self) -> MutexGuard<'_, OpenRequests> {
         self.open.lock()
     }
 

@@ -11,14 +11,17 @@ mod seen;
 mod single;
 
 use super::{
-    Options,
+    CriOptions,
     client::Connection,
     convert::InvalidItem,
     discovery, events,
     failure::{CriError, Failure},
     pending::PendingRequests,
 };
-use crate::linux::{blocking::BlockingPool, clock, procfs::host_proc};
+use crate::{
+    linux::{blocking::BlockingPool, clock, procfs::host_proc},
+    sources::Closed,
+};
 use backon::ExponentialBackoff;
 use coroner_core::{
     ids::{ContainerId, SandboxId},
@@ -48,9 +51,6 @@ const MIN_PAUSE: Duration = Duration::from_millis(100);
 /// The longest pause (jitter at most doubles it).
 const MAX_PAUSE: Duration = Duration::from_millis(2_500);
 
-/// The channel to the core is closed: nobody listens any more.
-struct Closed;
-
 /// Why the lanes ended.
 enum Stop {
     Closed,
@@ -73,17 +73,17 @@ impl From<Failure> for Stop {
 type Lane = Result<Infallible, Stop>;
 
 pub(super) struct Poller {
-    options: Options,
+    options: CriOptions,
     to: mpsc::Sender<Received>,
     pending: Arc<PendingRequests>,
     /// For looks at /proc and cgroups.
     pool: BlockingPool,
     /// What the lanes share. Where both are locked, `pending` is locked first.
     /// Never locked across an await.
-    state: Mutex<State>,
+    state: Mutex<PollState>,
 }
 
-struct State {
+struct PollState {
     index: Index,
     /// What the last full lists held.
     seen: (Seen<CriSandbox>, Seen<CriContainer>),
@@ -105,12 +105,12 @@ struct State {
 
 impl Poller {
     pub(super) fn new(
-        options: Options,
+        options: CriOptions,
         to: mpsc::Sender<Received>,
         pending: Arc<PendingRequests>,
     ) -> Self {
         let now = Instant::now();
-        let state = State {
+        let state = PollState {
             index: Index::default(),
             seen: Default::default(),
             round: VecDeque::new(),
@@ -191,7 +191,7 @@ impl Poller {
     }
 
     async fn connect(&self) -> Result<Connection, Stop> {
-        let Options { host_root, timeout, counters, .. } = &self.options;
+        let CriOptions { host_root, timeout, counters, .. } = &self.options;
         let proc = host_proc(host_root);
         let failed = |error| {
             counters.errors.fetch_add(1, Ordering::Relaxed);

@@ -33,7 +33,7 @@ struct Watched {
 }
 
 /// What became of the wish to watch a process.
-enum Watch {
+enum ProcessWatch {
     Pidfd(AsyncFd<OwnedFd>),
     /// None can be had: an old kernel, a /proc of another PID namespace.
     Without,
@@ -138,12 +138,12 @@ impl Watched {
         }
         self.pidfd = None;
         match self.watch(process) {
-            Watch::Pidfd(pidfd) => {
+            ProcessWatch::Pidfd(pidfd) => {
                 self.pidfd = Some(pidfd);
                 self.set(DaemonState::Running { process });
             }
-            Watch::Without => self.set(DaemonState::Running { process }),
-            Watch::Ended => self.set(DaemonState::Ended { process }),
+            ProcessWatch::Without => self.set(DaemonState::Running { process }),
+            ProcessWatch::Ended => self.set(DaemonState::Ended { process }),
         }
         told.push(self.event());
         told
@@ -170,30 +170,30 @@ impl Watched {
         }
     }
 
-    fn watch(&self, process: DaemonProcess) -> Watch {
+    fn watch(&self, process: DaemonProcess) -> ProcessWatch {
         let pid = i32::try_from(process.pid).ok().and_then(Pid::from_raw);
         let Some(pid) = pid.filter(|_| self.own_numbers) else {
-            return if self.lives(process) { Watch::Without } else { Watch::Ended };
+            return if self.lives(process) { ProcessWatch::Without } else { ProcessWatch::Ended };
         };
         let pidfd = match pidfd_open(pid, PidfdFlags::empty()) {
             Ok(pidfd) => pidfd,
-            Err(Errno::SRCH) => return Watch::Ended,
+            Err(Errno::SRCH) => return ProcessWatch::Ended,
             Err(error) => {
                 warn!(%error, "pidfd_open failed; detecting the daemon's exit by surveys instead");
-                return Watch::Without;
+                return ProcessWatch::Without;
             }
         };
         // The number may have passed to another process before it was opened.
         if !self.lives(process) {
-            return Watch::Ended;
+            return ProcessWatch::Ended;
         }
         // SAFETY: an owned descriptor, which `AsyncFd` keeps open for as long as it is registered.
         match unsafe { AsyncFd::register_with_interest(pidfd, Interest::READABLE) } {
-            Ok(pidfd) => Watch::Pidfd(pidfd),
+            Ok(pidfd) => ProcessWatch::Pidfd(pidfd),
             Err(error) => {
                 warn!(%error, "cannot wait on a pidfd; detecting the daemon's exit by surveys \
                                instead");
-                Watch::Without
+                ProcessWatch::Without
             }
         }
     }

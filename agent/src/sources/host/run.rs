@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     linux::{blocking::BlockingPool, clock, procfs::host_proc},
-    sources::cri::Dialed,
+    sources::{Closed, cri::Dialed},
 };
 use coroner_core::input::{DaemonProcess, DaemonState, HostEvent, Input, Received};
 use futures::{FutureExt, future::BoxFuture};
@@ -35,7 +35,7 @@ const MIN_PAUSE: Duration = Duration::from_secs(1);
 
 /// Where to look, and how often.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct HostOptions {
     /// Root of the host's file system.
     pub host_root: PathBuf,
     /// Mount point of the cgroup hierarchy that the pods are in.
@@ -47,10 +47,10 @@ pub struct Options {
     /// From the end of one survey to the next.
     pub every: Duration,
     /// Where the adapter counts what it does.
-    pub counters: Arc<Counters>,
+    pub counters: Arc<HostCounters>,
 }
 
-impl Options {
+impl HostOptions {
     /// The defaults: a kubelet of any known name, a survey every minute.
     pub fn new(host_root: impl Into<PathBuf>, cgroup_root: impl Into<PathBuf>) -> Self {
         Self {
@@ -66,7 +66,7 @@ impl Options {
 
 /// What the adapter did, since it began.
 #[derive(Debug, Default)]
-pub struct Counters {
+pub struct HostCounters {
     /// Surveys, whatever they could not look at.
     pub surveys: AtomicU64,
     /// Parts of surveys that could not be looked at, and entries that were too many.
@@ -75,7 +75,7 @@ pub struct Counters {
 
 /// What the app may ask of the running adapter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Request {
+pub enum HostRequest {
     /// The CRI adapter connected to this process.
     Runtime(DaemonProcess),
     /// Look at the host now; at most once a second.
@@ -84,9 +84,9 @@ pub enum Request {
 
 /// Surveys for ever; ends when either channel is closed.
 pub async fn run(
-    options: Options,
+    options: HostOptions,
     to: mpsc::Sender<Received>,
-    requests: mpsc::Receiver<Request>,
+    requests: mpsc::Receiver<HostRequest>,
 ) -> anyhow::Result<()> {
     let boot_id = boot_id(&options.host_root);
     if boot_id.is_none() {
@@ -96,7 +96,7 @@ pub async fn run(
              suspended. Mount /proc into the container"
         );
     }
-    let adapter = Adapter {
+    let adapter = HostAdapter {
         daemons: Daemons::new(&host_proc(&options.host_root)),
         pool: BlockingPool::new(TIMEOUT, MAX_HANGING),
         troubled: BTreeSet::new(),
@@ -110,11 +110,8 @@ pub async fn run(
     Ok(())
 }
 
-/// A channel is closed.
-struct Closed;
-
-struct Adapter {
-    options: Options,
+struct HostAdapter {
+    options: HostOptions,
     to: mpsc::Sender<Received>,
     daemons: Daemons,
     pool: BlockingPool,
@@ -122,20 +119,20 @@ struct Adapter {
     troubled: BTreeSet<SurveyPart>,
 }
 
-impl Adapter {
+impl HostAdapter {
     /// Until a channel closes. Neither requests nor the ends of daemons wait for a survey.
     async fn turn(
         mut self,
         boot_id: Option<String>,
-        mut requests: mpsc::Receiver<Request>,
+        mut requests: mpsc::Receiver<HostRequest>,
     ) -> Result<(), Closed> {
         self.tell(HostEvent::Boot { boot_id }).await?;
-        let mut under_way: Option<BoxFuture<'static, Seen>> = None;
+        let mut under_way: Option<BoxFuture<'static, Look>> = None;
         let (mut next, mut again) = (Instant::now(), false);
         loop {
             tokio::select! {
                 request = requests.recv() => {
-                    if let Request::Runtime(process) = request.ok_or(Closed)? {
+                    if let HostRequest::Runtime(process) = request.ok_or(Closed)? {
                         self.tell_all(|daemons| daemons.connected(process)).await?;
                     }
                     // Of another runtime, too: whose shims there are may only be known now.
@@ -171,8 +168,8 @@ impl Adapter {
         }
     }
 
-    async fn surveyed(&mut self, seen: Seen) -> Result<(), Closed> {
-        let Seen { looked, processes } = seen;
+    async fn surveyed(&mut self, seen: Look) -> Result<(), Closed> {
+        let Look { looked, processes } = seen;
         let counters = &self.options.counters;
         counters.surveys.fetch_add(1, Relaxed);
         counters.errors.fetch_add(looked.left_out, Relaxed);
@@ -214,14 +211,14 @@ impl Adapter {
 }
 
 /// What one look found.
-struct Seen {
+struct Look {
     looked: PartialSurvey,
     /// The processes and the kubelet among them, if they could be seen.
     processes: Option<(Arc<Table>, DaemonState)>,
 }
 
 /// [`survey`](super::survey), except that each part may hang by itself.
-async fn look(mut host: HostView, pool: BlockingPool) -> Seen {
+async fn look(mut host: HostView, pool: BlockingPool) -> Look {
     let mut looked = PartialSurvey::begin();
     let processes = in_time(&pool, &host, |host| {
         let table = Table::read(host)?;
@@ -245,7 +242,7 @@ async fn look(mut host: HostView, pool: BlockingPool) -> Seen {
         looked.survey.netns = looked.list(SurveyPart::NetworkNamespaces, netns);
         looked.survey.pod_cgroups = looked.list(SurveyPart::PodCgroups, cgroups);
     }
-    Seen { looked, processes }
+    Look { looked, processes }
 }
 
 /// A part of a look, on a thread of its own.
@@ -259,7 +256,7 @@ async fn in_time<T: Send + 'static>(
 }
 
 /// The outcome of what is under way; never, if nothing is.
-async fn done(under_way: &mut Option<BoxFuture<'static, Seen>>) -> Seen {
+async fn done(under_way: &mut Option<BoxFuture<'static, Look>>) -> Look {
     match under_way {
         Some(under_way) => under_way.await,
         None => std::future::pending().await,
@@ -278,8 +275,8 @@ mod tests {
 
     struct Bench {
         events: mpsc::Receiver<Received>,
-        ask: mpsc::Sender<Request>,
-        counters: Arc<Counters>,
+        ask: mpsc::Sender<HostRequest>,
+        counters: Arc<HostCounters>,
         adapter: tokio::task::JoinHandle<anyhow::Result<()>>,
     }
 
@@ -287,8 +284,11 @@ mod tests {
         fn start(fake: &Fake, every: Duration) -> Self {
             let socket = Arc::new(Dialed::default());
             socket.set(SocketId { path: "/run/ours.sock".into(), file: (0, 0) });
-            let options =
-                Options { every, socket, ..Options::new(&fake.host.root, &fake.host.cgroup_root) };
+            let options = HostOptions {
+                every,
+                socket,
+                ..HostOptions::new(&fake.host.root, &fake.host.cgroup_root)
+            };
             let counters = Arc::clone(&options.counters);
             let (to, events) = mpsc::channel(16);
             let (ask, requests) = mpsc::channel(16);
@@ -348,7 +348,7 @@ mod tests {
         assert_eq!(bench.counters.errors.load(Relaxed), 0);
         // The next one is an hour away, unless it is asked for.
         fake.ended(9);
-        bench.ask.send(Request::SurveyNow).await.unwrap();
+        bench.ask.send(HostRequest::SurveyNow).await.unwrap();
         assert_eq!(bench.daemon().await, (Daemon::Runtime, DaemonState::Unknown));
         let ended = DaemonState::Ended { process: kubelet };
         assert_eq!(bench.daemon().await, (Daemon::Kubelet, ended));
@@ -364,7 +364,7 @@ mod tests {
         assert!(matches!(bench.event().await, HostEvent::Boot { .. }));
         bench.survey().await;
         let runtime = DaemonProcess { pid: 7, started: 70 };
-        bench.ask.send(Request::Runtime(runtime)).await.unwrap();
+        bench.ask.send(HostRequest::Runtime(runtime)).await.unwrap();
         let ended = DaemonState::Ended { process: runtime };
         assert_eq!(bench.daemon().await, (Daemon::Runtime, ended), "it had ended by then");
         bench.survey().await; // because of it: another runtime, other shims

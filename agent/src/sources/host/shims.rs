@@ -56,7 +56,7 @@ pub(super) fn shims(
     let mut found = Bounded::default();
     for OwnedShim { kind, shim, bundle } in ours? {
         let children = children.get(&shim.process.pid).copied().unwrap_or_default();
-        if kind == Kind::Conmon || is_made_for_cri(&bundle, &shim.id)? {
+        if kind == ShimKind::Conmon || is_made_for_cri(&bundle, &shim.id)? {
             found.push(Shim { children, ..shim });
         }
     }
@@ -66,7 +66,7 @@ pub(super) fn shims(
 /// A shim of this runtime, for whatever.
 #[derive(Clone, Debug)]
 pub(super) struct OwnedShim {
-    kind: Kind,
+    kind: ShimKind,
     /// Its children are not counted yet.
     pub(super) shim: Shim,
     /// Its working directory, as a link in /proc.
@@ -80,7 +80,7 @@ pub(super) fn ours(host: &HostView, table: &Table) -> Result<Vec<OwnedShim>, Sur
     let mut sockets = BTreeMap::new();
     let mut found = Vec::new();
     for (pid, process) in table.living() {
-        let Some(kind) = Kind::of(&process.comm) else { continue };
+        let Some(kind) = ShimKind::of(&process.comm) else { continue };
         let proc = host.proc.join(pid.to_string());
         // Gone, or gone and its number used again: the next look will not find it.
         let Ok(command) = read_at_most(&proc.join("cmdline"), MAX_COMMAND) else { continue };
@@ -113,12 +113,12 @@ pub(super) fn ours(host: &HostView, table: &Table) -> Result<Vec<OwnedShim>, Sur
 
 /// A process of this name serves containers, whosesoever.
 pub(super) fn is_a_shim(comm: &str) -> bool {
-    Kind::of(comm).is_some()
+    ShimKind::of(comm).is_some()
 }
 
 /// The id that a process of this name and command line serves, if it is a shim of pods.
 pub(super) fn serves<'a>(comm: &str, command: &'a [u8]) -> Option<&'a [u8]> {
-    Kind::of(comm)?.served(command).map(|served| served.id)
+    ShimKind::of(comm)?.served(command).map(|served| served.id)
 }
 
 /// Whether the CRI plugin made the container of this bundle, or, where nothing is left of it, may
@@ -149,7 +149,7 @@ fn is_cri_id(id: &str) -> bool {
 
 /// The two that there are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Kind {
+enum ShimKind {
     Containerd,
     Conmon,
 }
@@ -161,7 +161,7 @@ struct Served<'a> {
     address: Option<&'a [u8]>,
 }
 
-impl Kind {
+impl ShimKind {
     fn of(comm: &str) -> Option<Self> {
         // Cut to 15 bytes: `containerd-shim-runc-v2` and `containerd-shim-kata-v2` are the same.
         match comm {
@@ -262,28 +262,36 @@ mod tests {
 
     #[test]
     fn only_arguments_of_pods_count() {
-        let table: &[(Kind, &str, Option<Option<&str>>)] = &[
+        let table: &[(ShimKind, &str, Option<Option<&str>>)] = &[
             (
-                Kind::Containerd,
+                ShimKind::Containerd,
                 "/usr/bin/containerd-shim-runc-v2 -namespace k8s.io -id {id} -address /run/c.sock",
                 Some(Some("/run/c.sock")),
             ),
-            (Kind::Containerd, "shim --namespace=k8s.io --id={id}", Some(None)),
-            (Kind::Containerd, "shim -namespace moby -id {id} -address /run/c.sock", None),
-            (Kind::Containerd, "shim -namespace default -id {id}", None),
-            (Kind::Containerd, "shim -namespace k8s.io -address /run/c.sock", None),
-            (Kind::Containerd, "shim -namespace k8s.io -id", None),
-            (Kind::Containerd, "shim -namespace k8s.io -id ", None),
-            (Kind::Containerd, "shim -namespace k8s.io -id {id} -address /run/c.sock start", None),
-            (Kind::Containerd, "shim -namespace k8s.io -id {id} -bundle /b delete", None),
-            (Kind::Containerd, "shim -namespaces k8s.io -id {id}", None),
-            (Kind::Containerd, "-namespace", None),
-            (Kind::Containerd, "", None),
-            (Kind::Conmon, "conmon -b /b -c {id} -n k8s_app_web-0_shop_u_0 -u {id} -s", Some(None)),
-            (Kind::Conmon, "conmon -c {id} -n web --exit-command /usr/bin/podman", None),
-            (Kind::Conmon, "conmon -c {id} -n k8s_x --exit-command /usr/bin/podman", None),
-            (Kind::Conmon, "conmon -c {id} -n k8s_app_web-0_shop_u_0 -r runc -e -T 5", None),
-            (Kind::Conmon, "conmon -c {id}", None),
+            (ShimKind::Containerd, "shim --namespace=k8s.io --id={id}", Some(None)),
+            (ShimKind::Containerd, "shim -namespace moby -id {id} -address /run/c.sock", None),
+            (ShimKind::Containerd, "shim -namespace default -id {id}", None),
+            (ShimKind::Containerd, "shim -namespace k8s.io -address /run/c.sock", None),
+            (ShimKind::Containerd, "shim -namespace k8s.io -id", None),
+            (ShimKind::Containerd, "shim -namespace k8s.io -id ", None),
+            (
+                ShimKind::Containerd,
+                "shim -namespace k8s.io -id {id} -address /run/c.sock start",
+                None,
+            ),
+            (ShimKind::Containerd, "shim -namespace k8s.io -id {id} -bundle /b delete", None),
+            (ShimKind::Containerd, "shim -namespaces k8s.io -id {id}", None),
+            (ShimKind::Containerd, "-namespace", None),
+            (ShimKind::Containerd, "", None),
+            (
+                ShimKind::Conmon,
+                "conmon -b /b -c {id} -n k8s_app_web-0_shop_u_0 -u {id} -s",
+                Some(None),
+            ),
+            (ShimKind::Conmon, "conmon -c {id} -n web --exit-command /usr/bin/podman", None),
+            (ShimKind::Conmon, "conmon -c {id} -n k8s_x --exit-command /usr/bin/podman", None),
+            (ShimKind::Conmon, "conmon -c {id} -n k8s_app_web-0_shop_u_0 -r runc -e -T 5", None),
+            (ShimKind::Conmon, "conmon -c {id}", None),
         ];
         for (kind, command, expected) in table {
             let command = words(command);
@@ -297,12 +305,12 @@ mod tests {
     #[test]
     fn shims_are_told_from_others() {
         for (comm, kind) in [
-            ("containerd-shim", Some(Kind::Containerd)),
+            ("containerd-shim", Some(ShimKind::Containerd)),
             ("containerd", None),
-            ("conmon", Some(Kind::Conmon)),
+            ("conmon", Some(ShimKind::Conmon)),
             ("dockerd", None),
         ] {
-            assert_eq!(Kind::of(comm), kind, "{comm}");
+            assert_eq!(ShimKind::of(comm), kind, "{comm}");
         }
     }
 

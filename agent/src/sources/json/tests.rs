@@ -26,7 +26,7 @@ fn left(text: &str) -> Option<(String, bool, u64, u64)> {
 }
 
 fn in_pieces(text: &[u8], piece: usize) -> Option<(String, bool, u64, u64)> {
-    let (mut reader, cuts) = (Reader::new(&SHAPE), Cuts::default());
+    let (mut reader, cuts) = (DocumentReader::new(&SHAPE), Cuts::default());
     let mut found = None;
     for mut piece in text.chunks(piece) {
         while let Some(event) = reader.next(&mut piece).ok()? {
@@ -135,7 +135,7 @@ fn what_is_no_json_is_no_document() {
 #[test]
 fn neither_depth_nor_length_costs_memory() {
     const DEEP: usize = 2_000_000;
-    let mut reader = Reader::new(&SHAPE);
+    let mut reader = DocumentReader::new(&SHAPE);
     let deep = "[{\"a\":".repeat(DEEP);
     let ends = "}]".repeat(DEEP);
     let long = "\\u0041b".repeat(DEEP);
@@ -182,7 +182,7 @@ fn items_come_one_by_one_and_none_spoils_another() {
         end(r#"{"items":null}"#),
     ];
     for piece in 1..text.len() {
-        let (mut reader, mut events) = (Reader::new(&LIST), Vec::new());
+        let (mut reader, mut events) = (DocumentReader::new(&LIST), Vec::new());
         for mut piece in text.as_bytes().chunks(piece) {
             while let Some(event) = reader.next(&mut piece).unwrap() {
                 events.push(event);

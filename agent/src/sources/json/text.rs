@@ -108,7 +108,7 @@ pub(super) struct Token {
 
 /// What a word is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Kind {
+pub(super) enum WordKind {
     Null,
     Bool,
     Number,
@@ -136,11 +136,11 @@ impl Token {
     }
 
     /// `None`: no word of JSON.
-    pub(super) fn kind(&self) -> Option<Kind> {
+    pub(super) fn kind(&self) -> Option<WordKind> {
         match self.text() {
-            b"null" => Some(Kind::Null),
-            b"true" | b"false" => Some(Kind::Bool),
-            [b'-' | b'0'..=b'9', ..] => Some(Kind::Number),
+            b"null" => Some(WordKind::Null),
+            b"true" | b"false" => Some(WordKind::Bool),
+            [b'-' | b'0'..=b'9', ..] => Some(WordKind::Number),
             _ => None,
         }
     }

@@ -47,7 +47,7 @@ pub struct Counting {
     loaded: Vec<Hook>,
     attached: Vec<Attached>,
     skipped: Skipped,
-    /// See [`Options::only_second`](super::Options::only_second).
+    /// See [`KernelOptions::only_second`](super::KernelOptions::only_second).
     pub(super) only_second: bool,
 }
 

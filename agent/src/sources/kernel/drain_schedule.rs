@@ -84,15 +84,15 @@ mod tests {
     /// A record as a program writes it: what it bears was read at `time`, and it is to be read from
     /// `done` on, ns. Until then it hides what was begun after it in its ring.
     #[derive(Clone, Copy, Debug)]
-    struct Record {
+    struct WrittenRecord {
         /// In the deciding ring, and the reader is to come at once; otherwise in the other one.
         ends: bool,
         time: u64,
         done: u64,
     }
 
-    const fn written(ends: bool, time: u64, done: u64) -> Record {
-        Record { ends, time, done }
+    const fn written(ends: bool, time: u64, done: u64) -> WrittenRecord {
+        WrittenRecord { ends, time, done }
     }
 
     /// How long those that waited longest lay unread from the moment at which they could be read, ns.
@@ -112,14 +112,14 @@ mod tests {
     /// One ring: what was begun and not yet read, and when one of its like last woke the reader.
     #[derive(Default)]
     struct Ring {
-        lying: VecDeque<Record>,
+        lying: VecDeque<WrittenRecord>,
         woken: Option<u64>,
         edge: Option<u64>,
     }
 
     impl Ring {
         /// A record is done: wakes the reader, or does not.
-        fn done(&mut self, record: Record) {
+        fn done(&mut self, record: WrittenRecord) {
             let pause = if record.ends { WAKE_PAUSE } else { READ_PAUSE };
             // An older time than that of the last wraps around in the program.
             let wakes = self.woken.and_then(|last| record.time.checked_sub(last));
@@ -142,7 +142,7 @@ mod tests {
     }
 
     /// Plays records, in the order of their times, and what else makes the reader drain at `drains`.
-    fn longest_wait(records: &[Record], drains: &[u64]) -> Longest {
+    fn longest_wait(records: &[WrittenRecord], drains: &[u64]) -> Longest {
         let start = Instant::now();
         let (mut again, mut longest) = (DrainSchedule::new(start), Longest::default());
         again.drained(start, DrainResult::default());
@@ -189,7 +189,7 @@ mod tests {
     }
 
     /// Each written in no time.
-    fn at_once(records: &[(bool, u64)]) -> Vec<Record> {
+    fn at_once(records: &[(bool, u64)]) -> Vec<WrittenRecord> {
         records.iter().map(|(ends, time)| written(*ends, *time, *time)).collect()
     }
 
@@ -252,7 +252,7 @@ mod tests {
             // From a record every millisecond to one every 80, and drains as rare or as frequent.
             let scale = 1 + u64::from(round % 80u32);
             let mut at = MS;
-            let records: Vec<Record> = (0..50)
+            let records: Vec<WrittenRecord> = (0..50)
                 .map(|_| {
                     at += 1 + next(1_500_000 * scale);
                     // Now and then it is interrupted.

@@ -2,7 +2,7 @@
 //! [`layout`](super::layout) and [`plan`](super::plan).
 
 use super::{
-    Options, btf,
+    KernelOptions, btf,
     plan::{self, Tracepoint},
 };
 use crate::linux::{
@@ -142,7 +142,7 @@ pub enum HierarchyError {
 }
 
 /// Looks at the host. Loads nothing, changes nothing.
-pub fn probe(options: &Options) -> Facts {
+pub fn probe(options: &KernelOptions) -> Facts {
     Facts {
         release: release(),
         memlock_is_short: memlock_is_short(options.ring_bytes),

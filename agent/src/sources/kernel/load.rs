@@ -1,7 +1,7 @@
 //! Loads and attaches the programs: the effect of [`plan`](super::plan).
 
 use super::{
-    Options, StartError,
+    KernelOptions, StartError,
     counting::Counting,
     debug::Diagnostics,
     object::{Value, raw_tracepoint},
@@ -52,7 +52,7 @@ pub(super) struct Watching {
 /// Loads the object and attaches what is planned; of `traffic` the programs are only loaded. Hooks that the
 /// kernel refuses get their reason there; only what concerns all of them is an error.
 pub(super) fn load(
-    options: &Options,
+    options: &KernelOptions,
     layout: &Layout,
     plan: &mut [Planned],
     traffic: &mut [Planned],

@@ -27,7 +27,7 @@ pub use facts::{Facts, Hierarchy, HierarchyError, hierarchy, probe};
 
 use crate::linux::{
     blocking::{BlockingPool, CallError},
-    cgroupfs::{self, Inserted, Room, Scan},
+    cgroupfs::{self, Inserted, Scan, ScanRoom},
     clock,
     privileges::{self, MissingCapability, Privileges},
 };
@@ -73,7 +73,7 @@ const MAX_FINDS: usize = 1024;
 
 /// What the kernel adapter is asked to do.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct KernelOptions {
     /// Mount point of the watched hierarchy; `None`: found by itself (cgroup2 at /sys/fs/cgroup,
     /// else the v1 hierarchy or the cgroup2 mount that holds `kubepods`).
     pub cgroup_root: Option<PathBuf>,
@@ -89,7 +89,7 @@ pub struct Options {
     pub only_second: bool,
 }
 
-impl Default for Options {
+impl Default for KernelOptions {
     fn default() -> Self {
         Self {
             cgroup_root: None,
@@ -108,7 +108,7 @@ pub struct Kernel {
     watching: Watching,
     rings: Rings,
     report: StartReport,
-    counters: Arc<Counters>,
+    counters: Arc<KernelCounters>,
     scanned: Vec<KernelEvent>,
     counting: Option<Counting>,
     /// Before there was any program.
@@ -186,7 +186,7 @@ impl fmt::Display for Unproven {
 
 /// Counters of the kernel side, shared with the metrics.
 #[derive(Debug, Default)]
-pub struct Counters {
+pub struct KernelCounters {
     /// Records by kind, in the order of [`decode::KINDS`].
     pub records: [AtomicU64; decode::KINDS.len()],
     /// The most bytes that a drain of the last minute or two found in the deciding ring.
@@ -201,7 +201,7 @@ pub struct Counters {
     pub too_deep: AtomicU64,
 }
 
-impl Counters {
+impl KernelCounters {
     /// Records of each kind that there were.
     pub fn records(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let counts = self.records.iter().map(|count| count.load(Ordering::Relaxed));
@@ -224,7 +224,7 @@ impl Counters {
 
 /// What the app may ask of the running kernel side.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Command {
+pub enum KernelCommand {
     /// Report this signal for this cgroup (a stop signal that is not in the common mask).
     AllowSignal {
         /// The cgroup.
@@ -240,7 +240,7 @@ pub enum Command {
 }
 
 /// The capabilities that [`start`], and what follows it, need and this thread lacks.
-pub fn privileges_lacking(options: &Options) -> Vec<MissingCapability> {
+pub fn privileges_lacking(options: &KernelOptions) -> Vec<MissingCapability> {
     Privileges::held().lacking(facts::memlock_is_short(options.ring_bytes))
 }
 
@@ -252,7 +252,7 @@ pub fn frees_open_maps() -> bool {
 
 /// Probes the host, resolves the layout, loads, attaches, proves it by the self-test and scans the
 /// hierarchy. Blocking work of well under a second.
-pub fn start(options: &Options) -> Result<Kernel, StartError> {
+pub fn start(options: &KernelOptions) -> Result<Kernel, StartError> {
     let page = rustix::param::page_size();
     if !options.ring_bytes.is_power_of_two() || (options.ring_bytes as usize) < page {
         return Err(StartError::RingSize(options.ring_bytes));
@@ -283,7 +283,7 @@ pub fn start(options: &Options) -> Result<Kernel, StartError> {
 
     let (mut watching, mut rings, mut counting) =
         load::load(options, &layout, &mut plan, &mut traffic)?;
-    let counters = Arc::new(Counters::default());
+    let counters = Arc::new(KernelCounters::default());
     counters.ring_bytes.store(u64::from(options.ring_bytes), Ordering::Relaxed);
     let unproven = selftest::prove(&hierarchy, &mut watching, &mut rings, &mut plan, &counters);
     let traffic_unproven = selftest::prove_counting(&mut counting, &mut traffic);
@@ -302,7 +302,7 @@ pub fn start(options: &Options) -> Result<Kernel, StartError> {
         counting: Some(counting),
         began,
     };
-    let facts = kernel.scan(Room::ALL, |scan| scan.kubepods());
+    let facts = kernel.scan(ScanRoom::ALL, |scan| scan.kubepods());
     let time = clock::boot_now();
     kernel.scanned = facts.into_iter().map(|fact| KernelEvent { time, fact }).collect();
     Ok(kernel)
@@ -343,7 +343,7 @@ impl Kernel {
     }
 
     /// Counters, shared.
-    pub fn counters(&self) -> Arc<Counters> {
+    pub fn counters(&self) -> Arc<KernelCounters> {
         Arc::clone(&self.counters)
     }
 
@@ -352,7 +352,7 @@ impl Kernel {
     pub async fn run(
         mut self,
         to: mpsc::Sender<Received>,
-        mut commands: mpsc::Receiver<Command>,
+        mut commands: mpsc::Receiver<KernelCommand>,
     ) -> anyhow::Result<()> {
         let [deciding, detail] = self.rings.wakers()?;
         // SAFETY: owned descriptors, which `AsyncFd` keeps open for as long as they are registered.
@@ -453,9 +453,13 @@ impl Kernel {
         true
     }
 
-    fn obey(&mut self, command: &Command, finds: &mut VecDeque<CgroupId>) -> Vec<KernelEvent> {
+    fn obey(
+        &mut self,
+        command: &KernelCommand,
+        finds: &mut VecDeque<CgroupId>,
+    ) -> Vec<KernelEvent> {
         match *command {
-            Command::AllowSignal { cgroup, signal } => {
+            KernelCommand::AllowSignal { cgroup, signal } => {
                 match self.watching.allow(cgroup, signal) {
                     Ok(true) => {}
                     Ok(false) => {
@@ -467,7 +471,7 @@ impl Kernel {
                 }
                 Vec::new()
             }
-            Command::Watch { cgroup } => {
+            KernelCommand::Watch { cgroup } => {
                 if !finds.contains(&cgroup) && finds.len() < MAX_FINDS {
                     finds.push_back(cgroup);
                 }
@@ -478,14 +482,14 @@ impl Kernel {
 
     /// Watches the cgroup of this directory.
     fn watch(&mut self, path: &Path) -> Vec<KernelEvent> {
-        let facts = self.scan(Room::ONE, |scan| scan.cgroup(path));
+        let facts = self.scan(ScanRoom::ONE, |scan| scan.cgroup(path));
         let time = clock::boot_now();
         facts.into_iter().map(|fact| KernelEvent { time, fact }).collect()
     }
 
     fn scan(
         &mut self,
-        room: Room,
+        room: ScanRoom,
         scan: impl FnOnce(&mut Scan<'_>) -> Vec<KernelFact>,
     ) -> Vec<KernelFact> {
         let (watching, mut full) = (RefCell::new(&mut self.watching), 0u64);

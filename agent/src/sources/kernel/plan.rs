@@ -39,7 +39,7 @@ impl Hook {
         [self.name.to_owned()].into_iter().chain(self.second()).collect()
     }
 
-    /// The same, without the first of two: see [`Options::only_second`](super::Options::only_second).
+    /// The same, without the first of two: see [`KernelOptions::only_second`](super::KernelOptions::only_second).
     pub(super) fn attached(&self, only_second: bool) -> Vec<String> {
         let mut programs = self.programs();
         if only_second && programs.len() > 1 {

@@ -1,7 +1,7 @@
 //! The reader's side of the rings: drains them in the order of time, and counts what was lost.
 
 use super::{
-    Counters,
+    KernelCounters,
     decode::{KINDS, read_record},
     drain_schedule::DrainResult,
     plan::Hook,
@@ -83,14 +83,14 @@ impl Rings {
     ///
     /// Of each ring no more than it has room for, however fast it fills again: so much holds all that
     /// was in it when reading began, and [`DrainResult::more`] says that it may not be all by now.
-    pub(super) fn drain(&mut self, counters: &Counters) -> Vec<KernelEvent> {
+    pub(super) fn drain(&mut self, counters: &KernelCounters) -> Vec<KernelEvent> {
         let mut events = self.drain_all(counters);
         events.retain(|event| !self.is_own(event));
         events
     }
 
     /// The same with the self-test's records.
-    pub(super) fn drain_all(&mut self, counters: &Counters) -> Vec<KernelEvent> {
+    pub(super) fn drain_all(&mut self, counters: &KernelCounters) -> Vec<KernelEvent> {
         let began = clock::boot_now();
         let mut events = std::mem::take(&mut self.held);
         let (mut kinds, mut wrong) = ([0u64; KINDS.len()], 0u64);
@@ -141,7 +141,7 @@ impl Rings {
     }
 
     /// Losses since the last call.
-    pub(super) fn losses(&mut self, counters: &Counters) -> Vec<Loss> {
+    pub(super) fn losses(&mut self, counters: &KernelCounters) -> Vec<Loss> {
         let mut losses = Vec::new();
         let skipped = self.skipped.lost();
         let more = skipped - std::mem::replace(&mut self.seen_skipped, skipped);

@@ -9,7 +9,7 @@
 mod actors;
 mod connections;
 
-use super::{Counters, Hierarchy, Unproven, load::Watching, plan::Planned, ring::Rings};
+use super::{Hierarchy, KernelCounters, Unproven, load::Watching, plan::Planned, ring::Rings};
 use crate::linux::cgroupfs;
 use actors::Actor;
 pub(super) use connections::prove_counting;
@@ -44,7 +44,7 @@ pub(super) fn prove(
     watching: &mut Watching,
     rings: &mut Rings,
     plan: &mut [Planned],
-    counters: &Counters,
+    counters: &KernelCounters,
 ) -> Option<Unproven> {
     remove_leftovers(hierarchy.root());
     let mut act = |stage: Stage, rings: &mut Rings| {

@@ -7,7 +7,7 @@ use crate::{
     printable::shown,
     sources::{
         cut::Cuts,
-        json::{self, Event, Keep, Malformed, Reader, Reduced},
+        json::{self, DocumentReader, Event, Keep, Malformed, Reduced},
     },
 };
 use http_body_util::BodyExt;
@@ -20,7 +20,7 @@ const MAX_REFUSAL: usize = 64 << 10;
 
 /// Why a request has no answer that could be used.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Failure {
+pub(crate) enum RequestFailure {
     /// The apiserver, or a proxy before it, refuses.
     #[error("{0}")]
     Refused(Box<Refusal>),
@@ -47,7 +47,7 @@ pub(crate) enum Failure {
     TooMany(usize),
 }
 
-impl Failure {
+impl RequestFailure {
     /// The HTTP status of a refusal.
     pub(super) fn code(&self) -> Option<u16> {
         match self {
@@ -108,7 +108,7 @@ impl Refusal {
 /// An answer, document by document.
 pub(super) struct Answer {
     body: Body,
-    reader: Reader,
+    reader: DocumentReader,
     /// What has arrived and is not read yet.
     rest: Bytes,
 }
@@ -119,14 +119,14 @@ impl Answer {
         client: &Client,
         request: Request,
         shape: &'static Keep,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, RequestFailure> {
         let body = send(client, request).await?;
-        Ok(Self { body, reader: Reader::new(shape), rest: Bytes::new() })
+        Ok(Self { body, reader: DocumentReader::new(shape), rest: Bytes::new() })
     }
 
     /// The next item or document; `None`: the answer is complete. Nothing is lost if this is dropped
     /// before it is done.
-    pub(super) async fn next(&mut self, cuts: &Cuts) -> Result<Option<Event>, Failure> {
+    pub(super) async fn next(&mut self, cuts: &Cuts) -> Result<Option<Event>, RequestFailure> {
         loop {
             let mut rest = &*self.rest;
             let event = self.reader.next(&mut rest)?;
@@ -138,19 +138,19 @@ impl Answer {
             }
             match self.body.frame().await {
                 Some(frame) => self.rest = frame?.into_data().unwrap_or_default(),
-                None if self.reader.is_within() => return Err(Failure::Short),
+                None if self.reader.is_within() => return Err(RequestFailure::Short),
                 None => return Ok(None),
             }
         }
     }
 
     /// The only document.
-    pub(super) async fn only(mut self, cuts: &Cuts) -> Result<Reduced, Failure> {
+    pub(super) async fn only(mut self, cuts: &Cuts) -> Result<Reduced, RequestFailure> {
         loop {
             match self.next(cuts).await? {
                 Some(Event::End(document)) => return Ok(document),
                 Some(Event::Item(_)) => {}
-                None => return Err(Failure::Short),
+                None => return Err(RequestFailure::Short),
             }
         }
     }
@@ -160,13 +160,13 @@ impl Answer {
 pub(super) type Request = http::Request<Vec<u8>>;
 
 /// Sends a request of which only success matters.
-pub(crate) async fn order(client: &Client, request: Request) -> Result<(), Failure> {
+pub(crate) async fn order(client: &Client, request: Request) -> Result<(), RequestFailure> {
     let body = send(client, request).await?;
     // Read to its end, so that the connection can be used again.
     beginning(body).await.map(|_| ())
 }
 
-async fn send(client: &Client, mut request: Request) -> Result<Body, Failure> {
+async fn send(client: &Client, mut request: Request) -> Result<Body, RequestFailure> {
     // Nothing is there to unpack another.
     let identity = http::HeaderValue::from_static("identity");
     request.headers_mut().insert(http::header::ACCEPT_ENCODING, identity);
@@ -176,11 +176,11 @@ async fn send(client: &Client, mut request: Request) -> Result<Body, Failure> {
         return Ok(answer.into_body());
     }
     let body = beginning(answer.into_body()).await?;
-    Err(Failure::Refused(Box::new(Refusal::of(status.as_u16(), &body))))
+    Err(RequestFailure::Refused(Box::new(Refusal::of(status.as_u16(), &body))))
 }
 
 /// A body, as far as it is not too long.
-async fn beginning(mut body: Body) -> Result<Vec<u8>, Failure> {
+async fn beginning(mut body: Body) -> Result<Vec<u8>, RequestFailure> {
     let mut bytes = Vec::new();
     while let Some(frame) = body.frame().await {
         let data = frame?.into_data().unwrap_or_default();

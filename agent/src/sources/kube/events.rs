@@ -2,7 +2,7 @@
 //! a watch, because a cluster has thousands of agents.
 
 use super::{
-    answer::{Answer, Failure, Request},
+    answer::{Answer, Request, RequestFailure},
     client,
     errors::describe,
     lookup::is_name,
@@ -60,13 +60,13 @@ struct Posted {
     first_timestamp: Option<String>,
     last_timestamp: Option<String>,
     event_time: Option<String>,
-    involved_object: Object,
+    involved_object: InvolvedObject,
     source: Poster,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
-struct Object {
+struct InvolvedObject {
     field_path: String,
 }
 
@@ -132,7 +132,7 @@ async fn list(
     client: &kube::Client,
     pod: &PodRef,
     node: &str,
-) -> Result<Vec<KubeletEntry>, Option<Failure>> {
+) -> Result<Vec<KubeletEntry>, Option<RequestFailure>> {
     if !is_name(&pod.namespace) || !pod.uid.as_str().bytes().all(is_of_a_uid) {
         return Err(None);
     }
@@ -151,7 +151,7 @@ async fn list(
                 Event::End(list) if ListMetadata::of(&list)?.following.is_none() => {
                     return Ok(entries);
                 }
-                _ => return Err(Failure::Unexpected("a whole list of events")),
+                _ => return Err(RequestFailure::Unexpected("a whole list of events")),
             };
             let posted = item.decode::<Posted>();
             let of_the_kubelet = |posted: &&Posted| {
@@ -160,7 +160,7 @@ async fn list(
             let posted = posted.iter().filter(of_the_kubelet);
             entries.extend(posted.flat_map(|posted| said(posted, pod, &anchor)));
         }
-        Err(Failure::Short)
+        Err(RequestFailure::Short)
     };
     match timeout(ANSWER_LIMIT, asked).await {
         Ok(answer) => answer.map_err(Some),

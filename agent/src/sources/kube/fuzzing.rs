@@ -7,7 +7,7 @@ use super::{
 };
 use crate::sources::{
     cut::Cuts,
-    json::{self, Event, Keep, Reader},
+    json::{self, DocumentReader, Event, Keep},
 };
 use coroner_core::input::{ApiNode, ApiPod};
 use k8s_openapi::api::core::v1::Node;
@@ -15,7 +15,7 @@ use k8s_openapi::api::core::v1::Node;
 /// The pods of a PodList; `None` stands for one that makes no sense. The list comes in pieces of so
 /// many bytes.
 pub fn list(body: &[u8], piece: usize) -> Option<Vec<Option<ApiPod>>> {
-    let (mut reader, mut pods) = (Reader::new(&shape::PODS), Vec::new());
+    let (mut reader, mut pods) = (DocumentReader::new(&shape::PODS), Vec::new());
     for mut piece in body.chunks(piece.max(1)) {
         while let Some(event) = reader.next(&mut piece).ok()? {
             match event {
@@ -57,7 +57,7 @@ fn whole(shape: &'static Keep, text: &[u8]) -> Option<json::Reduced> {
 /// What is left of documents of a watch, however they are cut into pieces: the JSON of each, and whether
 /// all of it was of its kind. `None`: it is no JSON.
 pub fn reduced(text: &[u8], piece: usize) -> Option<Vec<(Vec<u8>, bool)>> {
-    let (mut reader, mut documents) = (Reader::new(&shape::LINE), Vec::new());
+    let (mut reader, mut documents) = (DocumentReader::new(&shape::LINE), Vec::new());
     for mut piece in text.chunks(piece.max(1)) {
         while let Some(event) = reader.next(&mut piece).ok()? {
             let (Event::End(left) | Event::Item(left)) = event;

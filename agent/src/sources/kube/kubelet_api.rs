@@ -3,7 +3,7 @@
 //! the very leak (kubernetes#107730).
 
 use super::{
-    answer::{Answer, Failure, Request},
+    answer::{Answer, Request, RequestFailure},
     client,
     errors::describe,
     shape,
@@ -147,10 +147,10 @@ pub fn certificates(file: &Path) -> Result<Vec<Vec<u8>>, String> {
 }
 
 /// The UIDs of the pods that the kubelet has, mirror pods by their static pods'.
-async fn pods_of(client: &Client) -> Result<BTreeSet<PodUid>, Failure> {
+async fn pods_of(client: &Client) -> Result<BTreeSet<PodUid>, RequestFailure> {
     let request: Request = http::Request::get("/pods")
         .body(Vec::new())
-        .map_err(|_| Failure::Unexpected("a request"))?;
+        .map_err(|_| RequestFailure::Unexpected("a request"))?;
     let mut answer = Answer::to(client, request, &shape::IDENTITIES).await?;
     let (cuts, mut known) = (Cuts::default(), BTreeSet::new());
     while let Some(event) = answer.next(&cuts).await? {
@@ -161,8 +161,8 @@ async fn pods_of(client: &Client) -> Result<BTreeSet<PodUid>, Failure> {
                 known.insert(PodUid::new(pod.uid));
             }
             // A pod that is not understood may be any of them.
-            _ => return Err(Failure::Unexpected("a pod")),
+            _ => return Err(RequestFailure::Unexpected("a pod")),
         }
     }
-    Err(Failure::Short)
+    Err(RequestFailure::Short)
 }

@@ -1,15 +1,18 @@
 //! What the watch cannot tell: whether a pod exists that it has not shown, and whose node this is.
 
 use super::{
-    Counters, Options,
-    answer::{Answer, Failure},
+    KubeCounters, KubeOptions,
+    answer::{Answer, RequestFailure},
     client::ANSWER_LIMIT,
     convert,
     errors::describe,
     shape,
     watch::{ListMetadata, PAGE, PODS, on_node, pod},
 };
-use crate::{linux::clock, sources::json::Event};
+use crate::{
+    linux::clock,
+    sources::{Closed, json::Event},
+};
 use coroner_core::{
     ids::{PodRef, PodUid},
     input::{ApiEvent, ApiNode, ApiPod, Input, PodCheck, Received},
@@ -44,9 +47,6 @@ pub(super) const NODE_EVERY: Duration = Duration::from_secs(300);
 /// or while it could not be had or tells another boot than this machine's.
 const NODE_DOUBTED_EVERY: Duration = Duration::from_secs(60);
 
-/// The channel to the core is closed.
-struct Closed;
-
 /// Why a question got no answer.
 enum Unanswered {
     /// The apiserver says that there is no such thing.
@@ -60,7 +60,7 @@ pub(super) struct Lookups {
     node: String,
     own_boot_id: Option<String>,
     recovered: Arc<Notify>,
-    counters: Arc<Counters>,
+    counters: Arc<KubeCounters>,
     to: mpsc::Sender<Received>,
     /// The last failure to get the node, so that it is logged once.
     node_failure: Option<String>,
@@ -72,7 +72,7 @@ impl Lookups {
     /// `recovered` is notified whenever an outage of the watch is over.
     pub(super) fn new(
         client: Client,
-        options: &Options,
+        options: &KubeOptions,
         recovered: Arc<Notify>,
         to: mpsc::Sender<Received>,
     ) -> Self {
@@ -128,12 +128,12 @@ impl Lookups {
     }
 
     /// The Node object; `None`: no kubelet has reported for it yet.
-    async fn node(&self) -> Result<Option<ApiNode>, Failure> {
+    async fn node(&self) -> Result<Option<ApiNode>, RequestFailure> {
         let request = Request::new("/api/v1/nodes").get(&self.node, &GetParams::default())?;
         let answer = Answer::to(&self.client, request, &shape::NODE).await?;
         let node = answer.only(&self.counters.truncated).await?;
         let sound = node.decode::<Node>().filter(|_| node.is_sound);
-        Ok(convert::node(&sound.ok_or(Failure::Unexpected("a Node"))?))
+        Ok(convert::node(&sound.ok_or(RequestFailure::Unexpected("a Node"))?))
     }
 
     fn tell_node(&mut self, answer: Result<ApiNode, Unanswered>) -> ApiEvent {
@@ -216,7 +216,7 @@ impl Lookups {
             let request = Request::new(pods).get(&pod.name, &GetParams::default())?;
             let answer = Answer::to(&self.client, request, &shape::IDENTITY).await?;
             let found = self::pod(&answer.only(&self.counters.truncated).await?);
-            found.ok_or(Failure::Unexpected("a pod"))
+            found.ok_or(RequestFailure::Unexpected("a pod"))
         };
         match asked(found, &pod.name, "get of pods").await {
             Ok(found) => Ok(is(&found, &pod.uid)),
@@ -303,7 +303,7 @@ impl Lookups {
         &self,
         page: &ListParams,
         known: &mut BTreeSet<PodUid>,
-    ) -> Result<(bool, Option<String>), Failure> {
+    ) -> Result<(bool, Option<String>), RequestFailure> {
         let request = Request::new(PODS).list(page)?;
         let mut answer = Answer::to(&self.client, request, &shape::IDENTITIES).await?;
         let mut complete = true;
@@ -319,7 +319,7 @@ impl Lookups {
                 Some(Event::End(list)) => {
                     return Ok((complete, ListMetadata::of(&list)?.following));
                 }
-                None => return Err(Failure::Short),
+                None => return Err(RequestFailure::Short),
             }
         }
     }
@@ -364,7 +364,7 @@ pub(crate) fn is_name(text: &str) -> bool {
 
 /// An answer in time. `name`: what was asked for; `right`: what the agent's role must allow.
 async fn asked<T>(
-    question: impl Future<Output = Result<T, Failure>>,
+    question: impl Future<Output = Result<T, RequestFailure>>,
     name: &str,
     right: &str,
 ) -> Result<T, Unanswered> {
@@ -375,7 +375,7 @@ async fn asked<T>(
     answer.map_err(|failure| match &failure {
         // Only the apiserver itself can say so, of this very thing: a proxy on the way answers 404
         // for a path that it does not know.
-        Failure::Refused(refusal)
+        RequestFailure::Refused(refusal)
             if refusal.code == 404
                 && refusal.reason == "NotFound"
                 && refusal.details.as_ref().is_none_or(|details| details.name == name) =>

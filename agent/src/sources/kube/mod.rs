@@ -30,13 +30,13 @@ use std::{
 };
 use tokio::sync::mpsc;
 
-/// [`Options::spread`] of a fleet's agents. What it is worth is computed in docs/scale.md. Less than
+/// [`KubeOptions::spread`] of a fleet's agents. What it is worth is computed in docs/scale.md. Less than
 /// what the settle window allows a source to be late.
 const SPREAD: Duration = Duration::from_secs(2);
 
 /// What the apiserver adapter is asked to do.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct KubeOptions {
     /// A kubeconfig; `None`: $KUBECONFIG, ~/.kube/config or the service account.
     pub kubeconfig: Option<PathBuf>,
     /// This node's name.
@@ -49,10 +49,10 @@ pub struct Options {
     /// moment.
     pub spread: Duration,
     /// Where the adapter counts what it does.
-    pub counters: Arc<Counters>,
+    pub counters: Arc<KubeCounters>,
 }
 
-impl Options {
+impl KubeOptions {
     /// The pods of this node, by whatever configuration is found, as one agent of a fleet.
     pub fn new(node: impl Into<String>) -> Self {
         Self {
@@ -67,7 +67,7 @@ impl Options {
 
 /// What the adapter did, since it began.
 #[derive(Debug, Default)]
-pub struct Counters {
+pub struct KubeCounters {
     /// Pods received, in lists and by the watch.
     pub events: AtomicU64,
     /// Full lists that replaced all that was known.
@@ -83,7 +83,7 @@ pub struct Counters {
 /// Watches for ever, through every disconnect; ends when `to` or `requests` is closed. Fails only
 /// if the configuration cannot be used at all.
 pub async fn run(
-    options: Options,
+    options: KubeOptions,
     to: mpsc::Sender<Received>,
     requests: mpsc::Receiver<Vec<PodRef>>,
 ) -> anyhow::Result<()> {

@@ -1,8 +1,8 @@
 //! The watch: what the apiserver says, through every disconnect.
 
 use super::{
-    Counters, Options,
-    answer::{Answer, Failure, Refusal},
+    KubeCounters, KubeOptions,
+    answer::{Answer, Refusal, RequestFailure},
     client::WATCH_SECONDS,
     convert, errors,
     room::{MAX_PODS, Room},
@@ -10,7 +10,10 @@ use super::{
 };
 use crate::{
     linux::clock,
-    sources::json::{Event, Reduced},
+    sources::{
+        Closed,
+        json::{Event, Reduced},
+    },
 };
 use backon::ExponentialBackoff;
 use coroner_core::input::{ApiEvent, ApiPod, Input, Received};
@@ -53,9 +56,6 @@ const BRIEF: Duration = Duration::from_secs(1);
 /// apiserver restored from a backup refuses a place in its future for ever.)
 const REFUSALS: u32 = 3;
 
-/// The channel to the core is closed.
-struct Closed;
-
 /// How far the core is in sync with the apiserver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum WatchState {
@@ -72,7 +72,7 @@ pub(super) struct Watch {
     node: String,
     recovered: Arc<Notify>,
     spread: Duration,
-    counters: Arc<Counters>,
+    counters: Arc<KubeCounters>,
     to: mpsc::Sender<Received>,
     state: WatchState,
     /// The resource version to resume from; `None`: a list is needed.
@@ -101,7 +101,7 @@ impl Watch {
     /// `recovered` is notified whenever an outage is over.
     pub(super) fn new(
         client: Client,
-        options: &Options,
+        options: &KubeOptions,
         recovered: Arc<Notify>,
         to: mpsc::Sender<Received>,
     ) -> Self {
@@ -158,7 +158,7 @@ impl Watch {
     }
 
     /// All pods of this node, and the version that the watch begins at.
-    async fn pods(&mut self) -> Result<(Vec<ApiPod>, String), Failure> {
+    async fn pods(&mut self) -> Result<(Vec<ApiPod>, String), RequestFailure> {
         let mut params = ListParams::default().fields(&on_node(&self.node));
         if self.fresh {
             // Any apiserver's cache will do, however old: there is nothing that could go backwards,
@@ -182,7 +182,7 @@ impl Watch {
                         }
                     }
                     Some(Event::End(list)) => break ListMetadata::of(&list)?,
-                    None => return Err(Failure::Short),
+                    None => return Err(RequestFailure::Short),
                 }
             };
             match metadata.following {
@@ -283,7 +283,7 @@ impl Watch {
         }
     }
 
-    async fn watch_failed(&mut self, failure: &Failure) -> Result<(), Closed> {
+    async fn watch_failed(&mut self, failure: &RequestFailure) -> Result<(), Closed> {
         if !self.keeps_place(failure) {
             (self.state, self.place) = (WatchState::Listing, None);
         } else if self.state == WatchState::Current {
@@ -292,7 +292,7 @@ impl Watch {
         self.failure(failure, "the pod watch failed").await
     }
 
-    async fn failure(&mut self, failure: &Failure, what: &str) -> Result<(), Closed> {
+    async fn failure(&mut self, failure: &RequestFailure, what: &str) -> Result<(), Closed> {
         self.counters.errors.fetch_add(1, Ordering::Relaxed);
         let error = errors::describe(failure, failure.code(), "list and watch of pods");
         let error = format!("{what}: {error}");
@@ -309,13 +309,13 @@ impl Watch {
 
     /// Whether the watch may be taken up where it broke. If not (that place is gone, or what came
     /// could not be read and may have been a deletion), only a list helps.
-    fn keeps_place(&mut self, failure: &Failure) -> bool {
+    fn keeps_place(&mut self, failure: &RequestFailure) -> bool {
         match failure {
-            Failure::Refused(refusal) => {
+            RequestFailure::Refused(refusal) => {
                 self.refusals += 1;
                 !matches!(refusal.code, 400 | 404 | 410) && self.refusals < REFUSALS
             }
-            Failure::Transport(_) | Failure::Short => true,
+            RequestFailure::Transport(_) | RequestFailure::Short => true,
             _ => false,
         }
     }
@@ -357,8 +357,8 @@ impl PodList {
         &mut self,
         mut pod: ApiPod,
         room: &mut Room,
-        counters: &Counters,
-    ) -> Result<(), Failure> {
+        counters: &KubeCounters,
+    ) -> Result<(), RequestFailure> {
         let is_finished = pod.is_finished();
         if room.admit(&mut pod, &counters.truncated) {
             if is_finished {
@@ -366,7 +366,7 @@ impl PodList {
             }
             self.pods.push(pod);
         } else if !is_finished {
-            let at = self.finished.pop().ok_or(Failure::TooMany(MAX_PODS))?;
+            let at = self.finished.pop().ok_or(RequestFailure::TooMany(MAX_PODS))?;
             room.give_up(&self.pods[at].uid);
             room.admit(&mut pod, &counters.truncated);
             self.pods[at] = pod;
@@ -383,22 +383,22 @@ pub(super) struct ListMetadata {
 }
 
 impl ListMetadata {
-    pub(super) fn of(list: &Reduced) -> Result<Self, Failure> {
+    pub(super) fn of(list: &Reduced) -> Result<Self, RequestFailure> {
         #[derive(Deserialize)]
         struct List {
-            metadata: Metadata,
+            metadata: ListMeta,
         }
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
-        struct Metadata {
+        struct ListMeta {
             resource_version: Option<String>,
             #[serde(rename = "continue")]
             following: Option<String>,
         }
-        let list: List = list.decode().ok_or(Failure::Unexpected("a list of pods"))?;
+        let list: List = list.decode().ok_or(RequestFailure::Unexpected("a list of pods"))?;
         let filled = |text: Option<String>| text.filter(|text| !text.is_empty());
         let version = filled(list.metadata.resource_version);
-        let version = version.ok_or(Failure::Unexpected("a list with a resourceVersion"))?;
+        let version = version.ok_or(RequestFailure::Unexpected("a list with a resourceVersion"))?;
         Ok(Self { version, following: filled(list.metadata.following) })
     }
 }
@@ -410,7 +410,7 @@ pub(super) fn pod(reduced: &Reduced) -> Option<ApiPod> {
 }
 
 /// A line of a watch, and the version that it has come to.
-pub(super) fn read_line(line: &Reduced) -> Result<(WatchLine, String), Failure> {
+pub(super) fn read_line(line: &Reduced) -> Result<(WatchLine, String), RequestFailure> {
     #[derive(Deserialize)]
     struct Head {
         #[serde(rename = "type")]
@@ -420,11 +420,11 @@ pub(super) fn read_line(line: &Reduced) -> Result<(WatchLine, String), Failure> 
     #[derive(Default, Deserialize)]
     #[serde(default)]
     struct Object {
-        metadata: Metadata,
+        metadata: ObjectMetadata,
     }
     #[derive(Default, Deserialize)]
     #[serde(default, rename_all = "camelCase")]
-    struct Metadata {
+    struct ObjectMetadata {
         resource_version: String,
     }
     #[derive(Deserialize)]
@@ -435,15 +435,15 @@ pub(super) fn read_line(line: &Reduced) -> Result<(WatchLine, String), Failure> 
     struct OfStatus {
         object: Refusal,
     }
-    const UNEXPECTED: Failure = Failure::Unexpected("an event of a watch");
+    const UNEXPECTED: RequestFailure = RequestFailure::Unexpected("an event of a watch");
     let head: Head = line.decode().ok_or(UNEXPECTED)?;
     if head.kind == "ERROR" {
         let status = line.decode::<OfStatus>().ok_or(UNEXPECTED)?;
-        return Err(Failure::Ended(Box::new(status.object)));
+        return Err(RequestFailure::Ended(Box::new(status.object)));
     }
     let version = head.object.metadata.resource_version;
     if version.is_empty() {
-        return Err(Failure::Unexpected("an event with a resourceVersion"));
+        return Err(RequestFailure::Unexpected("an event with a resourceVersion"));
     }
     let pod = || {
         let of = line.decode::<OfPod>().filter(|_| line.is_sound)?;
@@ -454,7 +454,7 @@ pub(super) fn read_line(line: &Reduced) -> Result<(WatchLine, String), Failure> 
         "ADDED" | "MODIFIED" => WatchLine::Applied(pod()),
         // A list says who is gone, whatever this is.
         "DELETED" => {
-            WatchLine::Deleted(pod().ok_or(Failure::Unexpected("a pod that was deleted"))?)
+            WatchLine::Deleted(pod().ok_or(RequestFailure::Unexpected("a pod that was deleted"))?)
         }
         _ => return Err(UNEXPECTED),
     };
@@ -504,7 +504,7 @@ mod tests {
             format!("Watches last {least} to {WATCH_SECONDS} s"),
             format!("one every {}", s(NODE_EVERY)),
             format!("at most one Event on pods every {}", s(RateLimits::default().pods.every)),
-            format!("two full lists every {}", s(cri::Options::new(None).idle)),
+            format!("two full lists every {}", s(cri::CriOptions::new(None).idle)),
         ] {
             assert!(page.contains(&words), "docs/scale.md does not say {words:?}");
         }

@@ -1,6 +1,6 @@
 //! The values of fields, from klog's text and from its JSON.
 
-use super::klog::Value;
+use super::klog::FieldValue;
 use serde_json::Value as Json;
 use std::borrow::Cow;
 
@@ -20,16 +20,16 @@ pub(super) enum Field<'a> {
 
 impl<'a> Field<'a> {
     /// Of a value as it stands in a line of text.
-    pub(super) fn of_text(value: Value<'a>) -> Self {
+    pub(super) fn of_text(value: FieldValue<'a>) -> Self {
         match value {
-            Value::Quoted(raw) => Self::Text(unquoted(raw)),
-            Value::Bare(raw) => Self::Text(String::from_utf8_lossy(raw)),
-            Value::Lines(raw) => {
+            FieldValue::Quoted(raw) => Self::Text(unquoted(raw)),
+            FieldValue::Bare(raw) => Self::Text(String::from_utf8_lossy(raw)),
+            FieldValue::Lines(raw) => {
                 let text = String::from_utf8_lossy(raw);
                 let lines = text.lines().map(|line| line.strip_prefix('\t').unwrap_or(line));
                 Self::Text(lines.collect::<Vec<_>>().join(" ").into())
             }
-            Value::Group(raw) => match serde_json::from_slice(raw) {
+            FieldValue::Group(raw) => match serde_json::from_slice(raw) {
                 Ok(json) => Self::of_json(json),
                 Err(_) => of_go(&String::from_utf8_lossy(raw)),
             },
@@ -166,7 +166,7 @@ mod tests {
         for text in
             ["&{ID:u Type:ContainerDied Data:c}", r#"{"ID":"u","Type":"ContainerDied","Data":"c"}"#]
         {
-            let event = Field::of_text(Value::Group(text.as_bytes()));
+            let event = Field::of_text(FieldValue::Group(text.as_bytes()));
             assert_eq!(event.member("ID").zip(event.member("Data")), Some(("u", "c")), "{text}");
         }
         for text in [
@@ -174,7 +174,7 @@ mod tests {
             r#"["a/b","c/d"]"#,
             r#"[{"name":"b","namespace":"a"},{"name":"d","namespace":"c"}]"#,
         ] {
-            let list = Field::of_text(Value::Group(text.as_bytes()));
+            let list = Field::of_text(FieldValue::Group(text.as_bytes()));
             assert_eq!(list, Field::List(vec!["a/b".into(), "c/d".into()]), "{text}");
         }
     }

@@ -45,7 +45,7 @@ pub(super) enum FileError {
 
 /// A file that is open.
 #[derive(Debug)]
-struct Open {
+struct OpenLog {
     file: File,
     /// Device and inode.
     identity: (u64, u64),
@@ -55,7 +55,7 @@ struct Open {
     mark: Vec<u8>,
 }
 
-impl Open {
+impl OpenLog {
     /// What follows, as far as it fits into the block. `None`: the file was truncated. The mark is read with what follows it:
     /// nothing can be truncated in between.
     fn read<'b>(&mut self, block: &'b mut [u8]) -> io::Result<Option<&'b [u8]>> {
@@ -95,7 +95,7 @@ pub(super) struct LogFile {
     root: PathBuf,
     /// Below the root.
     path: PathBuf,
-    open: Option<Open>,
+    open: Option<OpenLog>,
     /// It was empty when it was opened first: until its first line the kubelet may write into the one before.
     is_empty: bool,
     /// The last poll failed.
@@ -126,11 +126,11 @@ impl LogFile {
     }
 
     /// Opens the file, to read on at its beginning.
-    fn open(&self) -> Result<Open, FileError> {
+    fn open(&self) -> Result<OpenLog, FileError> {
         let file = below::open_plain(&self.root, &self.path).map_err(|error| self.unread(error))?;
         let file = file.ok_or_else(|| FileError::NotPlain(self.path.clone()))?;
         let found = file.metadata().map_err(|error| self.unread(error))?;
-        Ok(Open { file, identity: (found.dev(), found.ino()), offset: 0, mark: Vec::new() })
+        Ok(OpenLog { file, identity: (found.dev(), found.ino()), offset: 0, mark: Vec::new() })
     }
 
     /// Opens the file for the first time. Its beginning is left out, up to the end of a line, if it is longer than
@@ -294,10 +294,10 @@ fn zone_at_end(file: &File, now: &Anchor) -> Option<i64> {
 }
 
 /// The zone by the last of these lines that has a time.
-fn zone_of(lines: &[super::lines::Found], near: WallTime) -> Option<i64> {
+fn zone_of(lines: &[super::lines::FoundLine], near: WallTime) -> Option<i64> {
     let time = lines.iter().rev().find_map(|found| match found {
-        super::lines::Found::Line(line) => time_of(line),
-        super::lines::Found::TooLong => None,
+        super::lines::FoundLine::Line(line) => time_of(line),
+        super::lines::FoundLine::TooLong => None,
     });
     zone(time?, near)
 }

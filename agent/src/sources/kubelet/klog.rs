@@ -131,7 +131,7 @@ fn quote_end(text: &[u8]) -> Option<usize> {
 
 /// A value, as it stands in the line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Value<'a> {
+pub(super) enum FieldValue<'a> {
     /// Between quotes, with Go's escapes.
     Quoted(&'a [u8]),
     /// A word.
@@ -154,7 +154,7 @@ pub(super) fn fields(rest: &[u8]) -> Fields<'_> {
 }
 
 impl<'a> Iterator for Fields<'a> {
-    type Item = (&'a [u8], Value<'a>);
+    type Item = (&'a [u8], FieldValue<'a>);
 
     fn next(&mut self) -> Option<Self::Item> {
         self.left = self.left.checked_sub(1)?;
@@ -169,23 +169,23 @@ impl<'a> Iterator for Fields<'a> {
 }
 
 /// The value at the beginning of a text, and its length.
-fn value_of(text: &[u8]) -> Option<(Value<'_>, usize)> {
+fn value_of(text: &[u8]) -> Option<(FieldValue<'_>, usize)> {
     match text.first() {
         Some(b'"') => {
             let end = quote_end(&text[1..])?;
-            Some((Value::Quoted(&text[1..=end]), end + 2))
+            Some((FieldValue::Quoted(&text[1..=end]), end + 2))
         }
         Some(b'<') if text.starts_with(b"<\n") => {
             let end = memchr::memmem::find(text, b"\n >")?;
-            Some((Value::Lines(&text[2..end.max(2)]), end + 3))
+            Some((FieldValue::Lines(&text[2..end.max(2)]), end + 3))
         }
         Some(b'{' | b'[' | b'&') => {
             let end = group_end(text)?;
-            Some((Value::Group(&text[..end]), end))
+            Some((FieldValue::Group(&text[..end]), end))
         }
         _ => {
             let end = memchr::memchr(b' ', text).unwrap_or(text.len());
-            Some((Value::Bare(&text[..end]), end))
+            Some((FieldValue::Bare(&text[..end]), end))
         }
     }
 }
@@ -233,12 +233,12 @@ mod tests {
         let (message, rest) = message(line.text).unwrap();
         assert_eq!(message, b"SyncLoop (PLEG): event for pod");
         let found: Vec<_> = fields(rest).collect();
-        let wanted: [(&[u8], Value); 5] = [
-            (b"pod", Value::Quoted(b"default/leak1")),
-            (b"event", Value::Group(b"&{ID:cfdbc5a3 Type:ContainerStarted Data:ddd85f}")),
-            (b"err", Value::Quoted(br#"a \"b\" c"#)),
-            (b"x", Value::Lines(b"\tone\n\ttwo")),
-            (b"last", Value::Bare(b"7")),
+        let wanted: [(&[u8], FieldValue); 5] = [
+            (b"pod", FieldValue::Quoted(b"default/leak1")),
+            (b"event", FieldValue::Group(b"&{ID:cfdbc5a3 Type:ContainerStarted Data:ddd85f}")),
+            (b"err", FieldValue::Quoted(br#"a \"b\" c"#)),
+            (b"x", FieldValue::Lines(b"\tone\n\ttwo")),
+            (b"last", FieldValue::Bare(b"7")),
         ];
         assert_eq!(found, wanted);
     }

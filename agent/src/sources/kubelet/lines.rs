@@ -6,7 +6,7 @@ pub(super) const MAX_LINE: usize = 16 * 1024;
 
 /// What was found in the bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Found {
+pub(super) enum FoundLine {
     /// A line, with the lines that continue it.
     Line(Vec<u8>),
     /// A line that is longer than [`MAX_LINE`]: its beginning, which has its message.
@@ -22,14 +22,14 @@ pub(super) struct Lines {
     /// The torn line is too long already.
     overlong: bool,
     /// A line whose last value goes on in the next lines.
-    open: Option<Found>,
+    open: Option<FoundLine>,
     /// The journal may have cut the last line: what comes next is its rest.
     cut: bool,
 }
 
 impl Lines {
     /// Takes the next block and returns the lines that it completes.
-    pub(super) fn feed(&mut self, mut block: &[u8]) -> Vec<Found> {
+    pub(super) fn feed(&mut self, mut block: &[u8]) -> Vec<FoundLine> {
         let mut found = Vec::new();
         while let Some(end) = memchr::memchr(b'\n', block) {
             self.grow(&block[..end]);
@@ -54,7 +54,7 @@ impl Lines {
 
     /// Takes a whole line, as the journal has them; `None`: it is too long to be read. journald cuts a line at its
     /// LineMax (48 KiB unless configured), and the rest is a line of its own: it is left out.
-    pub(super) fn line(&mut self, line: Option<&[u8]>, found: &mut Vec<Found>) {
+    pub(super) fn line(&mut self, line: Option<&[u8]>, found: &mut Vec<FoundLine>) {
         let overlong = line.is_none_or(|line| line.len() > MAX_LINE);
         if !std::mem::replace(&mut self.cut, overlong) {
             let kept = line.unwrap_or_default();
@@ -62,7 +62,7 @@ impl Lines {
         }
     }
 
-    fn add(&mut self, mut line: Vec<u8>, overlong: bool, found: &mut Vec<Found>) {
+    fn add(&mut self, mut line: Vec<u8>, overlong: bool, found: &mut Vec<FoundLine>) {
         if !overlong && line.last() == Some(&b'\r') {
             line.pop();
         }
@@ -71,16 +71,16 @@ impl Lines {
         let continues = ends || line.first() == Some(&b'\t');
         let (line, goes_on) = match self.open.take() {
             Some(open) if continues => match open {
-                Found::Line(mut text) if !overlong && text.len() + line.len() < MAX_LINE => {
+                FoundLine::Line(mut text) if !overlong && text.len() + line.len() < MAX_LINE => {
                     text.push(b'\n');
                     text.extend_from_slice(&line);
-                    (Found::Line(text), !ends || opens)
+                    (FoundLine::Line(text), !ends || opens)
                 }
-                _ => (Found::TooLong, !ends || opens),
+                _ => (FoundLine::TooLong, !ends || opens),
             },
             open => {
                 found.extend(open);
-                (if overlong { Found::TooLong } else { Found::Line(line) }, opens)
+                (if overlong { FoundLine::TooLong } else { FoundLine::Line(line) }, opens)
             }
         };
         match goes_on {
@@ -90,7 +90,7 @@ impl Lines {
     }
 
     /// The line that waits for the next ones, if there is one: nothing comes any more.
-    pub(super) fn end(&mut self) -> Option<Found> {
+    pub(super) fn end(&mut self) -> Option<FoundLine> {
         self.open.take()
     }
 
@@ -107,8 +107,8 @@ impl Lines {
 mod tests {
     use super::*;
 
-    fn line(text: &str) -> Found {
-        Found::Line(text.into())
+    fn line(text: &str) -> FoundLine {
+        FoundLine::Line(text.into())
     }
 
     #[test]
@@ -137,7 +137,7 @@ mod tests {
             assert_eq!(lines.feed(&block), []);
             assert!(lines.torn.len() <= MAX_LINE);
         }
-        assert_eq!(lines.feed(b"x\nshort\n"), [Found::TooLong, line("short")]);
+        assert_eq!(lines.feed(b"x\nshort\n"), [FoundLine::TooLong, line("short")]);
     }
 
     #[test]
@@ -148,7 +148,7 @@ mod tests {
             let mut lines = Lines::default();
             let text = format!("a out=<\n{value}\ty]: b\n > pod=\"p\"\nc\n");
             let found: Vec<_> = text.as_bytes().chunks(999).flat_map(|b| lines.feed(b)).collect();
-            assert_eq!(found, [Found::TooLong, line("c")]);
+            assert_eq!(found, [FoundLine::TooLong, line("c")]);
         }
     }
 
@@ -161,7 +161,7 @@ mod tests {
             for text in [cut, Some(b"forged"), Some(b"b")] {
                 lines.line(text, &mut found);
             }
-            assert_eq!(found, [Found::TooLong, line("b")]);
+            assert_eq!(found, [FoundLine::TooLong, line("b")]);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{
     budget::Budget,
-    lines::Found,
+    lines::FoundLine,
     parser::{LineResult, parse, time_of_either},
     time::{Receipt, moment},
 };
@@ -67,12 +67,12 @@ impl Reading {
     /// Takes a line at the moment `now`.
     pub(super) fn take(
         &mut self,
-        found: &Found,
+        found: &FoundLine,
         receipt: &Receipt,
         now: BootTime,
         counters: &LineCounters,
     ) {
-        let Found::Line(line) = found else {
+        let FoundLine::Line(line) = found else {
             counters.add(LineResult::TooLong, 1);
             self.miss(KubeletLogGap::Damaged);
             return;
@@ -198,7 +198,7 @@ mod tests {
         let near = WallTime(anchor.wall_ns);
         let receipt = Receipt::File { anchor, near, zone: 0 };
         let line = b"I1123 14:18:35.558172  1 kubelet.go:2124] \"SyncPod enter\" pod=\"a/b\"";
-        let line = Found::Line(line.to_vec());
+        let line = FoundLine::Line(line.to_vec());
         let counters = LineCounters::default();
         let mut reading = Reading::new(Budget::new(5, 1 << 20), BootTime(3));
         let now = BootTime(anchor.boot_ns);
@@ -215,7 +215,7 @@ mod tests {
         assert!(from > BootTime(3) && from < to && to == now);
         assert_eq!((lines, cause), (15, KubeletLogGap::Budget));
         assert_eq!(counters.of(LineResult::OverBudget), 15);
-        reading.take(&Found::TooLong, &receipt, now, &counters);
+        reading.take(&FoundLine::TooLong, &receipt, now, &counters);
         assert_eq!(counters.of(LineResult::TooLong), 1);
     }
 
@@ -228,7 +228,7 @@ mod tests {
             let line = format!(
                 "I1123 14:18:{second}.000000  1 kubelet.go:1] \"SyncPod enter\" pod=\"a/b\""
             );
-            Found::Line(line.into_bytes())
+            FoundLine::Line(line.into_bytes())
         };
         let begins = |reading: &mut Reading| {
             let gap = |event| match event {
@@ -253,14 +253,14 @@ mod tests {
         let mut reading = Reading::new(Budget::unlimited(), BootTime(3));
         reading.take(&line(10), &receipt, now, &counters);
         let read = reading.last;
-        reading.take(&Found::TooLong, &receipt, now, &counters);
+        reading.take(&FoundLine::TooLong, &receipt, now, &counters);
         reading.take(&line(12), &receipt, now, &counters);
         assert_eq!(begins(&mut reading), [(KubeletLogGap::Damaged, read)]);
         // The line after it was written long before the end of the recording that a log is joined with, or long after
         // its beginning.
         for now in [BootTime(u64::MAX), BootTime(4)] {
             let mut reading = Reading::new(Budget::unlimited(), BootTime(3));
-            for found in [line(10), Found::TooLong, line(12), line(14)] {
+            for found in [line(10), FoundLine::TooLong, line(12), line(14)] {
                 reading.take(&found, &receipt, now, &counters);
             }
             let events = reading.events(now);
@@ -289,7 +289,7 @@ mod tests {
             r#""SyncLoop REMOVE" source="file" pods=["a/b"]"#,
         ] {
             let line = format!("I1123 14:18:35.558172  1 kubelet.go:2124] {message}");
-            let line = Found::Line(line.into_bytes());
+            let line = FoundLine::Line(line.into_bytes());
             reading.take(&line, &receipt, now, &counters);
         }
         let level = |event: KubeletEvent| match event {
@@ -306,14 +306,16 @@ mod tests {
         assert_eq!(levels, [4, 2, 2]);
         // The kubelet may have been restarted in a gap.
         let line = br#"I1123 14:18:35.558172  1 kubelet.go:1] "SyncLoop REMOVE" source="file" pods=["a/b"]"#;
-        for found in [Found::TooLong, Found::Line(line.to_vec()), Found::Line(line.to_vec())] {
+        for found in
+            [FoundLine::TooLong, FoundLine::Line(line.to_vec()), FoundLine::Line(line.to_vec())]
+        {
             reading.take(&found, &receipt, now, &counters);
             reading.events(now);
         }
         assert_eq!(reading.verbosity().filter_map(level).collect::<Vec<_>>(), [2]);
         reading.gap(now, 0, KubeletLogGap::Rotated);
         assert_eq!(reading.verbosity().count(), 0);
-        reading.take(&Found::Line(line.to_vec()), &receipt, now, &counters);
+        reading.take(&FoundLine::Line(line.to_vec()), &receipt, now, &counters);
         let told = reading.events(now).into_iter().filter_map(level);
         assert_eq!(told.collect::<Vec<_>>(), [2]);
     }

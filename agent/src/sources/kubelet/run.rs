@@ -49,7 +49,7 @@ pub enum LogSource {
 
 /// What the adapter needs.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct KubeletLogOptions {
     /// Where the log is.
     pub source: LogSource,
     /// Root of the host's file system.
@@ -147,7 +147,7 @@ impl Log {
 }
 
 /// Looks at a log once, for a person. The error says why it is not read.
-pub fn probe(options: &Options) -> Result<Found, String> {
+pub fn probe(options: &KubeletLogOptions) -> Result<Found, String> {
     let found = options.source.found(&options.host_root);
     let mut log = Log::new(&found, &options.host_root);
     let mut reading = Reading::new(Budget::unlimited(), BootTime(0));
@@ -166,7 +166,7 @@ pub fn probe(options: &Options) -> Result<Found, String> {
 /// A live log, and how far it was read.
 #[derive(Debug)]
 struct Live {
-    options: Options,
+    options: KubeletLogOptions,
     log: Option<Log>,
     /// Where it is.
     place: LogSource,
@@ -183,7 +183,7 @@ struct Live {
 }
 
 impl Live {
-    fn new(options: Options) -> Self {
+    fn new(options: KubeletLogOptions) -> Self {
         let now = clock::boot_now();
         Self {
             log: None,
@@ -251,7 +251,7 @@ impl Live {
 }
 
 /// Reads a live log until the channel is closed. What cannot be read is missing, and never an error.
-pub async fn run(options: Options, to: mpsc::Sender<Received>) -> anyhow::Result<()> {
+pub async fn run(options: KubeletLogOptions, to: mpsc::Sender<Received>) -> anyhow::Result<()> {
     let pool = BlockingPool::new(LONGEST_POLL, 1);
     let is_auto = options.source == LogSource::Auto;
     let live = Arc::new(Mutex::new(Live::new(options)));
@@ -392,17 +392,18 @@ mod tests {
     use std::io::Write as _;
 
     /// A live log in a file below a root, and what was found in it.
-    struct Node {
+    struct LogNode {
         root: tempfile::TempDir,
         live: Mutex<Live>,
     }
 
-    impl Node {
+    impl LogNode {
         fn new(source: LogSource) -> Self {
             let root = tempfile::tempdir().unwrap();
             fs::create_dir_all(root.path().join("var/log")).unwrap();
             let host_root = root.path().to_owned();
-            let live = Live::new(Options { source, host_root, counters: Default::default() });
+            let live =
+                Live::new(KubeletLogOptions { source, host_root, counters: Default::default() });
             Self { root, live: Mutex::new(live) }
         }
 
@@ -447,7 +448,7 @@ mod tests {
     #[test]
     fn a_person_is_shown_the_place_and_the_verbosity() {
         for source in [LogSource::Auto, LogSource::File("/var/log/kubelet.log".into())] {
-            let node = Node::new(source);
+            let node = LogNode::new(source);
             let probed = || probe(&lock(&node.live).options);
             probed().unwrap_err();
             node.write("a");
@@ -458,7 +459,7 @@ mod tests {
 
     #[test]
     fn after_an_error_each_line_comes_once() {
-        let node = Node::new(LogSource::File("var/log/kubelet.log".into()));
+        let node = LogNode::new(LogSource::File("var/log/kubelet.log".into()));
         node.write("a");
         assert_eq!(node.names(), ["reading", "-v=4", "a"]);
         match &mut lock(&node.live).log {
@@ -473,7 +474,7 @@ mod tests {
 
     #[test]
     fn after_a_panic_lines_are_missing() {
-        let node = Node::new(LogSource::File("var/log/kubelet.log".into()));
+        let node = LogNode::new(LogSource::File("var/log/kubelet.log".into()));
         node.write("a");
         assert_eq!(node.names(), ["reading", "-v=4", "a"]);
         let panics = || {
@@ -491,7 +492,7 @@ mod tests {
         let packed = include_bytes!("../../../tests/fixtures/journal/plain-zstd.journal.gz");
         let mut whole = Vec::new();
         flate2::read::GzDecoder::new(&packed[..]).read_to_end(&mut whole).unwrap();
-        let node = Node::new(LogSource::Auto);
+        let node = LogNode::new(LogSource::Auto);
         node.write("a");
         // No file of the system is in it.
         let journal = node.root.path().join("var/log/journal/m");

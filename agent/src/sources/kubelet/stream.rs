@@ -3,7 +3,7 @@
 
 use super::{
     journal::{Clocks, Entries, JournalLine, UNITS},
-    lines::{Found, Lines},
+    lines::{FoundLine, Lines},
     parser::time_of,
     reading::{LineCounters, Reading},
     time::{Receipt, zone_around},
@@ -16,7 +16,7 @@ const BLOCK: usize = 64 * 1024;
 
 /// The fields of a journal's entry that are used.
 #[derive(Default)]
-struct Fields {
+struct EntryFields {
     message: Option<Vec<u8>>,
     realtime: u64,
     monotonic: u64,
@@ -25,7 +25,7 @@ struct Fields {
     is_journalds: bool,
 }
 
-impl Fields {
+impl EntryFields {
     fn set(&mut self, name: &[u8], value: &[u8]) {
         let text = || str::from_utf8(value).unwrap_or_default();
         match name {
@@ -91,8 +91,8 @@ pub(super) fn zone_of_log(text: &[u8], moment: WallTime) -> Option<i64> {
 
 /// The entries of `-o export`, and `None` where the rest is torn. Values with newlines have their length before them
 /// (<https://systemd.io/JOURNAL_EXPORT_FORMATS/>): what was logged cannot end its own entry.
-fn exported(mut text: &[u8], mut take: impl FnMut(Option<Fields>)) {
-    let (mut fields, mut pending) = (Fields::default(), false);
+fn exported(mut text: &[u8], mut take: impl FnMut(Option<EntryFields>)) {
+    let (mut fields, mut pending) = (EntryFields::default(), false);
     while !text.is_empty() {
         let end = memchr::memchr(b'\n', text).unwrap_or(text.len());
         let line = &text[..end];
@@ -121,9 +121,9 @@ fn exported(mut text: &[u8], mut take: impl FnMut(Option<Fields>)) {
 }
 
 /// The entries of `-o json`, and `None` for lines that are none.
-fn printed(text: &[u8], mut take: impl FnMut(Option<Fields>)) {
+fn printed(text: &[u8], mut take: impl FnMut(Option<EntryFields>)) {
     for line in text.split(|byte| *byte == b'\n').filter(|line| !line.trim_ascii().is_empty()) {
-        take(serde_json::from_slice(line).ok().map(Fields::of_json));
+        take(serde_json::from_slice(line).ok().map(EntryFields::of_json));
     }
 }
 
@@ -151,8 +151,8 @@ pub(super) fn read(
     let is_export = text.starts_with(b"__CURSOR=");
     if is_export || is_json(text) {
         let (mut entries, mut last) = (Entries::new(boot), None);
-        let take = |fields: Option<Fields>| match fields.map(Fields::line) {
-            None => reading.take(&Found::TooLong, &plain, now, counters),
+        let take = |fields: Option<EntryFields>| match fields.map(EntryFields::line) {
+            None => reading.take(&FoundLine::TooLong, &plain, now, counters),
             Some(None) => {}
             Some(Some(line)) => {
                 entries.take(&line, clocks, reading, counters);

@@ -172,13 +172,13 @@ mod tests {
     const TICK: u64 = 10_000_000;
 
     /// A hierarchy and a /proc of our own.
-    struct Fake {
+    struct FakeHost {
         folder: tempfile::TempDir,
         host: ProcRoot,
         cgroup: CgroupId,
     }
 
-    impl Fake {
+    impl FakeHost {
         fn new(pids: &str) -> Self {
             let folder = tempfile::tempdir().unwrap();
             let cgroup_root = folder.path().join("cgroup");
@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn what_hangs_comes_first_and_zombies_do_not_count() {
-        let fake = Fake::new("10\n11\n12\n13\n");
+        let fake = FakeHost::new("10\n11\n12\n13\n");
         fake.file("cgroup/kubepods/pod1/c1/nested/cgroup.procs", "14\n");
         fake.task("10", "app", 'S', 100);
         fake.file("proc/10/wchan", "zap_pid_ns_processes");
@@ -235,7 +235,7 @@ mod tests {
 
     #[test]
     fn a_name_that_is_no_utf8_hides_nobody() {
-        let fake = Fake::new("10\n");
+        let fake = FakeHost::new("10\n");
         fake.task("10", "app", 'D', 100);
         let stat = fake.folder.path().join("proc/10/stat");
         let mut text = fs::read(&stat).unwrap();
@@ -248,7 +248,7 @@ mod tests {
 
     #[test]
     fn a_dead_leader_is_told_from_its_threads() {
-        let fake = Fake::new("10\n");
+        let fake = FakeHost::new("10\n");
         fake.task("10", "app", 'Z', 100);
         fake.task("10/task/10", "app", 'Z', 100);
         let report = fake.look(10, None);
@@ -267,7 +267,7 @@ mod tests {
     #[test]
     fn the_main_process_is_found_by_its_start_where_the_cgroup_does_not_list_it() {
         for listed in ["", "0\n"] {
-            let fake = Fake::new(listed);
+            let fake = FakeHost::new(listed);
             fake.task("10", "app", 'D', 100);
             let report = fake.look(10, Some(100 * TICK + 7));
             assert_eq!((report.alive, report.processes.len()), (Some(1), 1), "{listed:?}");
@@ -283,7 +283,7 @@ mod tests {
 
     #[test]
     fn a_cgroup_that_is_gone_holds_nobody() {
-        let fake = Fake::new("10\n");
+        let fake = FakeHost::new("10\n");
         fake.task("10", "app", 'D', 100);
         let gone = InspectProcesses { cgroup: CgroupId(1), main: None, started: None };
         assert_eq!(look(&fake.host, gone).alive, Some(0));

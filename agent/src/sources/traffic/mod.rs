@@ -38,7 +38,7 @@ pub enum Attachment {
 
 /// Options of the adapter.
 #[derive(Debug)]
-pub struct Options {
+pub struct TrafficOptions {
     /// Root of the host's file system, for its /proc.
     pub host_root: PathBuf,
     /// When the programs are attached.
@@ -47,7 +47,7 @@ pub struct Options {
     pub counting: Option<Counting>,
 }
 
-impl Options {
+impl TrafficOptions {
     /// Refused connections are visible.
     pub fn shows_refusals(&self) -> bool {
         self.usable().is_some_and(Counting::shows_refusals)
@@ -62,12 +62,12 @@ impl Options {
 
 /// Answers requests until either channel is closed.
 pub async fn run(
-    options: Options,
+    options: TrafficOptions,
     to: mpsc::Sender<Received>,
     mut requests: mpsc::Receiver<TrafficRequest>,
 ) -> anyhow::Result<()> {
     let is_usable = options.usable().is_some();
-    let Options { host_root, attachment, counting } = options;
+    let TrafficOptions { host_root, attachment, counting } = options;
     let reason = match attachment {
         Attachment::Off => TrafficBlindness::Off,
         Attachment::OnDemand | Attachment::Always => TrafficBlindness::NoProgram,
@@ -153,7 +153,7 @@ mod tests {
             (Attachment::Off, TrafficBlindness::Off),
             (Attachment::OnDemand, TrafficBlindness::NoProgram),
         ] {
-            let options = Options { host_root: "/".into(), attachment, counting: None };
+            let options = TrafficOptions { host_root: "/".into(), attachment, counting: None };
             let (to, mut inputs) = mpsc::channel(8);
             let (ask, requests) = mpsc::channel(8);
             let task = tokio::spawn(run(options, to, requests));

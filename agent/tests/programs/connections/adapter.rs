@@ -4,7 +4,7 @@ use super::network::{Server, connect, drain, unshare};
 use crate::stage;
 use coroner::sources::{
     kernel::counting::EntryKey,
-    traffic::{self, Attachment, Options},
+    traffic::{self, Attachment, TrafficOptions},
 };
 use coroner_core::{
     ids::{CgroupId, SandboxId, Tgid},
@@ -38,7 +38,8 @@ impl Asked {
             let key = EntryKey { netns, cgroup: None };
             counting.as_mut().unwrap().insert(key, &[], None).unwrap();
         }
-        let options = Options { host_root: "/".into(), attachment: Attachment::OnDemand, counting };
+        let options =
+            TrafficOptions { host_root: "/".into(), attachment: Attachment::OnDemand, counting };
         let (to, answers) = mpsc::channel(16);
         let (requests, from) = mpsc::channel(16);
         std::thread::spawn(move || {

@@ -51,8 +51,10 @@ const GOAL: f64 = 100.0;
 
 /// Measures in a network namespace of its own.
 pub(super) fn measure(cgroup_root: &Path, rounds: u32) -> anyhow::Result<Vec<Figure>> {
-    let options =
-        kernel::Options { cgroup_root: Some(cgroup_root.into()), ..kernel::Options::default() };
+    let options = kernel::KernelOptions {
+        cgroup_root: Some(cgroup_root.into()),
+        ..kernel::KernelOptions::default()
+    };
     let mut kernel = kernel::start(&options)?;
     let counting = kernel.take_counting().context("no programs that count connections")?;
     drop(kernel);

@@ -59,7 +59,7 @@ pub(crate) struct Deployed<'a> {
 
 /// What a probe of the kubelet's would see.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Answer {
+pub(crate) struct ProbeAnswer {
     /// The probe succeeds.
     pub(crate) ok: bool,
     /// What was said.
@@ -222,17 +222,17 @@ fn failure(pod: &Pod) -> Option<String> {
 
 impl Deployed<'_> {
     /// What the liveness probe sees.
-    pub(crate) async fn liveness(&self) -> Result<Answer> {
+    pub(crate) async fn liveness(&self) -> Result<ProbeAnswer> {
         self.probe(&self.probes.liveness).await
     }
 
     /// What the readiness probe sees.
-    pub(crate) async fn readiness(&self) -> Result<Answer> {
+    pub(crate) async fn readiness(&self) -> Result<ProbeAnswer> {
         self.probe(&self.probes.readiness).await
     }
 
     /// Waits until the readiness probe succeeds.
-    pub(crate) async fn ready(&self) -> Result<Answer> {
+    pub(crate) async fn ready(&self) -> Result<ProbeAnswer> {
         let ready = || async { Ok(self.readiness().await.ok().filter(|answer| answer.ok)) };
         match self.node.wait(&self.id, "readiness", ready).await {
             Ok(answer) => Ok(answer),
@@ -243,11 +243,11 @@ impl Deployed<'_> {
         }
     }
 
-    async fn probe(&self, path: &str) -> Result<Answer> {
+    async fn probe(&self, path: &str) -> Result<ProbeAnswer> {
         let (status, body) = self.http.page(path).await?;
         let text = String::from_utf8_lossy(&body).into_owned();
         // As the kubelet's prober: anything below 400.
-        Ok(Answer { ok: status < StatusCode::BAD_REQUEST, text })
+        Ok(ProbeAnswer { ok: status < StatusCode::BAD_REQUEST, text })
     }
 
     /// The first process of its container, as the host numbers it.

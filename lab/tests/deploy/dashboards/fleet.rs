@@ -9,7 +9,7 @@ use super::{
 };
 use crate::tools::Tool;
 use anyhow::{Context as _, ensure};
-use coroner::outputs::metrics::{CATALOGUE, Kind, Values};
+use coroner::outputs::metrics::{CATALOGUE, MetricKind, Values};
 use coroner_lab_cluster::port::Port;
 use std::{collections::BTreeSet, fmt::Write as _, fs, path::Path, process::Command};
 
@@ -92,8 +92,8 @@ fn open_metrics(begin: u64) -> String {
         let of = if entry.labels.contains(&"sandbox") { leaks } else { label_sets };
         let sets = |node| of(entry.labels, entry.values, node);
         match entry.kind {
-            Kind::Counter | Kind::Gauge => write(&mut text, entry.name, sets, begin),
-            Kind::Histogram(buckets) => {
+            MetricKind::Counter | MetricKind::Gauge => write(&mut text, entry.name, sets, begin),
+            MetricKind::Histogram(buckets) => {
                 let edges = |node| {
                     let edges = buckets.0.iter().map(|edge| format!("le=\"{edge}\","));
                     let edges: Vec<_> = edges.chain(["le=\"+Inf\",".to_owned()]).collect();

@@ -1,9 +1,9 @@
 //! What of the Prometheus Operator's kinds is used here, and nothing else
 //! (<https://prometheus-operator.dev/docs/api-reference/api/>).
 
+use crate::rules::files::RuleFile;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 
 /// Which pods are scraped, and how.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -68,49 +68,5 @@ pub(crate) struct PrometheusRule {
     /// The object's name.
     pub(crate) metadata: ObjectMeta,
     /// The rest.
-    pub(crate) spec: PrometheusRuleSpec,
-}
-
-/// Groups of rules.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct PrometheusRuleSpec {
-    pub(crate) groups: Vec<RuleGroup>,
-}
-
-/// Rules that are evaluated one after the other.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct RuleGroup {
-    pub(crate) name: String,
-    /// How often; Prometheus' own interval by default.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) interval: Option<String>,
-    pub(crate) rules: Vec<Rule>,
-}
-
-/// A rule that alerts or records.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Rule {
-    /// Name of the alert.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) alert: Option<String>,
-    /// Name of the series that is recorded.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) record: Option<String>,
-    /// The query.
-    pub(crate) expr: String,
-    /// How long it must hold before the alert fires.
-    #[serde(rename = "for", skip_serializing_if = "Option::is_none")]
-    pub(crate) held_for: Option<String>,
-    /// How long the alert goes on when it holds no more.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) keep_firing_for: Option<String>,
-    /// Added to the alert, or to the series.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub(crate) labels: BTreeMap<String, String>,
-    /// What the alert says.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub(crate) annotations: BTreeMap<String, String>,
+    pub(crate) spec: RuleFile,
 }

@@ -55,14 +55,14 @@ const END: u64 = 300;
 const STEP: u64 = 10;
 
 /// The node of an agent.
-struct Node {
+struct RecordedNode {
     engine: Engine,
     metrics: Metrics,
     health: Health,
     at: BootTime,
 }
 
-impl Node {
+impl RecordedNode {
     fn new() -> Result<Self> {
         let anchor = Anchor { boot_ns: 0, wall_ns: 0 };
         let (at, hooks) = (BootTime(0), [("cgroup_mkdir", Ok(()))].into());
@@ -147,7 +147,7 @@ type Series = BTreeMap<String, Vec<Option<f64>>>;
 
 /// What an agent serves that starts in this minute, of the metrics that rules use.
 fn scraped(start: u64, leaks: bool, used: &BTreeSet<String>) -> Result<Series> {
-    let mut node = Node::new()?;
+    let mut node = RecordedNode::new()?;
     let mut series = Series::new();
     for minute in start..END {
         let hour = minute.saturating_sub(LEAKING).min(60);

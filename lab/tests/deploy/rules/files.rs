@@ -1,41 +1,51 @@
 //! The rule files and their tests, as far as these tests read them.
 
 use anyhow::{Context as _, Result, ensure};
-use serde::{Deserialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
 };
 
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+/// Groups of rules.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RuleFile {
     pub(crate) groups: Vec<Group>,
 }
 
 /// Rules that are evaluated one after the other.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Group {
     pub(crate) name: String,
+    /// How often; Prometheus' own interval by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) interval: Option<String>,
     pub(crate) rules: Vec<Rule>,
 }
 
 /// An alert, or what is recorded.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Rule {
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) record: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) alert: Option<String>,
     pub(crate) expr: String,
-    #[serde(rename = "for")]
+    /// How long it must hold before the alert fires.
+    #[serde(rename = "for", skip_serializing_if = "Option::is_none")]
     pub(crate) hold: Option<String>,
+    /// How long the alert goes on when it holds no more.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) keep_firing_for: Option<String>,
-    #[serde(default)]
+    /// Added to the alert, or to the series.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) labels: BTreeMap<String, String>,
-    #[serde(default)]
+    /// What the alert says.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) annotations: BTreeMap<String, String>,
 }
 
@@ -56,7 +66,7 @@ pub(crate) struct Case {
     /// Those of the Prometheus, which templates can use.
     #[serde(rename = "external_labels", default)]
     _external_labels: BTreeMap<String, String>,
-    pub(crate) input_series: Vec<Series>,
+    pub(crate) input_series: Vec<InputSeries>,
     #[serde(default)]
     pub(crate) alert_rule_test: Vec<AlertTest>,
     #[serde(default)]
@@ -65,7 +75,7 @@ pub(crate) struct Case {
 
 /// A series and its values.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Series {
+pub(crate) struct InputSeries {
     pub(crate) series: String,
 }
 

@@ -1,8 +1,8 @@
 //! What is made of the rules: the PrometheusRule object, and the tables of docs/alerts.md.
 
 use super::files::{self, Group, Rule, RuleFile};
+use crate::manifest::PrometheusRule;
 use anyhow::{Context as _, Result, ensure};
-use serde::Deserialize;
 use std::{
     env,
     fmt::Write as _,
@@ -60,13 +60,8 @@ fn object() -> Result<String> {
 
 #[test]
 fn the_prometheusrule_is_what_the_rule_files_are() -> Result<()> {
-    #[derive(Deserialize)]
-    struct Object {
-        spec: RuleFile,
-    }
-
     is_fresh(&manifest(), &object()?)?;
-    let object: Object = files::read(&manifest())?;
+    let object: PrometheusRule = files::read(&manifest())?;
     let mut groups: Vec<Group> = Vec::new();
     for path in files::rule_paths()? {
         groups.extend(files::read::<RuleFile>(&path)?.groups);

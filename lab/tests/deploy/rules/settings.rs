@@ -7,7 +7,7 @@ use super::{
     files::{self, RuleFile},
     generated::is_fresh,
 };
-use crate::tools::Tool;
+use crate::{manifest::PrometheusRule, tools::Tool};
 use anyhow::{Context as _, Result, ensure};
 use serde::Deserialize;
 use std::{
@@ -97,13 +97,13 @@ fn generated_component_has_every_place_of_every_setting() -> Result<()> {
 }
 
 #[derive(Deserialize)]
-struct ConfigMap {
+struct ReplacementValues {
     data: BTreeMap<String, String>,
 }
 
 #[test]
 fn the_values_are_the_defaults() -> Result<()> {
-    let values: ConfigMap = files::read(&folder().join("values.yaml"))?;
+    let values: ReplacementValues = files::read(&folder().join("values.yaml"))?;
     let defaults = settings()?.into_iter().map(|(name, (default, _))| (name, default));
     assert_eq!(values.data, defaults.collect());
     Ok(())
@@ -143,11 +143,7 @@ fn what_is_set_is_in_the_rules() -> Result<()> {
         .find(|object| object.contains("kind: PrometheusRule"))
         .context("no PrometheusRule")?;
 
-    #[derive(Deserialize)]
-    struct Object {
-        spec: RuleFile,
-    }
-    let changed = serde_saphyr::from_str::<Object>(object)?.spec.groups;
+    let changed = serde_saphyr::from_str::<PrometheusRule>(object)?.spec.groups;
     let mut expected = Vec::new();
     for path in files::rule_paths()? {
         expected.extend(files::read::<RuleFile>(&path)?.groups);

@@ -45,13 +45,13 @@ pub struct RawSandboxStatus {
 
 /// What is read of `info`. What the runtime does not tell is `None`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Info {
+pub struct SandboxInfo {
     pid: Option<u32>,
     path: Option<String>,
     closed: Option<bool>,
 }
 
-impl Info {
+impl SandboxInfo {
     /// Reads it. Nothing is kept of the rest, which may be megabytes.
     ///
     /// # Errors
@@ -107,11 +107,11 @@ struct Json {
 #[derive(Deserialize)]
 struct Versioned {
     #[serde(rename = "Metadata")]
-    metadata: Option<Metadata>,
+    metadata: Option<NetworkMetadata>,
 }
 
 #[derive(Deserialize)]
-struct Metadata {
+struct NetworkMetadata {
     #[serde(rename = "NetNSPath")]
     path: Option<String>,
 }
@@ -139,9 +139,9 @@ pub fn sandbox_status(
     sandbox: SandboxId,
     asked: BootTime,
     raw: &RawSandboxStatus,
-    info: Info,
+    info: SandboxInfo,
 ) -> CriSandboxStatus {
-    let Info { pid, path, closed } = info;
+    let SandboxInfo { pid, path, closed } = info;
     let mode = raw.network.map(NamespaceMode::try_from);
     let network = match mode {
         // It has neither path nor namespace, and containerd calls that not closed.
@@ -192,8 +192,8 @@ mod tests {
 
     const CRI_O_WITHOUT_INFRA: &str = r#"{"runtimeSpec":{"ociVersion":"","annotations":{}}}"#;
 
-    fn info(pid: u32, path: &str, closed: impl Into<Option<bool>>) -> Info {
-        Info {
+    fn info(pid: u32, path: &str, closed: impl Into<Option<bool>>) -> SandboxInfo {
+        SandboxInfo {
             pid: (pid != 0).then_some(pid),
             path: (!path.is_empty()).then(|| path.to_owned()),
             closed: closed.into(),
@@ -211,7 +211,7 @@ mod tests {
             (CRI_O, info(4713, "/var/run/netns/3d1", None)),
             (CRI_O_WITHOUT_INFRA, info(0, "", None)),
         ] {
-            assert_eq!(Info::parse(text, &Cuts::default()), Ok(expected), "{text}");
+            assert_eq!(SandboxInfo::parse(text, &Cuts::default()), Ok(expected), "{text}");
         }
     }
 
@@ -227,23 +227,27 @@ mod tests {
             (r#"{"runtimeSpec":{"linux":{"namespaces":[{"path":"/x"},{}]}}}"#, info(0, "", None)),
             (r#"{"runtimeSpec":{"linux":{"namespaces":[{"type":"network"}]}}}"#, info(0, "", None)),
         ] {
-            assert_eq!(Info::parse(text, &Cuts::default()), Ok(expected), "{text}");
+            assert_eq!(SandboxInfo::parse(text, &Cuts::default()), Ok(expected), "{text}");
         }
         let path = format!(
             r#"{{"sandboxMetadata":{{"Metadata":{{"NetNSPath":"/{}"}}}}}}"#,
             "x".repeat(4096)
         );
-        assert_eq!(Info::parse(&path, &Cuts::default()), Ok(Info::default()));
+        assert_eq!(SandboxInfo::parse(&path, &Cuts::default()), Ok(SandboxInfo::default()));
     }
 
     #[test]
     fn invalid() {
         for text in ["{", "[]", "7", r#"{"pid":"7"}"#, r#"{"runtimeSpec":7}"#] {
-            assert_eq!(Info::parse(text, &Cuts::default()), Err(InvalidItem::Info), "{text}");
+            assert_eq!(
+                SandboxInfo::parse(text, &Cuts::default()),
+                Err(InvalidItem::Info),
+                "{text}"
+            );
         }
         let long =
             format!(r#"{{"config":{}"x"{},"pid":7}}"#, "[".repeat(1 << 20), "]".repeat(1 << 20));
-        assert_eq!(Info::parse(&long, &Cuts::default()), Ok(info(7, "", None)));
+        assert_eq!(SandboxInfo::parse(&long, &Cuts::default()), Ok(info(7, "", None)));
     }
 
     #[test]

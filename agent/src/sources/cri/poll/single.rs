@@ -8,7 +8,7 @@ use crate::{
         client::Connection,
         convert::{
             self, ContainerInfo, RawStatus,
-            sandbox_status::{Info, sandbox_status},
+            sandbox_status::{SandboxInfo, sandbox_status},
         },
         failure::{CriError, Failure},
     },
@@ -145,7 +145,7 @@ impl Poller {
         let event = match answer {
             Ok(raw) => {
                 let cuts = &self.options.counters.truncated;
-                let info = self.sensible("sandbox status", Info::parse(&raw.info, cuts));
+                let info = self.sensible("sandbox status", SandboxInfo::parse(&raw.info, cuts));
                 let sandbox = sandbox.clone();
                 let status = sandbox_status(sandbox, asked, &raw, info.unwrap_or_default());
                 Some(CriEvent::SandboxStatus(status))

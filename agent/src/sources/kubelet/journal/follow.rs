@@ -2,8 +2,8 @@
 //! read and the last one of the header, in order, each entry after the fields that are new in it.
 
 use super::object::{
-    Entry, HEADER, Header, JournalError, Kind, MAX_OBJECT, OBJECT_HEADER, Object, payload, u32_at,
-    u64_at,
+    FileHeader, HEADER, JournalEntry, JournalError, MAX_OBJECT, OBJECT_HEADER, ObjectHeader,
+    ObjectKind, payload, u32_at, u64_at,
 };
 use std::{
     collections::HashMap,
@@ -53,7 +53,7 @@ enum FieldIs {
 #[derive(Debug)]
 pub(crate) struct Follower {
     file: File,
-    header: Header,
+    header: FileHeader,
     units: Vec<Vec<u8>>,
     /// Where the next object begins.
     next: u64,
@@ -131,7 +131,8 @@ impl Follower {
         while at != 0 && arrays.len() < MAX_ARRAYS && before < self.header.entries {
             let mut head = [0; 24];
             self.file.read_exact_at(&mut head, at)?;
-            let object = Object::parse(&head).filter(|object| object.kind == Kind::EntryArray);
+            let object =
+                ObjectHeader::parse(&head).filter(|object| object.kind == ObjectKind::EntryArray);
             let object = object.ok_or(JournalError::Damaged(at))?;
             let items = object.size.saturating_sub(24) / width;
             arrays.push((before, at));
@@ -145,7 +146,7 @@ impl Follower {
             let at = self.entry_at(&arrays, middle, width)?;
             let mut head = [0; 32];
             self.file.read_exact_at(&mut head, at)?;
-            if Object::parse(&head).is_none_or(|object| object.kind != Kind::Entry) {
+            if ObjectHeader::parse(&head).is_none_or(|object| object.kind != ObjectKind::Entry) {
                 return Err(JournalError::Damaged(at).into());
             }
             match is_before(&head) {
@@ -176,7 +177,7 @@ impl Follower {
         }
         let mut head = [0; 16];
         self.file.read_exact_at(&mut head, at)?;
-        let object = Object::parse(&head).ok_or(JournalError::Damaged(at))?;
+        let object = ObjectHeader::parse(&head).ok_or(JournalError::Damaged(at))?;
         Ok(object.next(at))
     }
 
@@ -197,7 +198,7 @@ impl Follower {
             if !inside(&block, start, OBJECT_HEADER) {
                 (block, start) = (self.block(at)?, at);
             }
-            let object = at_offset(&block, start, at).and_then(Object::parse);
+            let object = at_offset(&block, start, at).and_then(ObjectHeader::parse);
             let Some(object) = object else {
                 // Reserved and not written yet, if it is the last one.
                 return if at == tail { Ok(false) } else { Err(JournalError::Damaged(at).into()) };
@@ -206,21 +207,25 @@ impl Follower {
             // still be written. A field is followed by its entry; an entry is whole at the next poll.
             let may_be_torn = at == tail && self.header.is_online;
             let is_new = self.waited != at;
-            if may_be_torn && (object.kind == Kind::Data || object.kind == Kind::Entry && is_new) {
+            if may_be_torn
+                && (object.kind == ObjectKind::Data || object.kind == ObjectKind::Entry && is_new)
+            {
                 self.waited = at;
                 return Ok(false);
             }
-            if matches!(object.kind, Kind::Data | Kind::Entry) && object.size <= MAX_OBJECT {
+            if matches!(object.kind, ObjectKind::Data | ObjectKind::Entry)
+                && object.size <= MAX_OBJECT
+            {
                 if !inside(&block, start, object.size) {
                     (block, start) = (self.block(at)?, at);
                 }
                 let size = usize::try_from(object.size).unwrap_or(usize::MAX);
                 let bytes = at_offset(&block, start, at).and_then(|bytes| bytes.get(..size));
                 let Some(bytes) = bytes else { return Ok(false) };
-                if object.kind == Kind::Data {
+                if object.kind == ObjectKind::Data {
                     self.note(at, bytes);
                 } else {
-                    let entry = Entry::parse(bytes, self.header.compact);
+                    let entry = JournalEntry::parse(bytes, self.header.compact);
                     let Some(entry) = entry else { return Ok(false) };
                     self.seqnum = Some(entry.seqnum);
                     lines.extend(self.line(entry, &block, start));
@@ -284,7 +289,7 @@ impl Follower {
     }
 
     /// The line of an entry, if it is of one of the units or of journald.
-    fn line(&mut self, entry: Entry, block: &[u8], start: u64) -> Option<JournalLine> {
+    fn line(&mut self, entry: JournalEntry, block: &[u8], start: u64) -> Option<JournalLine> {
         let (mut of_a_unit, mut is_journalds, mut message) = (false, false, None);
         for &item in &entry.items {
             let is = match self.known.get(&item) {
@@ -320,7 +325,7 @@ impl Follower {
             let text = payload(&object, self.header.compact)?;
             text.strip_prefix(b"MESSAGE=").map(<[u8]>::to_vec)
         });
-        let Entry { realtime, monotonic, boot, .. } = entry;
+        let JournalEntry { realtime, monotonic, boot, .. } = entry;
         Some(JournalLine { realtime, monotonic, boot: Some(boot), message: text, is_journalds })
     }
 
@@ -332,8 +337,8 @@ impl Follower {
             Some(bytes) => head.copy_from_slice(bytes),
             None => self.file.read_exact_at(&mut head, at).ok()?,
         }
-        let object = Object::parse(&head)?;
-        if object.kind != Kind::Data || object.size > MAX_OBJECT {
+        let object = ObjectHeader::parse(&head)?;
+        if object.kind != ObjectKind::Data || object.size > MAX_OBJECT {
             return None;
         }
         let size = usize::try_from(object.size).ok()?;
@@ -350,13 +355,13 @@ fn at_offset(block: &[u8], start: u64, at: u64) -> Option<&[u8]> {
     block.get(usize::try_from(at.checked_sub(start)?).ok()?..)
 }
 
-fn read_header(file: &File) -> Result<Header, FollowError> {
+fn read_header(file: &File) -> Result<FileHeader, FollowError> {
     let mut bytes = [0; HEADER];
     match file.read_exact_at(&mut bytes, 0) {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
             Err(JournalError::NoJournal.into())
         }
         Err(error) => Err(error.into()),
-        Ok(()) => Ok(Header::parse(&bytes)?),
+        Ok(()) => Ok(FileHeader::parse(&bytes)?),
     }
 }

@@ -6,7 +6,7 @@ mod object;
 pub(crate) use follow::{FollowError, Follower, JournalLine};
 
 use super::{
-    lines::{Found, Lines},
+    lines::{FoundLine, Lines},
     reading::{LineCounters, Reading},
     time::Receipt,
 };
@@ -72,7 +72,7 @@ pub(super) struct Clocks {
 
 /// A file that is read.
 #[derive(Debug)]
-struct Open {
+struct OpenJournal {
     follower: Follower,
     /// Attempts in a row that failed.
     failures: u32,
@@ -80,7 +80,7 @@ struct Open {
     retry: Option<BootTime>,
 }
 
-impl Open {
+impl OpenJournal {
     fn failed(&mut self, now: BootTime, reading: &mut Reading) {
         let pause = FIRST_RETRY * (1 << self.failures.min(6));
         self.failures += 1;
@@ -98,7 +98,7 @@ pub(super) struct Journal {
     /// rotated.
     ids: HashMap<PathBuf, (Identity, [u8; 16])>,
     /// Files that are read, oldest first; the last one is the one that the journal writes into.
-    open: VecDeque<Open>,
+    open: VecDeque<OpenJournal>,
     /// Files that are there and were read, or are too old.
     done: HashSet<[u8; 16]>,
     /// When the file that is written could not be opened while another one is read.
@@ -239,7 +239,7 @@ impl Journal {
         }
         new.sort_by_key(|(is_current, tail, _)| (*is_current, *tail));
         for (_, _, follower) in new {
-            let mut open = Open { follower, failures: 0, retry: None };
+            let mut open = OpenJournal { follower, failures: 0, retry: None };
             if self.open.is_empty() && open.follower.seek(since).is_err() {
                 open.failed(now, reading);
             }
@@ -363,7 +363,7 @@ impl Entries {
 
     fn read(
         &self,
-        found: &Found,
+        found: &FoundLine,
         line: &JournalLine,
         clocks: Clocks,
         reading: &mut Reading,
@@ -434,7 +434,7 @@ mod tests {
     fn append(whole: &mut Vec<u8>, fields: &[&str]) {
         let is_compact = object::u32_at(whole, 12) & 16 != 0;
         let tail = object::u64_at(whole, 136);
-        let last = object::Object::parse(&whole[usize::try_from(tail).unwrap()..]).unwrap();
+        let last = object::ObjectHeader::parse(&whole[usize::try_from(tail).unwrap()..]).unwrap();
         let mut at = last.next(tail);
         let mut add = |kind: u8, rest: &[u8]| {
             let (start, size) = (at, 16 + rest.len() as u64);
@@ -547,8 +547,9 @@ mod tests {
         let (mut at, tail) = (object::u64_at(whole, 88), object::u64_at(whole, 136));
         let mut entries = Vec::new();
         while at <= tail {
-            let object = object::Object::parse(&whole[usize::try_from(at).unwrap()..]).unwrap();
-            entries.extend((object.kind == object::Kind::Entry).then_some(at));
+            let object =
+                object::ObjectHeader::parse(&whole[usize::try_from(at).unwrap()..]).unwrap();
+            entries.extend((object.kind == object::ObjectKind::Entry).then_some(at));
             at = object.next(at);
         }
         entries[entries.len() * 3 / 5]

@@ -30,7 +30,7 @@ pub(crate) enum JournalError {
 
 /// The header, as it was when it was read.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Header {
+pub(super) struct FileHeader {
     pub(super) file_id: [u8; 16],
     pub(super) seqnum_id: [u8; 16],
     /// The journal still writes into it.
@@ -60,7 +60,7 @@ fn id_at(bytes: &[u8], at: usize) -> [u8; 16] {
     bytes.get(at..at + 16).and_then(|b| b.try_into().ok()).unwrap_or_default()
 }
 
-impl Header {
+impl FileHeader {
     pub(super) fn parse(bytes: &[u8]) -> Result<Self, JournalError> {
         if bytes.len() < HEADER || !bytes.starts_with(b"LPKSHHRH") {
             return Err(JournalError::NoJournal);
@@ -91,7 +91,7 @@ impl Header {
 
 /// Kinds of objects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Kind {
+pub(super) enum ObjectKind {
     Data,
     Entry,
     EntryArray,
@@ -100,19 +100,19 @@ pub(super) enum Kind {
 
 /// The header of an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Object {
-    pub(super) kind: Kind,
+pub(super) struct ObjectHeader {
+    pub(super) kind: ObjectKind,
     pub(super) size: u64,
 }
 
-impl Object {
+impl ObjectHeader {
     /// `None`: no object.
     pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
         let kind = match bytes.first()? {
-            1 => Kind::Data,
-            3 => Kind::Entry,
-            6 => Kind::EntryArray,
-            2 | 4 | 5 | 7 => Kind::Other,
+            1 => ObjectKind::Data,
+            3 => ObjectKind::Entry,
+            6 => ObjectKind::EntryArray,
+            2 | 4 | 5 | 7 => ObjectKind::Other,
             _ => return None,
         };
         let size = u64_at(bytes, 8);
@@ -149,7 +149,7 @@ pub(super) fn payload(object: &[u8], compact: bool) -> Option<std::borrow::Cow<'
 
 /// An entry.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Entry {
+pub(super) struct JournalEntry {
     pub(super) seqnum: u64,
     /// µs since the epoch.
     pub(super) realtime: u64,
@@ -160,7 +160,7 @@ pub(super) struct Entry {
     pub(super) items: Vec<u64>,
 }
 
-impl Entry {
+impl JournalEntry {
     pub(super) fn parse(object: &[u8], compact: bool) -> Option<Self> {
         let items = object.get(64..)?;
         let width = if compact { 4 } else { 16 };
