@@ -16,9 +16,10 @@ use std::{
 };
 
 /// `include/uapi/linux/capability.h`.
-const CAP_SYS_RESOURCE: u32 = 24;
-const CAP_PERFMON: u32 = 38;
-const CAP_BPF: u32 = 39;
+pub(crate) const CAP_SYS_PTRACE: u32 = 19;
+pub(crate) const CAP_SYS_RESOURCE: u32 = 24;
+pub(crate) const CAP_PERFMON: u32 = 38;
+pub(crate) const CAP_BPF: u32 = 39;
 
 /// With nothing of the surrounding environment; there is no runtime, and no apiserver is asked.
 pub(crate) fn agent(command: &str) -> Command {
@@ -39,10 +40,12 @@ fn check(diagnosis: &Value, name: &str) -> (String, String) {
     (text("outcome"), text("found"))
 }
 
-fn doctor(prepare: impl Fn() -> io::Result<()> + Send + Sync + 'static) -> (Option<i32>, Value) {
+pub(crate) fn doctor(
+    prepare: impl Fn() -> io::Result<()> + Send + Sync + 'static,
+) -> (Option<i32>, Value) {
     let mut doctor = agent("doctor");
     doctor.args(["-o", "json"]);
-    // SAFETY: the closures of this file make plain system calls.
+    // SAFETY: the closures of these tests make plain system calls.
     unsafe { doctor.pre_exec(prepare) };
     let Output { status, stdout, stderr } = doctor.output().unwrap();
     let diagnosis = serde_json::from_slice(&stdout).unwrap_or_else(|error| {
@@ -163,7 +166,7 @@ impl Running {
     }
 
     /// The state and detail of one part of what /readyz answers, and its status line.
-    fn ready(&self, part: &str) -> (String, String, String) {
+    pub(crate) fn ready(&self, part: &str) -> (String, String, String) {
         let mut server = TcpStream::connect(&self.address).unwrap();
         write!(server, "GET /readyz?format=json HTTP/1.0\r\n\r\n").unwrap();
         let mut answer = String::new();
@@ -178,7 +181,7 @@ impl Running {
     }
 
     /// Its exit status after SIGTERM.
-    fn stop(self) -> Option<i32> {
+    pub(crate) fn stop(self) -> Option<i32> {
         self.stop_by(libc::SIGTERM).0
     }
 
@@ -261,7 +264,7 @@ fn what_counts_connections_is_attached_with_the_privileges_that_are_kept() {
 
 /// What the next program of this process may do, as root: these capabilities and no others, and
 /// next to no locked memory, as in a container.
-fn confine(kept: &[u32]) -> io::Result<()> {
+pub(crate) fn confine(kept: &[u32]) -> io::Result<()> {
     for capability in (0..64).filter(|capability| !kept.contains(capability)) {
         // SAFETY: a plain system call; it refuses numbers that this kernel does not know.
         unsafe { libc::prctl(libc::PR_CAPBSET_DROP, libc::c_ulong::from(capability), 0, 0, 0) };

@@ -4,6 +4,7 @@
 
 mod actors;
 mod agent;
+mod apparmor;
 mod attacks;
 mod connections;
 mod crio;
@@ -300,7 +301,7 @@ fn the_end_of_an_init_kills_its_namespace_visibly() {
     });
 }
 
-/// The children's ends are told when the main process is about to end, or has ended.
+/// The children's exits are reported when the main process is about to end, or has ended.
 #[test]
 fn what_runc_executes_before_the_containers_program_is_not_its_main_process() {
     on_each_hierarchy(|hierarchy| {

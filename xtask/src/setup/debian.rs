@@ -180,7 +180,7 @@ pub(crate) static QEMU_USER: Tool = Tool {
     ..WITH_LIBRARIES
 };
 
-/// Reads AppArmor profiles, without a kernel that has AppArmor.
+/// Reads AppArmor profiles, and loads them in guests.
 pub(crate) static APPARMOR: Tool = Tool {
     name: "apparmor",
     suites: &["bookworm"],

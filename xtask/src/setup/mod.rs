@@ -113,12 +113,27 @@ pub(crate) fn all(long: bool) -> Vec<Need> {
     if long {
         all.extend([FUZZ, STORM, INSTRUCTIONS, VM_ARM64].concat());
     }
-    all
+    // Some are needed for two purposes.
+    let mut unique: Vec<Need> = Vec::new();
+    for need in all {
+        if !unique.contains(&need) {
+            unique.push(need);
+        }
+    }
+    unique
 }
 
 /// The static busybox, the user space of a guest: the program itself, not what calls it.
 pub(crate) fn busybox(workspace: &Workspace, arch: &Arch) -> Option<PathBuf> {
-    let tool = if arch.is_host() { &BUSYBOX } else { &BUSYBOX_ARM64 };
+    itself(workspace, if arch.is_host() { &BUSYBOX } else { &BUSYBOX_ARM64 })
+}
+
+/// What loads AppArmor's profiles in a guest: the program itself, which needs this machine's libc.
+pub(crate) fn apparmor_parser(workspace: &Workspace) -> Option<PathBuf> {
+    itself(workspace, &APPARMOR)
+}
+
+fn itself(workspace: &Workspace, tool: &'static debian::Tool) -> Option<PathBuf> {
     match Need::Debian(tool).find(workspace)? {
         Found::Own(_) => Some(tool.itself(workspace)),
         Found::System(path) => Some(path),

@@ -66,7 +66,8 @@ pub(crate) const DEPLOY: &[Need] = &[
     Need::Python(&python::HELM),
 ];
 /// To boot a foreign kernel, beyond the build and the kernel itself.
-pub(crate) const VM: &[Need] = &[Need::Debian(&QEMU), Need::Debian(&BUSYBOX)];
+pub(crate) const VM: &[Need] =
+    &[Need::Debian(&QEMU), Need::Debian(&BUSYBOX), Need::Debian(&APPARMOR)];
 /// To build for arm64, beyond the build.
 pub(crate) const CROSS: &[Need] = &[Need::Library(&AARCH64), Need::Debian(&GCC_ARM64)];
 /// To start what was built for arm64, beyond that.

@@ -10,11 +10,15 @@ pub(crate) enum Feature {
     MemoryOnV1,
     /// The memory controller on cgroup v2: not on a machine that uses it on v1.
     MemoryOnV2,
+    /// AppArmor with the profile of deploy/apparmor: guests only, for it is not loaded into a kernel that others use.
+    AppArmorProfile,
 }
 
 /// Test binary, test, and what the test needs. The layer vm boots guests that have each of these.
-const TESTS: [(&str, &str, Feature); 2] = [
+const TESTS: [(&str, &str, Feature); 4] = [
     ("deploy", "daemonset::it_is_ready_on_cgroup_v1", Feature::MemoryOnV1),
+    ("programs", "apparmor::the_profile_denies_nothing_that_is_needed", Feature::AppArmorProfile),
+    ("programs", "apparmor::the_profile_denies_a_file_in_another_place", Feature::AppArmorProfile),
     ("programs", "oom::with_memory_oom_group_everybody_is_chosen", Feature::MemoryOnV2),
 ];
 
@@ -32,6 +36,7 @@ impl Absent {
         let lacks = match self.feature {
             Feature::MemoryOnV1 => "no memory controller on cgroup v1",
             Feature::MemoryOnV2 => "no memory controller on cgroup v2",
+            Feature::AppArmorProfile => "coroner's AppArmor profile is not loaded",
         };
         format!("{}: {lacks}", self.test)
     }

@@ -25,9 +25,10 @@ impl Cgroup {
         }
     }
 
-    /// Whether a guest has it.
-    pub(super) fn has(self, feature: Feature) -> bool {
+    /// Whether a guest of this machine's architecture, or of another one, has it.
+    pub(super) fn has(self, feature: Feature, is_host: bool) -> bool {
         match feature {
+            Feature::AppArmorProfile => is_host,
             Feature::MemoryOnV1 => self == Self::V1,
             Feature::MemoryOnV2 => self == Self::V2,
         }

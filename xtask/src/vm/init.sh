@@ -19,6 +19,11 @@ if [ "$CORONER_CGROUP" = v1 ]; then
 else
     mount -t cgroup2 cgroup2 /sys/fs/cgroup
 fi
+if [ -e /bin/apparmor_parser ]; then
+    mount -t securityfs securityfs /sys/kernel/security
+    apparmor_parser --replace --skip-cache --config-file /dev/null /apparmor ||
+        echo "guest: AppArmor's profile was not loaded"
+fi
 export CORONER_TEST_AGENT=/coroner
 ifconfig lo 127.0.0.1 up
 echo "guest: Linux $(uname -r), cgroup $CORONER_CGROUP"
@@ -28,6 +33,7 @@ echo -1 >/proc/sys/kernel/sched_rt_runtime_us
 # shellcheck disable=SC2086 # words
 /test --test-threads=1 --nocapture $CORONER_GUEST_ARGUMENTS </dev/null 2>&1
 status=$?
+[ $status = 0 ] || dmesg | grep 'apparmor="DENIED"'
 echo
 echo "coroner-vm-exit:$status"
 reboot -f

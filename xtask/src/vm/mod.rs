@@ -138,7 +138,7 @@ fn boot(
     let title = format!("{}{of} on Linux {}, cgroup {}", test.name, kernel.name, cgroup.name());
     let name = format!("vm-{}-{}{suffix}", kernel.name, cgroup.name());
     let log = workspace.target("vm").join(format!("{name}.log"));
-    let absent = absent::of(&test.name, |feature| cgroup.has(feature));
+    let absent = absent::of(&test.name, |feature| cgroup.has(feature, kernel.arch.is_host()));
     let (arguments, expected) = match only {
         Some(only) => (vec![only.as_str()], Expected { some: true, filtered: None }),
         None => (absent::arguments(&absent), test.expected(&absent)),

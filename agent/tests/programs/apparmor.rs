@@ -1,0 +1,82 @@
+//! The AppArmor profile in deploy/apparmor, enforced. Needs a kernel into which it is loaded, as it is into those of
+//! the guests.
+
+use crate::{
+    agent::{
+        CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE, CAP_SYS_RESOURCE, Running, agent, confine, doctor,
+    },
+    stage,
+};
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    os::unix::process::CommandExt as _,
+    process::{Output, Stdio},
+    sync::mpsc,
+    thread,
+};
+
+/// The next program of this process has the capabilities of the DaemonSet.
+fn confine_only() -> io::Result<()> {
+    confine(&[CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE, CAP_SYS_RESOURCE])
+}
+
+/// And runs under the profile.
+fn enter() -> io::Result<()> {
+    confine_only()?;
+    fs::write("/proc/self/attr/apparmor/exec", "exec coroner")
+}
+
+/// What `doctor` says of each check, and how it came out.
+fn checks(prepare: fn() -> io::Result<()>) -> BTreeMap<String, (String, String)> {
+    let (_, diagnosis) = doctor(prepare);
+    let checks = diagnosis["checks"].as_array().expect("checks").iter();
+    let text = |value: &serde_json::Value| value.as_str().expect("text").to_owned();
+    checks.map(|one| (text(&one["name"]), (text(&one["outcome"]), text(&one["found"])))).collect()
+}
+
+#[test]
+fn the_profile_denies_nothing_that_is_needed() {
+    let _machine = stage::machine();
+    let (without, mut under) = (checks(confine_only), checks(enter));
+    let label = under.insert("confinement".into(), without["confinement"].clone());
+    assert_eq!(label, Some(("ok".into(), "AppArmor profile coroner".into())));
+    assert_eq!(under, without);
+
+    let mut run = agent("run");
+    // SAFETY: opens and writes one file.
+    unsafe { run.args(["--traffic", "always"]).pre_exec(enter) };
+    let mut running = Running::start(&mut run);
+    running.until("system calls are filtered");
+    running.until("counting connections");
+    for part in ["privileges", "kernel", "traffic"] {
+        let (state, detail, _) = running.ready(part);
+        assert_eq!(state, "ok", "{detail}");
+    }
+    assert_eq!(running.stop(), Some(0));
+}
+
+#[test]
+fn the_profile_denies_a_file_in_another_place() {
+    let _machine = stage::machine();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("recording.jsonl");
+    let mut run = agent("run");
+    run.args(["--listen", "127.0.0.1:0", "--api-listen", "off", "--socket", "off"]);
+    // SAFETY: opens and writes one file.
+    unsafe { run.arg("--record").arg(&file).pre_exec(enter) };
+    let (to, from) = mpsc::channel();
+    let process = run.stderr(Stdio::piped()).spawn().unwrap();
+    let pid = process.id();
+    thread::spawn(move || to.send(process.wait_with_output()));
+    let Ok(ended) = from.recv_timeout(stage::PATIENCE) else {
+        // SAFETY: not reaped, for nothing came: the pid is its.
+        unsafe { libc::kill(pid as libc::pid_t, libc::SIGKILL) };
+        panic!("it records under the profile");
+    };
+    let Output { status, stderr, .. } = ended.unwrap();
+    let said = String::from_utf8_lossy(&stderr);
+    assert_eq!(status.code(), Some(1), "{said}");
+    assert!(said.contains("Permission denied"), "{said}");
+    assert!(!file.exists());
+}
