@@ -67,10 +67,11 @@ pub struct Task {
 }
 
 impl Task {
-    /// runc, under the name that it gives itself when it is not to become a container's program.
+    /// A process of runc that is not to become a container's program, under the name that it gives itself. A container's
+    /// process may take it, too.
     #[inline(always)]
     pub fn is_helper(&self) -> bool {
-        self.comm.starts_with(b"runc:[")
+        self.comm.starts_with(b"runc:[0:") || self.comm.starts_with(b"runc:[1:")
     }
 }
 

@@ -222,7 +222,7 @@ impl ContainerProcesses {
                 }
             }
             KernelFact::Exit { task, status, parent, .. } => {
-                if self.is_of_runtime(&task) {
+                if self.is_of_runtime(&task, parent.as_ref()) {
                     // A runc process that never became the container's program, or a hook's.
                     self.init.take_if(|init| init.tgid == task.tgid);
                     self.exec_processes.retain(|known| known.tgid != task.tgid);
@@ -263,12 +263,16 @@ impl ContainerProcesses {
     }
 
     /// runc may be in the cgroup when it executes itself (libcontainer/nsenter/cloned_binary.c, up to 1.1): what
-    /// seemed to be the main process, or one that entered, ends under a name that only runc gives itself.
-    fn is_of_runtime(&self, task: &Task) -> bool {
+    /// seemed to be the main process, or one that entered, ends under a name that runc gives itself. A main process may
+    /// take that name, too, but is no child of runc, because `runc create` has ended before it was executed.
+    fn is_of_runtime(&self, task: &Task, parent: Option<&ProcessRef>) -> bool {
         let entered = self.exec_processes.iter().any(|known| known.tgid == task.tgid);
         let is_pid_one = self.init.as_ref().is_some_and(|init| init.is_pid_one);
         match self.is_init(task.tgid) {
-            true => !is_pid_one && is_helper(&task.comm),
+            true => {
+                let by_runc = parent.is_some_and(|parent| parent.comm.contains("runc"));
+                !is_pid_one && by_runc && is_helper(&task.comm)
+            }
             false if entered => is_helper(&task.comm) && self.exits.get(task.tgid).is_none(),
             false => is_runtime(&task.comm),
         }

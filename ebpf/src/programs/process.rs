@@ -133,9 +133,9 @@ fn exited(ctx: RawTracePointContext, cgroup: u64) {
     let main = owner.main() == who.tgid || (injected && who.ns_pid == 1);
     let time = now();
     let to = if main && !owner.is_pid_one() && who.is_helper() {
-        // Executed itself in here, before the container's program.
+        // Executed itself in here, before the container's program. Were it that program, nothing would be lost: it ends.
         owner.set_main(0);
-        To::Deciding
+        To::DecidingNow
     } else if main {
         owner.set_dying();
         if owner.is_pid_one() && who.ns_pid == 1 {

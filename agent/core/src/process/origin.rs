@@ -25,9 +25,9 @@ pub fn is_runtime(comm: &str) -> bool {
         || ["runc:[", "crun:[", "memfd:runc", "memfd:crun"].iter().any(|p| comm.starts_with(p))
 }
 
-/// runc, under the name that it gives itself when it is not to become a container's program.
+/// A process of runc that is not to become a container's program, under the name that it gives itself.
 pub(super) fn is_helper(comm: &str) -> bool {
-    comm.starts_with("runc:[")
+    matches!(comm, "runc:[0:PARENT]" | "runc:[1:CHILD]")
 }
 
 /// The kubelet or a runtime: the kubelet ends what is left in a pod's cgroup itself

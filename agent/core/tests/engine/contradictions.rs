@@ -12,6 +12,9 @@ use coroner_core::{
 };
 use std::time::Duration;
 
+/// What the kubelet says that does not fit.
+type Miss = fn(&World) -> KubeletEntry;
+
 /// A pod that was told to go, and whose container handled that.
 fn stopping() -> World {
     let mut world = running(1);
@@ -157,7 +160,6 @@ fn the_kubelet_says_exited_while_processes_remain() {
     let pleg = died(&world, 1_800);
     world.say(Input::Kubelet(KubeletEvent::Entry(Box::new(pleg))));
     assert_eq!(gone(&mut world), [Contradiction::KubeletExitedWithProcesses]);
-    type Miss = fn(&World) -> KubeletEntry;
     let misses: [(&str, Miss); 7] = [
         ("another clock dates it", |world| line(world, Says::KillEnd, 900)),
         ("its time is not certain", |world| KubeletEntry {
@@ -198,7 +200,6 @@ fn the_kubelet_has_another_exit_code() {
     assert_eq!(gone(&mut world), [Contradiction::KubeletExitCode]);
     let detail = &world.ended[0].containers[0].findings[0].detail;
     assert_eq!(detail, "The kubelet's log says exit code 137, the kernel recorded exit code 0.");
-    type Miss = fn(&World) -> KubeletEntry;
     let misses: [(&str, Miss); 4] = [
         ("they agree", |world| KubeletEntry {
             exit_code: Some(0),

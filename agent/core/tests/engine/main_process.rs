@@ -83,6 +83,34 @@ fn reloads_are_no_loss() {
     }
 }
 
+/// A main process may take any name, but is no child of runc.
+#[test]
+fn a_main_process_does_not_hide_behind_the_name_of_runc() {
+    for name in ["runc", "runc:[0:PARENT]", "runc:[1:CHILD]", "runc:[2:INIT]"] {
+        let mut world = World::in_sync();
+        let (cgroup, main) = (Cgroups::of(1).own, task(15, 15, "app"));
+        let path = format!("/kubepods/pod{}/{}", ids(1).0, ids(1).2);
+        world.kernel(KernelFact::CgroupCreated {
+            cgroup,
+            parent: None,
+            name: path,
+            scanned: false,
+        });
+        world.kernel(KernelFact::Exec { cgroup, task: main.clone(), parent: shim() });
+        world.lists(vec![sandbox(1, true)], vec![container(1, ContainerState::Running)]);
+        world.later(60_000).kernel(signal(cgroup, main.clone(), 15, runc()));
+        world.later(30_000).kernel(signal(cgroup, main, 9, runc()));
+        let (task, parent) = (task(15, 15, name), Some(shim()));
+        world.kernel(KernelFact::Exit { cgroup, task, status: KILLED, parent });
+        world.kernel(KernelFact::CgroupEmpty { cgroup });
+        exited(&mut world, 137);
+        world.ticks(300);
+        let death = &world.died[0];
+        assert_ne!(death.verdict, Verdict::Unknown, "{name}");
+        assert_eq!(death.exit, Some(KILLED), "{name}: {}", death.proof.message);
+    }
+}
+
 /// Pods that share PIDs have no PID 1 of their own. runc may be in the cgroup already when it executes
 /// itself (libcontainer/nsenter/cloned_binary.c): then the name is "exe", a descriptor's number or a memfd's.
 #[test]

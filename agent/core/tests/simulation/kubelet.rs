@@ -55,19 +55,7 @@ impl Builder<'_> {
         }
         // Or it executes itself there first.
         if self.random.bool() {
-            let number = 50 + index as u32;
-            let named = |comm: &str| Task {
-                tgid: Tgid(number),
-                tid: number,
-                ns_pid: Some(number),
-                started: None,
-                comm: comm.into(),
-            };
-            let (status, parent) = (ExitStatus::Code(0), Some(runc()));
-            let began = KernelFact::Exec { cgroup, task: named("exe"), parent: runc() };
-            let task = named("runc:[0:PARENT]");
-            self.kernel.push((at + 3, began));
-            self.kernel.push((at + 4, KernelFact::Exit { cgroup, task, status, parent }));
+            self.executes_itself(at + 3, cgroup, 50 + index as u32);
         }
         self.kernel.push((at + 5, KernelFact::Exec { cgroup, task: task.clone(), parent: shim() }));
         self.runtime.push((at + 10, InRuntime::Runs(index)));
@@ -294,6 +282,22 @@ impl Builder<'_> {
         }
     }
 
+    /// runc executes itself in the cgroup, and leaves.
+    fn executes_itself(&mut self, at: u64, cgroup: CgroupId, number: u32) {
+        let named = |comm: &str| Task {
+            tgid: Tgid(number),
+            tid: number,
+            ns_pid: Some(number),
+            started: None,
+            comm: comm.into(),
+        };
+        let (status, parent) = (ExitStatus::Code(0), Some(runc()));
+        let began = KernelFact::Exec { cgroup, task: named("exe"), parent: runc() };
+        let task = named("runc:[0:PARENT]");
+        self.kernel.push((at, began));
+        self.kernel.push((at + 1, KernelFact::Exit { cgroup, task, status, parent }));
+    }
+
     /// What `runc exec` starts is its child until it ends, and then the shim's.
     fn enters(
         &mut self,
@@ -303,6 +307,9 @@ impl Builder<'_> {
         status: ExitStatus,
     ) {
         let parent = if self.random.bool() { runc() } else { shim() };
+        if self.random.bool() {
+            self.executes_itself(began - 1, cgroup, 1000 + task.tid);
+        }
         self.kernel.push((began, KernelFact::Exec { cgroup, task: task.clone(), parent }));
         let parent = Some(shim());
         self.kernel.push((ended, KernelFact::Exit { cgroup, task, status, parent }));

@@ -2,7 +2,7 @@
 
 use super::{
     plan::{Fault, Lost, Plan},
-    truth::{InRuntime, Truth, is_main},
+    truth::{InRuntime, Truth, seems_main},
 };
 use coroner_core::{
     ids::ContainerId,
@@ -96,7 +96,7 @@ fn lose(of: Lost, when: Range<u64>, random: &mut fastrand::Rng, inputs: &mut Vec
         KernelFact::SignalGenerated(_)
         | KernelFact::OomVictim { .. }
         | KernelFact::CgroupEmpty { .. } => Some(Lost::DecidingRing),
-        KernelFact::Exit { task, .. } | KernelFact::Exec { task, .. } if is_main(task) => {
+        KernelFact::Exit { task, .. } | KernelFact::Exec { task, .. } if seems_main(task) => {
             Some(Lost::DecidingRing)
         }
         KernelFact::Exit { .. } | KernelFact::Exec { .. } => Some(Lost::DetailRing),

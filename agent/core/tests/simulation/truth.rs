@@ -113,6 +113,11 @@ pub(crate) fn is_main(task: &Task) -> bool {
     task.comm == "app"
 }
 
+/// The programs take runc that executes itself before the container's program for the main process, too.
+pub(super) fn seems_main(task: &Task) -> bool {
+    is_main(task) || task.tid < 100
+}
+
 /// The parent of what runs in a container.
 pub(crate) fn shim() -> ProcessRef {
     let comm = "containerd-shim".into();
