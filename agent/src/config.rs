@@ -537,6 +537,7 @@ mod tests {
     use super::*;
     use crate::config::args::{Cli, Command};
     use clap::Parser;
+    use coroner_core::{engine::Settings, time::Anchor};
 
     /// A host on which everything works.
     fn host() -> HostDefaults {
@@ -559,7 +560,10 @@ mod tests {
         assert_eq!(config.sources.kernel.ring_bytes, 1 << 20);
         assert_eq!(config.sources.kube.unwrap().node, "n1");
         assert!(config.events.is_none());
-        assert_eq!((config.history, config.settle), (256, Duration::from_secs(5)));
+        assert_eq!(config.history, 256);
+        // Recordings without settings are replayed with the core's.
+        let core = Settings::new(Anchor { boot_ns: 0, wall_ns: 0 });
+        assert_eq!((config.settle, config.leaks.threshold), (core.settle, core.leak_threshold));
     }
 
     #[test]

@@ -94,7 +94,7 @@ pub(super) fn judge_round(fault: &Fault, facts: &Facts) -> Judgement {
     let mut judgement = judge(fault, facts);
     if judgement.deaths == 0 {
         judgement.complaints.push("nobody died: this round proves nothing".to_owned());
-    } else if judgement.right == 0 && !fault.excuses.unknown {
+    } else if judgement.right == 0 && !fault.deed.loses_evidence() {
         judgement.complaints.push("no death was told rightly".to_owned());
     }
     judgement
@@ -170,7 +170,7 @@ impl Judgement {
                     ));
                 }
             }
-            let excused = fault.excuses.unknown || told.marked;
+            let excused = fault.deed.loses_evidence() || told.marked;
             if told.verdicts.contains(&Verdict::Unknown) && !excused {
                 self.complaints.push(format!(
                     "{}: told unknown, though nothing was lost: {}",

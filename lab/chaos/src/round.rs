@@ -356,7 +356,7 @@ fn lives(lab: &Cluster, pods: &[Pod1], fault: &Fault, told: &AgentReports) -> Ve
     pods.iter()
         .map(|pod| Life {
             name: pod.name.clone(),
-            end: pod.end(lab, fault.excuses.kills || pod.failure.is_some()),
+            end: pod.end(lab, fault.deed.may_kill() || pod.failure.is_some()),
             died: pod.died,
             told: told.death_history.get(&pod.uid).cloned().unwrap_or_default(),
         })
