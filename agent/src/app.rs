@@ -347,7 +347,7 @@ fn start_adapters(
     let (traffic_requests, from_traffic_requests) = mpsc::channel(8 * REQUESTS);
     // Cgroups are found in the hierarchy that the programs watch: ids of others mean nothing.
     let cgroup_root = kernel.cgroup_root().to_owned();
-    let proc = processes::InspectorOptions {
+    let proc = processes::ProcessesOptions {
         host_root: sources.cri.host_root.clone(),
         cgroup_root: cgroup_root.clone(),
         counters: Arc::default(),

@@ -172,6 +172,10 @@ impl<'ast> Visit<'ast> for TypeNames {
         self.count(&item.ident);
     }
 
+    fn visit_item_type(&mut self, item: &'ast syn::ItemType) {
+        self.count(&item.ident);
+    }
+
     fn visit_item_trait(&mut self, item: &'ast syn::ItemTrait) {
         self.count(&item.ident);
         syn::visit::visit_item_trait(self, item);

@@ -89,7 +89,6 @@ pub struct Cause {
 
 /// One piece of evidence for a leak.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
-#[schema(as = LeakEvidence)]
 pub struct LeakEvidence {
     /// The time, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]

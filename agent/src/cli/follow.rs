@@ -10,10 +10,10 @@ use tokio::time::sleep;
 /// Time between two attempts to reach an agent that has gone.
 const RETRY: Duration = Duration::from_secs(1);
 
-type Lines<T> = dyn Stream<Item = anyhow::Result<Event<T>>>;
+type WatchLines<T> = dyn Stream<Item = anyhow::Result<Event<T>>>;
 
 struct Following<T> {
-    lines: Option<Pin<Box<Lines<T>>>>,
+    lines: Option<Pin<Box<WatchLines<T>>>>,
     /// No watch has come as far as its first heartbeat.
     is_first: bool,
     is_silent: bool,

@@ -131,8 +131,8 @@ mod tests {
     #[test]
     fn the_first_answer_waits_for_what_it_can_name() {
         // Seconds since the look began and on the judges' clock; all seen; suspects, named ones.
-        type Step = (u64, u64, bool, usize, usize);
-        let cases: [(&str, Mode, &[Step], bool); 14] = [
+        type ExpectedStep = (u64, u64, bool, usize, usize);
+        let cases: [(&str, Mode, &[ExpectedStep], bool); 14] = [
             ("nothing is there", Mode::Watch, &[(3, 3, true, 0, 0)], true),
             ("one list of the runtime", Mode::Watch, &[(2, 2, true, 0, 0)], false),
             ("the host is not seen", Mode::Watch, &[(9, 9, false, 0, 0)], false),

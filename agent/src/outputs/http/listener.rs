@@ -354,15 +354,15 @@ impl tower::Service<Request<hyper::body::Incoming>> for Busy {
     }
 }
 
-/// A connection whose client must read: else what it asked for, and a place, would be held for it.
-struct MustRead<S> {
+/// A connection that ends when its client reads nothing: else what it asked for, and a permit, would be held for it.
+struct GuardedStream<S> {
     inner: S,
     /// Since the client stopped reading.
     stalled: Option<Pin<Box<Sleep>>>,
     on_drop: OnDrop,
 }
 
-impl<S> MustRead<S> {
+impl<S> GuardedStream<S> {
     /// Passes on what a write came to, until the client has taken nothing for too long.
     fn progress<T>(
         &mut self,
@@ -383,7 +383,7 @@ impl<S> MustRead<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for MustRead<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for GuardedStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -393,7 +393,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for MustRead<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for MustRead<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for GuardedStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -451,7 +451,7 @@ async fn converse<S: AsyncRead + AsyncWrite + Unpin>(
     service: Busy,
     mut closing: watch::Receiver<()>,
 ) -> hyper::Result<()> {
-    let stream = MustRead { inner: stream, stalled: None, on_drop };
+    let stream = GuardedStream { inner: stream, stalled: None, on_drop };
     let mut connection = pin!(
         http1::Builder::new()
             .timer(TokioTimer::new())

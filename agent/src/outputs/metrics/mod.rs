@@ -97,7 +97,7 @@ pub struct SourceCounters {
     /// The apiserver; `None`: done without.
     pub api: Option<Arc<kube::KubeCounters>>,
     /// The host's /proc.
-    pub proc: Arc<processes::InspectorCounters>,
+    pub proc: Arc<processes::ProcessesCounters>,
     /// The host's file systems.
     pub host: Arc<host::HostCounters>,
     /// The kubelet's log; `None`: done without.

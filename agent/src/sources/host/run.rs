@@ -127,7 +127,7 @@ impl HostAdapter {
         mut requests: mpsc::Receiver<HostRequest>,
     ) -> Result<(), Closed> {
         self.tell(HostEvent::Boot { boot_id }).await?;
-        let mut under_way: Option<BoxFuture<'static, Look>> = None;
+        let mut under_way: Option<BoxFuture<'static, Findings>> = None;
         let (mut next, mut again) = (Instant::now(), false);
         loop {
             tokio::select! {
@@ -168,8 +168,8 @@ impl HostAdapter {
         }
     }
 
-    async fn surveyed(&mut self, seen: Look) -> Result<(), Closed> {
-        let Look { looked, processes } = seen;
+    async fn surveyed(&mut self, seen: Findings) -> Result<(), Closed> {
+        let Findings { looked, processes } = seen;
         let counters = &self.options.counters;
         counters.surveys.fetch_add(1, Relaxed);
         counters.errors.fetch_add(looked.left_out, Relaxed);
@@ -211,14 +211,14 @@ impl HostAdapter {
 }
 
 /// What one look found.
-struct Look {
+struct Findings {
     looked: PartialSurvey,
     /// The processes and the kubelet among them, if they could be seen.
     processes: Option<(Arc<Table>, DaemonState)>,
 }
 
 /// [`survey`](super::survey), except that each part may hang by itself.
-async fn look(mut host: HostView, pool: BlockingPool) -> Look {
+async fn look(mut host: HostView, pool: BlockingPool) -> Findings {
     let mut looked = PartialSurvey::begin();
     let processes = in_time(&pool, &host, |host| {
         let table = Table::read(host)?;
@@ -242,7 +242,7 @@ async fn look(mut host: HostView, pool: BlockingPool) -> Look {
         looked.survey.netns = looked.list(SurveyPart::NetworkNamespaces, netns);
         looked.survey.pod_cgroups = looked.list(SurveyPart::PodCgroups, cgroups);
     }
-    Look { looked, processes }
+    Findings { looked, processes }
 }
 
 /// A part of a look, on a thread of its own.
@@ -256,7 +256,7 @@ async fn in_time<T: Send + 'static>(
 }
 
 /// The outcome of what is under way; never, if nothing is.
-async fn done(under_way: &mut Option<BoxFuture<'static, Look>>) -> Look {
+async fn done(under_way: &mut Option<BoxFuture<'static, Findings>>) -> Findings {
     match under_way {
         Some(under_way) => under_way.await,
         None => std::future::pending().await,

@@ -35,29 +35,29 @@ const MAX_HANGING: usize = 4;
 
 /// Options of the adapter.
 #[derive(Clone, Debug)]
-pub struct InspectorOptions {
+pub struct ProcessesOptions {
     /// Root of the host's file system, for its /proc.
     pub host_root: PathBuf,
     /// Mount point of the cgroup hierarchy that the programs watch.
     pub cgroup_root: PathBuf,
     /// Counters of the adapter.
-    pub counters: Arc<InspectorCounters>,
+    pub counters: Arc<ProcessesCounters>,
 }
 
 /// Counters since the start of the adapter.
 #[derive(Debug, Default)]
-pub struct InspectorCounters {
+pub struct ProcessesCounters {
     /// Inspections that timed out or were skipped.
     pub errors: AtomicU64,
 }
 
 /// Serves inspection requests until either channel is closed.
 pub async fn run(
-    options: InspectorOptions,
+    options: ProcessesOptions,
     to: mpsc::Sender<Received>,
     mut wanted: mpsc::Receiver<InspectProcesses>,
 ) -> anyhow::Result<()> {
-    let InspectorOptions { host_root, cgroup_root, counters } = options;
+    let ProcessesOptions { host_root, cgroup_root, counters } = options;
     let pool = BlockingPool::new(TIMEOUT, MAX_HANGING);
     while let Some(wanted) = wanted.recv().await {
         let (root, cgroup_root) = (host_root.clone(), cgroup_root.clone());
@@ -103,7 +103,7 @@ mod tests {
     #[tokio::test]
     async fn it_answers_and_ends_with_its_channel() {
         let cgroup_root = tempfile::tempdir().unwrap();
-        let options = InspectorOptions {
+        let options = ProcessesOptions {
             host_root: "/".into(),
             cgroup_root: cgroup_root.path().to_owned(),
             counters: Arc::default(),

@@ -143,12 +143,12 @@ impl RecordedNode {
 }
 
 /// From a series without a target's labels to its value in each minute.
-type Series = BTreeMap<String, Vec<Option<f64>>>;
+type PointsOfSeries = BTreeMap<String, Vec<Option<f64>>>;
 
 /// What an agent serves that starts in this minute, of the metrics that rules use.
-fn scraped(start: u64, leaks: bool, used: &BTreeSet<String>) -> Result<Series> {
+fn scraped(start: u64, leaks: bool, used: &BTreeSet<String>) -> Result<PointsOfSeries> {
     let mut node = RecordedNode::new()?;
-    let mut series = Series::new();
+    let mut series = PointsOfSeries::new();
     for minute in start..END {
         let hour = minute.saturating_sub(LEAKING).min(60);
         let leaked = OLD + if leaks { hour * NEW / 60 } else { 0 };
