@@ -374,9 +374,13 @@ async fn churn(deployed: &Deployed<'_>, long: Duration) -> Result<usize> {
     let began = Instant::now();
     let names = if long.is_zero() { &CHURN[..4] } else { &CHURN[..] };
     let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
-    let played = scenario::choose(&names, None).map_err(|unknown| anyhow!("{unknown}"))?;
     let mut deaths = 0;
-    loop {
+    for round in 0_u32.. {
+        let mut played = scenario::choose(&names, None).map_err(|unknown| anyhow!("{unknown}"))?;
+        // Pods that end by themselves stay, and keep their names.
+        for scenario in &mut played {
+            scenario.name = format!("{}-{round}", scenario.name).leak();
+        }
         for some in played.chunks(6) {
             let outcomes = some.iter().map(|scenario| deployed.plays(scenario));
             for outcome in futures::future::join_all(outcomes).await {
@@ -386,7 +390,8 @@ async fn churn(deployed: &Deployed<'_>, long: Duration) -> Result<usize> {
             }
         }
         if began.elapsed() >= long {
-            return Ok(deaths);
+            break;
         }
     }
+    Ok(deaths)
 }
