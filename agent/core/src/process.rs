@@ -12,7 +12,7 @@ pub use origin::{discarded, is_of_the_node, is_runtime, queued_for_sigwait};
 use super::{gaps::Gaps, table::push_latest};
 use crate::{ids::*, input::*, time::*};
 use exits::ExitTable;
-use origin::{is_helper, outside};
+use origin::{is_helper, is_runtime_tool, outside};
 use std::{
     collections::{BTreeMap, VecDeque},
     time::Duration,
@@ -226,7 +226,7 @@ impl ContainerProcesses {
                     // A runc process that never became the container's program, or a hook's.
                     self.init.take_if(|init| init.tgid == task.tgid);
                     self.exec_processes.retain(|known| known.tgid != task.tgid);
-                    if task.comm.ends_with(":INIT]") {
+                    if self.may_be_unstarted(&task) {
                         self.never_started.get_or_insert((at, status));
                     }
                     return;
@@ -262,20 +262,27 @@ impl ContainerProcesses {
         }
     }
 
-    /// runc may be in the cgroup when it executes itself (libcontainer/nsenter/cloned_binary.c, up to 1.1): what
-    /// seemed to be the main process, or one that entered, ends under a name that runc gives itself. A main process may
-    /// take that name, too, but is no child of runc, because `runc create` has ended before it was executed.
+    /// A process of the runtime that is not to become the container's program. runc may be in the cgroup when it
+    /// executes itself (libcontainer/nsenter/cloned_binary.c, up to 1.1): what seemed to be the main process, or one that
+    /// entered, ends under a name that runc gives itself. A container's process may take that name, too, but is no child of
+    /// runc, because `runc create` has ended before it was executed.
     fn is_of_runtime(&self, task: &Task, parent: Option<&ProcessRef>) -> bool {
+        let by_runtime = parent.is_none_or(|parent| is_runtime_tool(&parent.comm));
         let entered = self.exec_processes.iter().any(|known| known.tgid == task.tgid);
         let is_pid_one = self.init.as_ref().is_some_and(|init| init.is_pid_one);
         match self.is_init(task.tgid) {
-            true => {
-                let by_runc = parent.is_some_and(|parent| parent.comm.contains("runc"));
-                !is_pid_one && by_runc && is_helper(&task.comm)
+            true => !is_pid_one && by_runtime && is_helper(&task.comm),
+            false if entered => {
+                by_runtime && is_helper(&task.comm) && self.exits.get(task.tgid).is_none()
             }
-            false if entered => is_helper(&task.comm) && self.exits.get(task.tgid).is_none(),
-            false => is_runtime(&task.comm),
+            // The init of a container that was created and not started is the shim's.
+            false => is_runtime(&task.comm) && (by_runtime || self.may_be_unstarted(task)),
         }
+    }
+
+    /// The runtime's init, which is the main process of a container that did not start.
+    fn may_be_unstarted(&self, task: &Task) -> bool {
+        self.created.is_some() && task.comm.ends_with(":INIT]")
     }
 
     /// A cgroup that became empty before its main process was moved into it does not end the container.
@@ -294,7 +301,9 @@ impl ContainerProcesses {
         inside: impl Fn(CgroupId) -> bool,
     ) {
         // runc joins the cgroup before it executes the container's program.
-        if is_runtime(&task.comm) && (self.init.is_none() || task.comm.contains(':')) {
+        let is_pid_one = task.ns_pid == Some(1);
+        let by_runtime = is_runtime(&task.comm) && is_runtime_tool(&parent.comm);
+        if by_runtime && !is_pid_one && (self.init.is_none() || task.comm.contains(':')) {
             return;
         }
         if !outside(parent, &inside) {
@@ -309,7 +318,6 @@ impl ContainerProcesses {
         }
         // Not PID 1: a hook or a probe. If the container has no PID namespace of its own, the first one is the main
         // process.
-        let is_pid_one = task.ns_pid == Some(1);
         if is_pid_one || (self.init.is_none() && self.created.is_some()) {
             return self.set_init(&task, is_pid_one);
         }

@@ -25,6 +25,11 @@ pub fn is_runtime(comm: &str) -> bool {
         || ["runc:[", "crun:[", "memfd:runc", "memfd:crun"].iter().any(|p| comm.starts_with(p))
 }
 
+/// The command line tool that a runtime calls on the node.
+pub(super) fn is_runtime_tool(comm: &str) -> bool {
+    ["runc", "crun"].iter().any(|part| comm.contains(part))
+}
+
 /// A process of runc that is not to become a container's program, under the name that it gives itself.
 pub(super) fn is_helper(comm: &str) -> bool {
     matches!(comm, "runc:[0:PARENT]" | "runc:[1:CHILD]")
@@ -38,7 +43,7 @@ pub fn is_of_the_node(comm: &str) -> bool {
         ["youki", "crio", "conmon", "conmonrs", "dockerd", "kubelet", "kubelite"];
     is_runtime(comm)
         || NAMES.contains(&comm)
-        || ["runc", "crun"].iter().any(|part| comm.contains(part))
+        || is_runtime_tool(comm)
         || ["containerd", "nvidia-contain", "k3s", "rke2"].iter().any(|p| comm.starts_with(p))
 }
 

@@ -83,31 +83,36 @@ fn reloads_are_no_loss() {
     }
 }
 
-/// A main process may take any name, but is no child of runc.
+/// A main process may take any name, or be a program of that name, but is no child of runc; and the agent may have come
+/// later than it.
 #[test]
 fn a_main_process_does_not_hide_behind_the_name_of_runc() {
-    for name in ["runc", "runc:[0:PARENT]", "runc:[1:CHILD]", "runc:[2:INIT]"] {
-        let mut world = World::in_sync();
-        let (cgroup, main) = (Cgroups::of(1).own, task(15, 15, "app"));
-        let path = format!("/kubepods/pod{}/{}", ids(1).0, ids(1).2);
-        world.kernel(KernelFact::CgroupCreated {
-            cgroup,
-            parent: None,
-            name: path,
-            scanned: false,
-        });
-        world.kernel(KernelFact::Exec { cgroup, task: main.clone(), parent: shim() });
-        world.lists(vec![sandbox(1, true)], vec![container(1, ContainerState::Running)]);
-        world.later(60_000).kernel(signal(cgroup, main.clone(), 15, runc()));
-        world.later(30_000).kernel(signal(cgroup, main, 9, runc()));
-        let (task, parent) = (task(15, 15, name), Some(shim()));
-        world.kernel(KernelFact::Exit { cgroup, task, status: KILLED, parent });
-        world.kernel(KernelFact::CgroupEmpty { cgroup });
-        exited(&mut world, 137);
-        world.ticks(300);
-        let death = &world.died[0];
-        assert_ne!(death.verdict, Verdict::Unknown, "{name}");
-        assert_eq!(death.exit, Some(KILLED), "{name}: {}", death.proof.message);
+    for name in ["runc", "runc:[0:PARENT]", "runc:[1:CHILD]", "runc:[2:INIT]", "memfd:runc"] {
+        for (from, scanned) in [("app", false), (name, false), ("app", true)] {
+            let case = format!("{name} from {from}, scanned {scanned}");
+            let mut world = World::in_sync();
+            let (cgroup, main) = (Cgroups::of(1).own, task(15, 15, from));
+            let path = format!("/kubepods/pod{}/{}", ids(1).0, ids(1).2);
+            world.kernel(KernelFact::CgroupCreated { cgroup, parent: None, name: path, scanned });
+            if !scanned {
+                world.kernel(KernelFact::Exec { cgroup, task: main.clone(), parent: shim() });
+            }
+            world.lists(vec![sandbox(1, true)], vec![container(1, ContainerState::Running)]);
+            // A probe whose program is not there.
+            let (probe, parent) = (task(50, 50, "runc:[2:INIT]"), Some(runc()));
+            let status = ExitStatus::Code(1);
+            world.later(1000).kernel(KernelFact::Exit { cgroup, task: probe, status, parent });
+            world.later(60_000).kernel(signal(cgroup, main.clone(), 15, runc()));
+            world.later(30_000).kernel(signal(cgroup, main, 9, runc()));
+            let (task, parent) = (task(15, 15, name), Some(shim()));
+            world.kernel(KernelFact::Exit { cgroup, task, status: KILLED, parent });
+            world.kernel(KernelFact::CgroupEmpty { cgroup });
+            exited(&mut world, 137);
+            world.ticks(300);
+            let death = &world.died[0];
+            assert_eq!(death.exit, Some(KILLED), "{case}: {}", death.proof.message);
+            assert_ne!(death.verdict, Verdict::Failed, "{case}: {}", death.proof.message);
+        }
     }
 }
 
