@@ -132,8 +132,8 @@ fn exited(ctx: RawTracePointContext, cgroup: u64) {
     // A nested PID namespace has an init too: the container's own has its parent outside.
     let main = owner.main() == who.tgid || (injected && who.ns_pid == 1);
     let time = now();
-    let to = if main && !owner.is_pid_one() && who.is_helper() {
-        // Executed itself in here, before the container's program. Were it that program, nothing would be lost: it ends.
+    let to = if owner.main() == who.tgid && !owner.is_pid_one() && who.is_helper() {
+        // Executed itself in here, before the container's program. Or it is that program, and ends.
         owner.set_main(0);
         To::DecidingNow
     } else if main {
