@@ -268,15 +268,13 @@ impl ContainerProcesses {
     /// runc, because `runc create` has ended before it was executed.
     fn is_of_runtime(&self, task: &Task, parent: Option<&ProcessRef>) -> bool {
         let by_runtime = parent.is_none_or(|parent| is_runtime_tool(&parent.comm));
+        let is_helper = by_runtime && is_helper(&task.comm);
         let entered = self.exec_processes.iter().any(|known| known.tgid == task.tgid);
-        let is_pid_one = self.init.as_ref().is_some_and(|init| init.is_pid_one);
-        match self.is_init(task.tgid) {
-            true => !is_pid_one && by_runtime && is_helper(&task.comm),
-            false if entered => {
-                by_runtime && is_helper(&task.comm) && self.exits.get(task.tgid).is_none()
-            }
+        match &self.init {
+            Some(init) if init.tgid == task.tgid => is_helper && !init.is_pid_one,
+            _ if entered => is_helper && self.exits.get(task.tgid).is_none(),
             // The init of a container that was created and not started is the shim's.
-            false => is_runtime(&task.comm) && (by_runtime || self.may_be_unstarted(task)),
+            _ => is_runtime(&task.comm) && (by_runtime || self.may_be_unstarted(task)),
         }
     }
 

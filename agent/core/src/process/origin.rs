@@ -41,9 +41,8 @@ pub fn is_of_the_node(comm: &str) -> bool {
     // Also sysbox-runc and nvidia-container-runtime; k3s and microk8s run the kubelet inside another process.
     const NAMES: [&str; 7] =
         ["youki", "crio", "conmon", "conmonrs", "dockerd", "kubelet", "kubelite"];
-    is_runtime(comm)
+    is_runtime_tool(comm)
         || NAMES.contains(&comm)
-        || is_runtime_tool(comm)
         || ["containerd", "nvidia-contain", "k3s", "rke2"].iter().any(|p| comm.starts_with(p))
 }
 

@@ -14,6 +14,14 @@ use coroner_core::{
     types::{MilestoneKind, Verdict},
 };
 
+/// The first container's cgroup, new or found by the scan; its program is told by each test.
+fn cgroup_comes(world: &mut World, scanned: bool) -> CgroupId {
+    let cgroup = Cgroups::of(1).own;
+    let name = format!("/kubepods/pod{}/{}", ids(1).0, ids(1).2);
+    world.kernel(KernelFact::CgroupCreated { cgroup, parent: None, name, scanned });
+    cgroup
+}
+
 /// One lost record, a week before the container ends, hides no stop signal; one just before may.
 #[test]
 fn a_loss_of_last_week_hides_nothing_today() {
@@ -37,21 +45,17 @@ fn a_loss_of_last_week_hides_nothing_today() {
 #[test]
 fn a_loss_that_may_have_hidden_the_main_process() {
     let mut world = World::in_sync();
-    let of = Cgroups::of(1);
-    let name = format!("/kubepods/pod{}/{}", ids(1).0, ids(1).2);
-    let created = KernelFact::CgroupCreated { cgroup: of.own, parent: None, name, scanned: false };
-    world.kernel(created);
+    let cgroup = cgroup_comes(&mut world, false);
     world.say(Input::Lost(Loss::new(LossKind::DecidingRingFull, 1)));
     // Its exec was lost, and it is not PID 1: the first probe passes for it.
     let probe = task(500, 500, "probe");
-    world.later(1000).kernel(KernelFact::Exec { cgroup: of.own, task: probe, parent: shim() });
+    world.later(1000).kernel(KernelFact::Exec { cgroup, task: probe, parent: shim() });
     world.lists(vec![sandbox(1, true)], vec![container(1, ContainerState::Running)]);
     world.later(24 * 3600 * 1000);
-    let exit =
-        |task, status| KernelFact::Exit { cgroup: of.own, task, status, parent: Some(shim()) };
+    let exit = |task, status| KernelFact::Exit { cgroup, task, status, parent: Some(shim()) };
     world.kernel(exit(task(500, 500, "probe"), CODE_0));
     world.kernel(exit(task(15, 15, "app"), ExitStatus::Code(3)));
-    world.kernel(KernelFact::CgroupEmpty { cgroup: of.own });
+    world.kernel(KernelFact::CgroupEmpty { cgroup });
     exited(&mut world, 3);
     world.ticks(120);
     let death = &world.died[0];
@@ -91,9 +95,7 @@ fn a_main_process_does_not_hide_behind_the_name_of_runc() {
         for (from, scanned) in [("app", false), (name, false), ("app", true)] {
             let case = format!("{name} from {from}, scanned {scanned}");
             let mut world = World::in_sync();
-            let (cgroup, main) = (Cgroups::of(1).own, task(15, 15, from));
-            let path = format!("/kubepods/pod{}/{}", ids(1).0, ids(1).2);
-            world.kernel(KernelFact::CgroupCreated { cgroup, parent: None, name: path, scanned });
+            let (cgroup, main) = (cgroup_comes(&mut world, scanned), task(15, 15, from));
             if !scanned {
                 world.kernel(KernelFact::Exec { cgroup, task: main.clone(), parent: shim() });
             }
@@ -122,14 +124,7 @@ fn a_main_process_does_not_hide_behind_the_name_of_runc() {
 fn runc_that_executes_itself_is_neither_the_main_process_nor_a_hook() {
     for name in ["exe", "6", "memfd:runc_clon", "runc"] {
         let mut world = World::in_sync();
-        let (cgroup, main) = (Cgroups::of(1).own, task(15, 15, "app"));
-        let path = format!("/kubepods/pod{}/{}", ids(1).0, ids(1).2);
-        world.kernel(KernelFact::CgroupCreated {
-            cgroup,
-            parent: None,
-            name: path,
-            scanned: false,
-        });
+        let (cgroup, main) = (cgroup_comes(&mut world, false), task(15, 15, "app"));
         let enters = |world: &mut World, pid| {
             world.kernel(KernelFact::Exec { cgroup, task: task(pid, pid, name), parent: runc() });
             let (task, parent) = (task(pid, pid, "runc:[0:PARENT]"), Some(runc()));
@@ -167,9 +162,7 @@ fn runc_that_executes_itself_is_neither_the_main_process_nor_a_hook() {
 fn a_kill_from_inside_was_seen() {
     for stopped in [false, true] {
         let mut world = World::in_sync();
-        let (cgroup, main) = (Cgroups::of(1).own, task(15, 15, "app"));
-        let name = format!("/kubepods/pod{}/{}", ids(1).0, ids(1).2);
-        world.kernel(KernelFact::CgroupCreated { cgroup, parent: None, name, scanned: false });
+        let (cgroup, main) = (cgroup_comes(&mut world, false), task(15, 15, "app"));
         world.kernel(KernelFact::Exec { cgroup, task: main.clone(), parent: shim() });
         world.lists(vec![sandbox(1, true)], vec![container(1, ContainerState::Running)]);
         world.later(60_000);
