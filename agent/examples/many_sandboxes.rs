@@ -42,16 +42,16 @@ const SECONDS: u64 = 120;
 const GOAL: u64 = 96;
 
 /// The agent; killed if the example ends early.
-struct Agent(Child);
+struct KilledOnDrop(Child);
 
-impl Drop for Agent {
+impl Drop for KilledOnDrop {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-impl Agent {
+impl KilledOnDrop {
     /// Peak and present resident memory, MiB.
     fn memory(&self) -> Option<(u64, u64)> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.0.id())).ok()?;
@@ -138,8 +138,8 @@ fn main() {
         .env("CORONER_LOG_LEVEL", "error")
         .spawn()
         .expect("cargo build -p coroner makes the agent");
-    let agent = Agent(agent);
-    let full = |state: &runtime::State| {
+    let agent = KilledOnDrop(agent);
+    let full = |state: &runtime::RuntimeState| {
         let list = |call: &&Call| match call {
             Call::ContainerStream => true,
             Call::Containers(only) => only.is_empty(),

@@ -53,12 +53,12 @@ const MEMBERS: [(&str, &[&str]); 3] = [
 ];
 const ENUM: &str = "cgroup_subsys_id";
 
-struct Source {
+struct WholeBtf {
     types: Vec<Vec<u32>>,
     strings: Vec<u8>,
 }
 
-impl Source {
+impl WholeBtf {
     fn parse(bytes: &[u8]) -> Self {
         let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
         let start = word(4) as usize;
@@ -115,7 +115,7 @@ impl Trimmed {
 
     /// Copies a type and what it holds by value; `behind`: pointers are followed, as in a
     /// tracepoint's prototype.
-    fn copy(&mut self, source: &Source, id: u32, behind: bool) -> u32 {
+    fn copy(&mut self, source: &WholeBtf, id: u32, behind: bool) -> u32 {
         if id == 0 {
             return 0;
         }
@@ -189,7 +189,7 @@ impl Trimmed {
 fn main() {
     let arguments: Vec<_> = std::env::args().collect();
     let [_, from, to] = &arguments[..] else { panic!("trim-btf FROM TO") };
-    let source = Source::parse(&std::fs::read(from).unwrap());
+    let source = WholeBtf::parse(&std::fs::read(from).unwrap());
     let mut trimmed = Trimmed { strings: vec![0], ..Trimmed::default() };
     for id in 1..source.types.len() as u32 {
         let name = source.name(source.types[id as usize][0]);

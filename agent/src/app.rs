@@ -20,12 +20,12 @@ use crate::{
         allocator,
         blocking::BlockingPool,
         clock,
-        landlock::Files,
+        landlock::FileAccess,
         procfs::{Hidden, ProcVisibility},
     },
     outputs::{
         events,
-        http::{self, Audience, Observed, Shared, addresses, listener::Listener, tls},
+        http::{self, Audience, Observed, SharedState, addresses, listener::Listener, tls},
         log::lines,
         metrics::{Metrics, SourceCounters},
         recording::{self, Recorder},
@@ -152,7 +152,7 @@ async fn observe(config: Config) -> anyhow::Result<()> {
         |kube| kube.node.clone(),
     );
     let observed = Observed { node, boot_id: boot_id.clone().unwrap_or_default() };
-    let shared = Shared::new(
+    let shared = SharedState::new(
         Health::new(config.sources.kube.is_some(), clock::boot_now()),
         History::new(config.history),
         LeakStore::new(config.leaks.threshold),
@@ -289,7 +289,7 @@ async fn open_state(
     boot_id: Option<String>,
 ) -> anyhow::Result<(StateWriter, Vec<PersistedLeak>)> {
     let hangs = format!("cannot keep state in {}; choose another --state-dir", dir.display());
-    let own = Files::Write(dir.clone());
+    let own = FileAccess::Write(dir.clone());
     let opened =
         BlockingPool::new(STATE_OPEN_TIMEOUT, 1).call(move || StateDir::open(&dir, boot_id)).await;
     let (state, known) = opened.context(hangs)??;
@@ -335,7 +335,7 @@ fn start_adapters(
     mut sources: Sources,
     leaks: &Leaks,
     boot_id: Option<String>,
-    shared: &Arc<Shared>,
+    shared: &Arc<SharedState>,
     network: &Network,
 ) -> (Adapters, mpsc::Receiver<Received>, Senders) {
     let (to, inputs) = mpsc::channel(INPUTS);
@@ -423,7 +423,7 @@ fn start_adapters(
 fn start_events(
     options: events::EventOptions,
     adapters: &mut Adapters,
-    shared: &Shared,
+    shared: &SharedState,
     network: &Network,
 ) -> Events {
     let counters = Arc::clone(&options.counters);
@@ -436,7 +436,7 @@ fn start_events(
 /// Feeds inputs to the engine and distributes its outputs.
 struct EventLoop {
     engine: Engine,
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     senders: Senders,
     recorder: Option<Recorder>,
     anchor: Anchor,

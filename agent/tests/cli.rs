@@ -10,7 +10,7 @@ use coroner::{
     config::args::Cli,
     linux::clock,
     outputs::{
-        http::{Audience, Shared, serve},
+        http::{Audience, SharedState, serve},
         metrics::Metrics,
     },
     sources::kernel,
@@ -219,7 +219,7 @@ fn agent_with(accounts: usize, audience: Audience) -> String {
     }
     let health = Health::new(false, clock::boot_now());
     let metrics = Metrics::new().unwrap();
-    let shared = Arc::new(Shared::new(health, history, LeakStore::default(), metrics));
+    let shared = Arc::new(SharedState::new(health, history, LeakStore::default(), metrics));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());

@@ -7,7 +7,7 @@ use axum::{
 use coroner::{
     linux::clock,
     outputs::{
-        http::{Audience, Observed, Shared, router, serve},
+        http::{Audience, Observed, SharedState, router, serve},
         metrics::Metrics,
     },
     sources::kernel::StartReport,
@@ -35,7 +35,7 @@ fn sample() -> PodTermination {
 }
 
 /// An agent that has just started, with three accounts: a.1, b.1, a.2.
-fn agent() -> Arc<Shared> {
+fn agent() -> Arc<SharedState> {
     let mut history = History::new(8);
     for (name, life) in [("a", 1), ("b", 1), ("a", 2)] {
         let mut account = sample();
@@ -51,15 +51,15 @@ fn agent() -> Arc<Shared> {
         history.put(account, false);
     }
     let health = Health::new(true, clock::boot_now());
-    Arc::new(Shared::new(health, history, LeakStore::default(), Metrics::new().unwrap()))
+    Arc::new(SharedState::new(health, history, LeakStore::default(), Metrics::new().unwrap()))
 }
 
-async fn ask(shared: &Arc<Shared>, method: Method, uri: &str) -> (StatusCode, String) {
+async fn ask(shared: &Arc<SharedState>, method: Method, uri: &str) -> (StatusCode, String) {
     ask_with(shared, Audience::Node, method, uri).await
 }
 
 async fn ask_with(
-    shared: &Arc<Shared>,
+    shared: &Arc<SharedState>,
     audience: Audience,
     method: Method,
     uri: &str,
@@ -71,11 +71,11 @@ async fn ask_with(
     (status, String::from_utf8(body.to_vec()).unwrap())
 }
 
-async fn get(shared: &Arc<Shared>, uri: &str) -> (StatusCode, String) {
+async fn get(shared: &Arc<SharedState>, uri: &str) -> (StatusCode, String) {
     ask(shared, Method::GET, uri).await
 }
 
-async fn listed(shared: &Arc<Shared>, query: &str) -> Vec<String> {
+async fn listed(shared: &Arc<SharedState>, query: &str) -> Vec<String> {
     let (status, body) = get(shared, &format!("/api/v1/terminations{query}")).await;
     assert_eq!(status, StatusCode::OK, "{body}");
     let list: List<Termination> = serde_json::from_str(&body).unwrap();
@@ -370,7 +370,7 @@ async fn next<T: serde::de::DeserializeOwned>(body: &mut Body) -> Event<T> {
     serde_json::from_slice(&line).unwrap()
 }
 
-async fn watch(shared: &Arc<Shared>, uri: &str) -> Body {
+async fn watch(shared: &Arc<SharedState>, uri: &str) -> Body {
     let request = Request::builder().uri(uri).body(Body::empty()).unwrap();
     let answer = router(shared.clone(), Audience::Node).oneshot(request).await.unwrap();
     assert_eq!(answer.status(), StatusCode::OK, "{uri}");

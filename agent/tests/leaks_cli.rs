@@ -20,7 +20,7 @@ use binary::{coroner, run};
 use coroner::{
     linux::clock,
     outputs::{
-        http::{Audience, Shared, serve},
+        http::{Audience, SharedState, serve},
         metrics::Metrics,
     },
     store::{health::Health, leaks::LeakStore, terminations::History},
@@ -46,14 +46,14 @@ use tempfile::TempDir;
 const BOOT: &str = "8c1b2f9e-0000-4000-8000-000000000001";
 
 /// A node: its runtime, its apiserver, and as much of its file system as tells the boot.
-struct Node {
+struct FakeNode {
     runtime: FakeRuntime,
     apiserver: FakeApiserver,
     _serving: Serving,
     folder: TempDir,
 }
 
-impl Node {
+impl FakeNode {
     /// With a stopped sandbox s1 and a running one s2; the apiserver says it is `boot`.
     fn new(boot: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
@@ -124,7 +124,7 @@ fn pod(of: &str) -> Value {
 
 #[test]
 fn one_look_suspects() {
-    let node = Node::new(BOOT);
+    let node = FakeNode::new(BOOT);
     let (code, out, err) = run(&mut node.leaks(""));
     assert_eq!(code, 0, "{err}");
     let lines: Vec<_> = out.lines().collect();
@@ -139,7 +139,7 @@ fn one_look_suspects() {
 
 #[test]
 fn who_waits_is_certain() {
-    let node = Node::new(BOOT);
+    let node = FakeNode::new(BOOT);
     let certain = || node.leaks("--wait --leak-threshold 2s -v");
     let (code, out, err) = run(&mut certain());
     assert_eq!(code, 0, "{err}");
@@ -153,7 +153,7 @@ fn who_waits_is_certain() {
 
 #[test]
 fn scripts_get_a_status_and_json() {
-    let node = Node::new(BOOT);
+    let node = FakeNode::new(BOOT);
     let (code, out, err) = run(&mut node.leaks("--exit-code --leak-threshold 2s -o json"));
     assert_eq!(code, 3, "{err}");
     let answer: Value = serde_json::from_str(&out).unwrap();
@@ -167,7 +167,7 @@ fn scripts_get_a_status_and_json() {
 
 #[test]
 fn suspects_alone_do_not_count() {
-    let node = Node::new(BOOT);
+    let node = FakeNode::new(BOOT);
     let (code, out, _) = run(&mut node.leaks("-o json"));
     let answer: Value = serde_json::from_str(&out).unwrap();
     assert_eq!((code, &answer["items"]), (0, &json!([])));
@@ -178,7 +178,7 @@ fn suspects_alone_do_not_count() {
 
 #[test]
 fn where_every_pod_exists_nothing_was_left_behind() {
-    let node = Node::new(BOOT);
+    let node = FakeNode::new(BOOT);
     node.apiserver.script().pods.push(pod("s1"));
     let (code, out, err) = run(&mut node.leaks("--exit-code --leak-threshold 2s"));
     assert_eq!(code, 0, "{err}");
@@ -187,7 +187,7 @@ fn where_every_pod_exists_nothing_was_left_behind() {
 
 #[test]
 fn the_apiserver_has_the_last_word() {
-    let node = Node::new(BOOT);
+    let node = FakeNode::new(BOOT);
     let path = "namespaces/default/pods/pod-s1".to_owned();
     node.apiserver.script().gets.insert(path, (200, pod("s1")));
     let (code, out, err) = run(&mut node.leaks("-o json"));
@@ -202,7 +202,7 @@ fn the_apiserver_has_the_last_word() {
 
 #[test]
 fn another_machines_node_is_an_error() {
-    let node = Node::new("8c1b2f9e-0000-4000-8000-00000000000f");
+    let node = FakeNode::new("8c1b2f9e-0000-4000-8000-00000000000f");
     let (code, out, err) = run(&mut node.leaks(""));
     assert_eq!((code, &*out), (1, ""), "{err}");
     for wanted in ["leak detection is suspended", "another machine", "--node n1", "check --node"] {
@@ -216,7 +216,7 @@ fn another_machines_node_is_an_error() {
 
 #[test]
 fn without_a_source_nothing_is_said() {
-    let node = Node::new(BOOT);
+    let node = FakeNode::new(BOOT);
     let forbidden = (403, apiserver::status_object(403));
     node.apiserver.script().gets.insert("nodes/n1".to_owned(), forbidden);
     let (code, out, err) = run(&mut node.leaks(""));
@@ -235,7 +235,7 @@ fn without_a_source_nothing_is_said() {
 
 #[test]
 fn a_runtime_that_is_not_there_is_an_error() {
-    let node = Node::new(BOOT);
+    let node = FakeNode::new(BOOT);
     std::fs::remove_file(node.path("cri.sock")).unwrap();
     let (code, out, err) = run(&mut node.leaks(""));
     assert_eq!((code, &*out), (1, ""), "{err}");
@@ -270,7 +270,7 @@ impl Watch {
 
 #[test]
 fn a_watch_tells_suspected_from_certain_until_interrupted() {
-    let node = Node::new(BOOT);
+    let node = FakeNode::new(BOOT);
     // The apiserver answers once, when the suspicion begins. However late the watch's first answer is:
     // nothing is confirmed before the apiserver has answered again.
     node.apiserver.script().pods_until = Some(1);
@@ -293,7 +293,7 @@ fn a_watch_tells_suspected_from_certain_until_interrupted() {
 
 #[test]
 fn the_first_answer_of_a_watch_names_what_was_left_while_it_looked() {
-    let mut node = Node::new(BOOT);
+    let mut node = FakeNode::new(BOOT);
     node.apiserver.script().pods.push(pod("s1"));
     let mut watch = Watch::start(node.leaks("--watch -o json"));
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -313,12 +313,17 @@ fn the_first_answer_of_a_watch_names_what_was_left_while_it_looked() {
 }
 
 /// An agent that serves these leaks until the test ends; its URL.
-fn agent(leaks: Vec<Leak>, detection_state: DetectionState, watched: u64) -> (String, Arc<Shared>) {
+fn agent(
+    leaks: Vec<Leak>,
+    detection_state: DetectionState,
+    watched: u64,
+) -> (String, Arc<SharedState>) {
     let mut store = LeakStore::new(Duration::from_secs(300));
     leaks.into_iter().for_each(|leak| store.put(Arc::new(leak)));
     store.update_progress(&gauges(detection_state, watched));
     let health = Health::new(true, clock::boot_now());
-    let shared = Arc::new(Shared::new(health, History::new(1), store, Metrics::new().unwrap()));
+    let shared =
+        Arc::new(SharedState::new(health, History::new(1), store, Metrics::new().unwrap()));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());

@@ -8,7 +8,7 @@ use coroner::{
     linux::clock,
     outputs::{
         http::{
-            Audience, Shared,
+            Audience, SharedState,
             listener::Listener,
             serve,
             tls::{Certificate, TlsFiles},
@@ -74,7 +74,7 @@ impl Authority {
 fn agent(certificate: Option<Arc<Certificate>>) -> u16 {
     let health = Health::new(false, clock::boot_now());
     let metrics = Metrics::new().unwrap();
-    let shared = Arc::new(Shared::new(health, History::new(1), LeakStore::default(), metrics));
+    let shared = Arc::new(SharedState::new(health, History::new(1), LeakStore::default(), metrics));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
     let port = listener.local_addr().unwrap().port();

@@ -6,7 +6,7 @@
 //!
 //! * the kernel's counters: how many cgroups of this slot `cgroup_mkdir` has put into the map. Raised
 //!   before the entry is made, lowered after it is taken out;
-//! * user space' bits, [`Told::marks`](crate::Told::marks): some cgroup of this slot was put into the
+//! * user space' bits, [`FilterWords::marks`](crate::FilterWords::marks): some cgroup of this slot was put into the
 //!   map by the agent. Set before the entry is made, and never cleared.
 //!
 //! **A cgroup that is in the map is never said not to be.** Its slot's counter is not 0, or its bit
@@ -45,7 +45,7 @@
 /// than 32 KiB is put together from pages, each of which the processor has to translate by itself).
 pub const SLOTS: usize = 1 << SLOT_BITS;
 const SLOT_BITS: u32 = 14;
-/// Words of [`Told::marks`](crate::Told::marks).
+/// Words of [`FilterWords::marks`](crate::FilterWords::marks).
 pub const WORDS: usize = SLOTS / 64;
 
 /// A cgroup's slot. Ids are counted up, by as much as a cgroup has files: equal steps, which a
@@ -56,7 +56,7 @@ pub const fn slot(cgroup: u64) -> usize {
         as usize
 }
 
-/// Which word of [`Told::marks`](crate::Told::marks) has a slot's bit, and the bit.
+/// Which word of [`FilterWords::marks`](crate::FilterWords::marks) has a slot's bit, and the bit.
 #[inline(always)]
 pub const fn mark(slot: usize) -> (usize, u64) {
     (slot / 64, 1 << (slot % 64))

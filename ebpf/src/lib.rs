@@ -27,7 +27,7 @@ pub const NESTED_SHARE: u32 = 256;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
     /// Bit n−1: signal n is chatter and dropped before anything is looked up, unless
-    /// [`Told::unmuted`] has its bit.
+    /// [`FilterWords::unmuted`] has its bit.
     pub chatter_mask: u64,
     /// Bit n−1: signal n is reported for every container (KILL, TERM, INT, QUIT, HUP, ABRT, SEGV…).
     pub signal_mask: u64,
@@ -210,7 +210,7 @@ pub struct TrafficLayout {
 /// sees each bit as it was or as it will be.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct FilterWords {
     /// Chatter (bit n−1 is signal n) that some container has for its stop signal.
     pub unmuted: u64,
     /// The bits of [`filter`], see [`filter::mark`].
@@ -305,7 +305,7 @@ pub const fn signal_bit(signal: u32) -> u64 {
 const _: () =
     assert!(size_of::<Layout>() == 216 + size_of::<TrafficLayout>() && align_of::<Layout>() == 8);
 const _: () = assert!(size_of::<TrafficLayout>() == 128);
-const _: () = assert!(size_of::<Told>() == 8 + filter::SLOTS / 8);
+const _: () = assert!(size_of::<FilterWords>() == 8 + filter::SLOTS / 8);
 const _: () = assert!(size_of::<Container>() == 48 && align_of::<Container>() == 8);
 const _: () = assert!(size_of::<Notified>() == 16 && align_of::<Notified>() == 8);
 

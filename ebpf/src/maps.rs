@@ -49,7 +49,7 @@ pub const SIGNAL_WAKE_PAUSE: u64 = 10_000_000;
 pub const READ_PAUSE: u64 = 90_000_000;
 /// Per-CPU array of counters: see the `LOST_*` indices.
 pub const LOST: &str = "LOST";
-/// Array of one [`Told`](crate::Told): a section of the object, which the programs read without asking
+/// Array of one [`FilterWords`](crate::FilterWords): a section of the object, which the programs read without asking
 /// a helper.
 pub const TOLD: &str = ".data.told";
 

@@ -56,7 +56,7 @@ impl Layer {
 
 /// What a container of an image is started with.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Command {
+pub struct ImageCommand {
     /// What is always run.
     pub entrypoint: Vec<String>,
     /// Its arguments, where the container names no others.
@@ -75,7 +75,7 @@ pub struct Image<'a> {
     /// What is in it, for each architecture, as Go calls it: `amd64`, `arm64`.
     pub layers: Vec<(&'static str, &'a Layer)>,
     /// What is run.
-    pub command: Command,
+    pub command: ImageCommand,
     /// What it says of itself (`org.opencontainers.image.title`, …): labels of the configuration and
     /// annotations of the manifest.
     pub labels: BTreeMap<String, String>,
@@ -203,7 +203,7 @@ fn annotated(image: &Image<'_>, mut document: Value) -> Value {
 
 /// The configuration's part on containers.
 fn container(image: &Image<'_>) -> Value {
-    let Command { entrypoint, cmd, stop_signal, ports } = &image.command;
+    let ImageCommand { entrypoint, cmd, stop_signal, ports } = &image.command;
     // All programs are in the root, where `kubectl exec POD -- PROGRAM` is to find them.
     let env = ["PATH=/"];
     let mut of = json!({ "Entrypoint": entrypoint, "Cmd": cmd, "Env": env, "WorkingDir": "/" });

@@ -1,7 +1,7 @@
 //! An archive, read the way those who load it do: through OCI's index, with another library's idea of
 //! the format, and through Docker's own list.
 
-use coroner_image::{Archive, Command, Compression, Image, Layer, archive};
+use coroner_image::{Archive, Compression, Image, ImageCommand, Layer, archive};
 use flate2::read::GzDecoder;
 use jiff::Timestamp;
 use oci_spec::image::{Descriptor, ImageConfiguration, ImageIndex, ImageManifest, OciLayout};
@@ -21,7 +21,7 @@ fn made_of(binary: &[u8], compression: Compression) -> Archive {
     let texts = [("licenses/text", "free")];
     let of = |binary| Layer::of_program("program", binary, &texts, time(), compression).unwrap();
     let (layer, other) = (of(binary), of(OTHER));
-    let command = Command {
+    let command = ImageCommand {
         entrypoint: vec!["/program".into()],
         cmd: vec!["run".into()],
         stop_signal: None,
@@ -36,7 +36,7 @@ fn made_of(binary: &[u8], compression: Compression) -> Archive {
     };
     let quit = Image {
         names: vec!["a/b:quit".into()],
-        command: Command { stop_signal: Some("SIGQUIT".into()), ..command },
+        command: ImageCommand { stop_signal: Some("SIGQUIT".into()), ..command },
         layers: vec![("amd64", &layer)],
         labels: BTreeMap::new(),
         ..plain.clone()
@@ -44,11 +44,11 @@ fn made_of(binary: &[u8], compression: Compression) -> Archive {
     archive(&[plain, quit], time()).unwrap()
 }
 
-type Files = BTreeMap<String, Vec<u8>>;
+type ArchivedFiles = BTreeMap<String, Vec<u8>>;
 
 /// The files of a tar; also that they are in order, of nobody in particular, and of that time.
-fn unpack(tar: &[u8]) -> Files {
-    let mut files = Files::new();
+fn unpack(tar: &[u8]) -> ArchivedFiles {
+    let mut files = ArchivedFiles::new();
     for entry in tar::Archive::new(tar).entries().unwrap() {
         let mut entry = entry.unwrap();
         let header = entry.header();
@@ -70,7 +70,7 @@ fn gunzip(bytes: &[u8]) -> Vec<u8> {
 }
 
 /// What a descriptor points at, which must be what it says.
-fn follow<'a>(files: &'a Files, to: &Descriptor) -> &'a [u8] {
+fn follow<'a>(files: &'a ArchivedFiles, to: &Descriptor) -> &'a [u8] {
     let content = &files[&format!("blobs/sha256/{}", to.digest().digest())];
     assert_eq!(to.size(), content.len() as u64);
     content
@@ -98,7 +98,7 @@ fn oci_leads_from_each_name_to_the_program_of_each_architecture() {
         let program = if architecture == "amd64" { &b"a program"[..] } else { OTHER };
         let wanted = [("licenses/text", &b"free"[..]), ("program", program)];
         let wanted = wanted.map(|(name, content)| (name.to_owned(), content.to_vec()));
-        assert_eq!(unpack(&tar), Files::from(wanted));
+        assert_eq!(unpack(&tar), ArchivedFiles::from(wanted));
 
         let of = config.config().clone().unwrap();
         assert_eq!(of.entrypoint().as_deref(), Some(["/program".into()].as_slice()));

@@ -7,7 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::{
     bare::Suite,
     setup::{self, Need},
-    vm::{self, Cgroup, Guest},
+    vm::{self, CgroupVersion, Guest},
 };
 
 /// Installs the required tools, builds, runs and tests coroner.
@@ -18,7 +18,7 @@ pub(crate) struct Cli {
     #[arg(long, global = true)]
     pub(crate) system_tools: bool,
     #[command(subcommand)]
-    pub(crate) command: Command,
+    pub(crate) command: XtaskCommand,
 }
 
 /// Whether tools may be installed.
@@ -31,7 +31,7 @@ pub(crate) struct Install {
 
 /// What to do.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum XtaskCommand {
     /// Install all tools for building, running and testing (the other commands install theirs themselves)
     Setup {
         /// List each tool with its version, its checksum and where it came from; fail if one is missing
@@ -366,7 +366,7 @@ pub(crate) struct Kernels {
     pub(crate) kernels: Vec<String>,
     /// What each of them has for cgroups: a guest for v2 and one for v1 by default
     #[arg(long = "cgroup", value_name = "VERSION", value_delimiter = ',')]
-    pub(crate) cgroups: Vec<Cgroup>,
+    pub(crate) cgroups: Vec<CgroupVersion>,
 }
 
 impl Kernels {
@@ -376,7 +376,7 @@ impl Kernels {
     /// # Errors
     /// On a kernel that is not in the table.
     pub(crate) fn guests(&self, all: bool) -> anyhow::Result<Vec<Guest>> {
-        let cgroups = if self.cgroups.is_empty() { &Cgroup::ALL[..] } else { &self.cgroups };
+        let cgroups = if self.cgroups.is_empty() { &CgroupVersion::ALL[..] } else { &self.cgroups };
         if self.kernels.is_empty() && !all {
             return Ok(vm::of_gate(cgroups));
         }
@@ -485,7 +485,7 @@ mod tests {
         let cli =
             Cli::try_parse_from(["xtask", "run", "--no-install", "--scenario", "x", "--json"])
                 .expect("parses");
-        let Command::Run { install, tour, .. } = cli.command else {
+        let XtaskCommand::Run { install, tour, .. } = cli.command else {
             panic!("not run: {cli:?}");
         };
         assert!(install.no_install);
@@ -495,13 +495,15 @@ mod tests {
     #[test]
     fn the_flags_of_chaos_and_soak_pass_through() {
         let line = ["xtask", "chaos", "--fault", "none", "--no-install", "--for", "10m"];
-        let Command::Chaos { arguments, .. } = Cli::try_parse_from(line).expect("parses").command
+        let XtaskCommand::Chaos { arguments, .. } =
+            Cli::try_parse_from(line).expect("parses").command
         else {
             panic!("not chaos");
         };
         assert_eq!(arguments, ["--fault", "none", "--no-install", "--for", "10m"]);
         let line = ["xtask", "soak", "--for", "2h"];
-        let Command::Soak { arguments, .. } = Cli::try_parse_from(line).expect("parses").command
+        let XtaskCommand::Soak { arguments, .. } =
+            Cli::try_parse_from(line).expect("parses").command
         else {
             panic!("not soak");
         };
@@ -512,7 +514,7 @@ mod tests {
     fn a_benchmark_is_named_and_its_flags_pass_through() {
         let line = ["xtask", "bench", "accuracy", "--deaths", "24", "--json", "--no-install"];
         let cli = Cli::try_parse_from(line).expect("parses");
-        let Command::Bench { subject, arguments, .. } = cli.command else {
+        let XtaskCommand::Bench { subject, arguments, .. } = cli.command else {
             panic!("not bench: {cli:?}");
         };
         assert_eq!(subject, Some(Subject::Accuracy));
@@ -526,7 +528,7 @@ mod tests {
             ["bench", "--baseline", "37febd0", "engine"],
         ] {
             let cli = Cli::try_parse_from(["xtask"].iter().chain(&line)).expect("parses");
-            let Command::Bench { subject, baseline, arguments, .. } = cli.command else {
+            let XtaskCommand::Bench { subject, baseline, arguments, .. } = cli.command else {
                 panic!("not bench: {cli:?}");
             };
             assert_eq!((subject, arguments.len()), (Some(Subject::Engine), 0));
@@ -540,7 +542,7 @@ mod tests {
             [(vec!["xtask", "bench"], false), (vec!["xtask", "bench", "--json"], true)]
         {
             let cli = Cli::try_parse_from(line).expect("parses");
-            let Command::Bench { subject: None, json, arguments, .. } = cli.command else {
+            let XtaskCommand::Bench { subject: None, json, arguments, .. } = cli.command else {
                 panic!("not all: {cli:?}");
             };
             assert!(json == objects && arguments.is_empty());
@@ -554,7 +556,8 @@ mod tests {
     fn the_times_of_the_long_layers_can_be_chosen() {
         let times = |line: &[&str]| {
             let line = ["xtask", "test", "--long"].iter().chain(line);
-            let Command::Test { times, .. } = Cli::try_parse_from(line).expect("parses").command
+            let XtaskCommand::Test { times, .. } =
+                Cli::try_parse_from(line).expect("parses").command
             else {
                 panic!("not test");
             };
@@ -573,7 +576,7 @@ mod tests {
     fn a_fuzz_target_runs_for_as_long_as_is_said() {
         let time = |line: &[&str]| {
             let cli = Cli::try_parse_from(["xtask", "fuzz"].iter().chain(line)).ok()?;
-            let Command::Fuzz { targets, time, .. } = cli.command else { panic!("not fuzz") };
+            let XtaskCommand::Fuzz { targets, time, .. } = cli.command else { panic!("not fuzz") };
             Some((targets, time.as_secs()))
         };
         assert_eq!(time(&[]), Some((vec![], 60)));
@@ -617,7 +620,7 @@ mod tests {
     fn guests_are_chosen_by_kernel_and_cgroups() {
         let guests = |line: &[&str]| {
             let cli = Cli::try_parse_from(["xtask", "vm"].iter().chain(line)).expect("parses");
-            let Command::Vm { kernels, .. } = cli.command else { panic!("not vm: {cli:?}") };
+            let XtaskCommand::Vm { kernels, .. } = cli.command else { panic!("not vm: {cli:?}") };
             (
                 kernels.guests(true).expect("known").len(),
                 kernels.guests(false).expect("known").len(),

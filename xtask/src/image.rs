@@ -14,7 +14,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use coroner_image::{Command as Start, Compression, Image, Layer, archive};
+use coroner_image::{Compression, Image, ImageCommand, Layer, archive};
 use jiff::Timestamp;
 use serde_json::Value;
 
@@ -73,7 +73,7 @@ pub(crate) fn make(
         build::kernel_programs(workspace)?;
     }
     let about = Package::of_agent(workspace)?;
-    let source = Source::of(workspace)?;
+    let source = SourceState::of(workspace)?;
     let mut layers = Vec::new();
     for arch in arches {
         layers.push((arch.debian, layer(workspace, profile, arch, &source)?));
@@ -82,7 +82,7 @@ pub(crate) fn make(
     let image = Image {
         names: vec![name.clone()],
         layers: layers.iter().map(|(arch, layer)| (*arch, layer)).collect(),
-        command: Start {
+        command: ImageCommand {
             entrypoint: vec![format!("/{PROGRAM}")],
             cmd: vec![COMMAND.to_owned()],
             stop_signal: None,
@@ -99,7 +99,12 @@ pub(crate) fn make(
 }
 
 /// What is in the image for one architecture.
-fn layer(workspace: &Workspace, profile: Profile, arch: &Arch, source: &Source) -> Result<Layer> {
+fn layer(
+    workspace: &Workspace,
+    profile: Profile,
+    arch: &Arch,
+    source: &SourceState,
+) -> Result<Layer> {
     let copy = program_file(workspace, arch);
     make_folder_of(&copy)?;
     match profile {
@@ -125,7 +130,7 @@ fn make_folder_of(file: &Path) -> Result<()> {
 }
 
 /// OCI's pre-defined annotation keys, opencontainers/image-spec `annotations.md`.
-fn labels(about: &Package, source: &Source) -> BTreeMap<String, String> {
+fn labels(about: &Package, source: &SourceState) -> BTreeMap<String, String> {
     let pairs = [
         ("title", Some(PROGRAM.to_owned())),
         ("description", Some(about.description.clone())),
@@ -183,14 +188,14 @@ impl Package {
 
 /// Which sources these are.
 #[derive(Debug, PartialEq, Eq)]
-struct Source {
+struct SourceState {
     /// When they were changed last, as far as is known.
     time: Timestamp,
     /// The commit; `…-dirty` where files differ from it.
     revision: Option<String>,
 }
 
-impl Source {
+impl SourceState {
     fn of(workspace: &Workspace) -> Result<Self> {
         let git = |arguments: &[&str]| {
             let mut git = Command::new("git");
@@ -230,7 +235,7 @@ mod tests {
     #[test]
     fn the_time_is_what_one_says_or_the_commits() {
         let time = |epoch, committed| {
-            Source::from(epoch, committed, None, false).map(|source| source.time.to_string())
+            SourceState::from(epoch, committed, None, false).map(|source| source.time.to_string())
         };
         assert_eq!(time(Some("0"), Some("86400")).ok().as_deref(), Some("1970-01-01T00:00:00Z"));
         assert_eq!(time(None, Some("86400")).ok().as_deref(), Some("1970-01-02T00:00:00Z"));
@@ -242,7 +247,7 @@ mod tests {
     #[test]
     fn changed_files_are_not_that_commit() {
         let revision = |dirty| {
-            let source = Source::from(None, Some("1"), Some("c0ffee".to_owned()), dirty);
+            let source = SourceState::from(None, Some("1"), Some("c0ffee".to_owned()), dirty);
             source.expect("is read").revision
         };
         assert_eq!(revision(false).as_deref(), Some("c0ffee"));
@@ -252,7 +257,7 @@ mod tests {
     #[test]
     fn the_labels_are_the_manifests_own_words() {
         let about = Package::of_agent(&Workspace::here()).expect("reads the manifests");
-        let source = Source { time: Timestamp::UNIX_EPOCH, revision: None };
+        let source = SourceState { time: Timestamp::UNIX_EPOCH, revision: None };
         let labels = labels(&about, &source);
         let said = |name: &str| labels.get(&format!("org.opencontainers.image.{name}"));
         assert_eq!(said("version").map(String::as_str), Some(env!("CARGO_PKG_VERSION")));

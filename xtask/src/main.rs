@@ -27,7 +27,7 @@ use clap::{Parser as _, ValueEnum as _};
 
 use crate::{
     build::Profile,
-    cli::{Cli, Command, Install, Subject},
+    cli::{Cli, Install, Subject, XtaskCommand},
     host::Arch,
     progress::note,
     workspace::Workspace,
@@ -52,15 +52,15 @@ fn main() -> ExitCode {
 fn act(cli: Cli) -> Result<bool> {
     let workspace = Workspace::here().with_system_tools(cli.system_tools);
     match cli.command {
-        Command::Setup { check: true, long, .. } => Ok(setup::check(&workspace, long)),
-        Command::Bare { suite, with, fresh, command } => {
+        XtaskCommand::Setup { check: true, long, .. } => Ok(setup::check(&workspace, long)),
+        XtaskCommand::Bare { suite, with, fresh, command } => {
             bare::run(&workspace, &bare::BareOrder { suite, with, fresh, command })
         }
-        Command::Setup { install, long, .. } => {
+        XtaskCommand::Setup { install, long, .. } => {
             setup::ensure(&workspace, &setup::all(long), install.no_install)?;
             Ok(true)
         }
-        Command::Build { release, install } => {
+        XtaskCommand::Build { release, install } => {
             setup::ensure(&workspace, setup::BUILD, install.no_install)?;
             let built = build::all(&workspace, profile(release))?;
             for binary in [built.agent, built.lab, built.workload] {
@@ -68,7 +68,7 @@ fn act(cli: Cli) -> Result<bool> {
             }
             Ok(true)
         }
-        Command::Image { output, arch, install } => {
+        XtaskCommand::Image { output, arch, install } => {
             let named = arch.iter().map(|name| Arch::named(name)).collect::<Result<Vec<_>>>()?;
             let arches = if named.is_empty() { Arch::built()? } else { named };
             let native = arches.iter().all(|arch| arch.is_host());
@@ -80,31 +80,33 @@ fn act(cli: Cli) -> Result<bool> {
             println!("{}  {mib:.1} MiB\n{}@{}", made.file.display(), made.name, made.digest);
             Ok(true)
         }
-        Command::Run { mut install, mut release, tour } => {
+        XtaskCommand::Run { mut install, mut release, tour } => {
             let (ours, tour) = cli::split_own_flags(tour);
             install.no_install |= ours.iter().any(|flag| flag == "--no-install");
             release |= ours.iter().any(|flag| flag == "--release");
             let workspace = with_own_flags(workspace, &ours);
             match run::lab(&workspace, "run", profile(release), install.no_install, &tour)? {}
         }
-        Command::Chaos { install, arguments } => {
+        XtaskCommand::Chaos { install, arguments } => {
             become_the_lab(workspace, "chaos", install, arguments)
         }
-        Command::Soak { install, arguments } => {
+        XtaskCommand::Soak { install, arguments } => {
             become_the_lab(workspace, "soak", install, arguments)
         }
-        Command::Test { install, layers, long, repeat, kernels, times } => {
+        XtaskCommand::Test { install, layers, long, repeat, kernels, times } => {
             let guests = kernels.guests(long)?;
             let order = test::TestOrder { layers, long, repeat, guests, times };
             test::run(&workspace, order, install.no_install)
         }
-        Command::Docs { install } => {
+        XtaskCommand::Docs { install } => {
             let needs = [setup::BUILD, docs::NEEDS].concat();
             setup::ensure(&workspace, &needs, install.no_install)?;
             docs::write(&workspace)?;
             Ok(true)
         }
-        Command::Bench { install, subject, json, no_fail, baseline: Some(revision), .. } => {
+        XtaskCommand::Bench {
+            install, subject, json, no_fail, baseline: Some(revision), ..
+        } => {
             if subject.is_some_and(|subject| subject != Subject::Engine) {
                 bail!(
                     "--baseline compares the engine only: cargo xtask bench engine --baseline COMMIT"
@@ -112,7 +114,7 @@ fn act(cli: Cli) -> Result<bool> {
             }
             Ok(bench::compare(&workspace, &revision, json, install.no_install)? || no_fail)
         }
-        Command::Bench { mut install, subject, json, no_fail, baseline: None, arguments } => {
+        XtaskCommand::Bench { mut install, subject, json, no_fail, baseline: None, arguments } => {
             let (ours, mut arguments) = cli::split_own_flags(arguments);
             arguments.extend(json.then(|| "--json".into()));
             arguments.extend(no_fail.then(|| "--no-fail".into()));
@@ -123,14 +125,14 @@ fn act(cli: Cli) -> Result<bool> {
             let failed = bench::run(&workspace, subjects, arguments, install.no_install)?;
             Ok(failed.is_empty())
         }
-        Command::Fuzz { install, targets, time, input, keep } => {
+        XtaskCommand::Fuzz { install, targets, time, input, keep } => {
             let order = fuzz::FuzzOrder { targets, time, input, keep };
             Ok(fuzz::run(&workspace, &order, install.no_install)?.failed == 0)
         }
-        Command::Simulate { cases, seed, fault, json } => {
+        XtaskCommand::Simulate { cases, seed, fault, json } => {
             simulate::run(&workspace, cases, seed, fault, json)
         }
-        Command::Vm { install, kernels, only } => {
+        XtaskCommand::Vm { install, kernels, only } => {
             let (layers, mut guests) = (vec![cli::Layer::Vm], kernels.guests(true)?);
             guests.iter_mut().for_each(|guest| guest.only.clone_from(&only));
             let times = cli::Times::default();

@@ -99,7 +99,7 @@ impl Ran {
 }
 
 fn drive(title: &str, command: &mut Command) -> Result<Ran> {
-    let line = Line::begin(title);
+    let line = ProgressLine::begin(title);
     let program = command.get_program().to_string_lossy().into_owned();
     let mut child = command
         .stdin(Stdio::null())
@@ -188,13 +188,13 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 /// The line of one step.
-pub(crate) struct Line {
+pub(crate) struct ProgressLine {
     title: String,
     begun: Instant,
     bar: Option<ProgressBar>,
 }
 
-impl Line {
+impl ProgressLine {
     /// Begins a step.
     pub(crate) fn begin(title: &str) -> Self {
         let live = std::io::stderr().is_terminal() && env::var_os("CI").is_none();

@@ -53,14 +53,14 @@ pub struct Gone(String);
 
 /// A running agent.
 #[derive(Debug)]
-pub enum Agent {
+pub enum AgentAddress {
     /// On its unix socket.
     Socket(PathBuf),
     /// On TCP.
     Url(Uri, Box<Client<HttpsConnector<HttpConnector>, Empty<Bytes>>>),
 }
 
-impl Agent {
+impl AgentAddress {
     /// The agent at `url`. For https, its certificate must be signed by `ca` (a PEM file), or without `ca` by a CA that
     /// this machine trusts. No request is sent yet.
     pub fn at_url(url: &Uri, ca: Option<&Path>) -> anyhow::Result<Self> {

@@ -6,7 +6,7 @@
 #[path = "../tests/simulation/oracle.rs"]
 mod oracle;
 
-use oracle::{FAULTS, Hidden, Kept, Kind, Outcome, simulate};
+use oracle::{FAULTS, FaultTally, Hidden, Kept, Kind, simulate};
 use serde_json::{Value, json};
 use std::{
     env,
@@ -42,7 +42,7 @@ fn run() -> Result<bool, String> {
     if faults.is_empty() {
         return Err(format!("there is no fault `{fault}`; there are: {}", FAULTS.join(", ")));
     }
-    let print = |outcome: &Outcome| {
+    let print = |outcome: &FaultTally| {
         let kept = outcome.keep(Path::new(folder));
         match form.as_str() {
             "json" => println!("{}", line(outcome, kept)),
@@ -50,7 +50,7 @@ fn run() -> Result<bool, String> {
         }
     };
     if form == "text" {
-        println!("seed {seed}\n{}", Outcome::head());
+        println!("seed {seed}\n{}", FaultTally::head());
     }
     let (queue, good) = (Mutex::new(faults.into_iter()), AtomicBool::new(true));
     let work = || {
@@ -70,7 +70,7 @@ fn run() -> Result<bool, String> {
     Ok(good.into_inner())
 }
 
-fn line(outcome: &Outcome, kept: Option<Kept>) -> Value {
+fn line(outcome: &FaultTally, kept: Option<Kept>) -> Value {
     let ((verdicts, causes), floor) = (outcome.known.known(), outcome.floor());
     let (decidable, decided) = outcome.known.decidable();
     let why = |hidden: Hidden| {

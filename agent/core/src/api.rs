@@ -5,7 +5,7 @@ mod attempts;
 
 pub use self::attempts::{Attempt, Attempts, Shown};
 
-use crate::gaps::{Connection, Failure, Gap};
+use crate::gaps::{Connection, Gap, SourceFailure};
 use crate::{dirty::Dirty, ids::*, input::*, table::Table, time::*};
 use std::{collections::BTreeSet, time::Duration};
 
@@ -147,7 +147,7 @@ impl ApiState {
     /// Everything that a watch event shows happened after this.
     fn not_before(&self, at: BootTime) -> BootTime {
         // Events that were queued during the outage arrive just after it.
-        let queued = |outage: &&Gap<Failure>| outage.to.is_none_or(|to| at <= to + WATCH_LAG);
+        let queued = |outage: &&Gap<SourceFailure>| outage.to.is_none_or(|to| at <= to + WATCH_LAG);
         self.watch.last().filter(queued).map_or(at, |outage| outage.from) - WATCH_LAG
     }
 

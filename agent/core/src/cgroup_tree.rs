@@ -14,7 +14,7 @@ const MAX_CGROUPS: usize = 65_536;
 const MAX_NESTED: usize = 256;
 
 #[derive(Clone, Debug, Default)]
-struct Cgroup {
+struct TreeNode {
     parent: Option<CgroupId>,
     /// The container's own cgroup, at or above this one.
     owner: Option<CgroupId>,
@@ -33,7 +33,7 @@ struct Cgroup {
 /// The tree of watched cgroups.
 #[derive(Clone, Debug, Default)]
 pub struct CgroupTree {
-    cgroups: Table<CgroupId, Cgroup>,
+    cgroups: Table<CgroupId, TreeNode>,
     containers: Table<ContainerId, CgroupId>,
     /// Cgroups of no container, by parent: if the runtime reports the parent as a container's own, they
     /// belong to the container.
@@ -82,7 +82,7 @@ impl CgroupTree {
                 known.is_pod |= is_pod;
             }
             None => {
-                self.cgroups.insert(id, Cgroup { parent, pod, is_pod, ..Cgroup::default() });
+                self.cgroups.insert(id, TreeNode { parent, pod, is_pod, ..TreeNode::default() });
                 self.order.push_back(id);
                 if let Some(parent) = parent {
                     self.unowned.entry(parent).or_default().push(id);

@@ -59,7 +59,7 @@ impl Gaps<LossKind> {
 
 /// Why a source was away.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Failure {
+pub struct SourceFailure {
     /// The error of the first call.
     pub error: String,
     /// The gRPC status code, where there was one.
@@ -74,7 +74,7 @@ pub struct Connection {
     /// The last answer or event; `None`: there was none yet.
     pub last_up: Option<BootTime>,
     /// When the source was away, from the last answer or event before to the first after it.
-    pub gaps: Gaps<Failure>,
+    pub gaps: Gaps<SourceFailure>,
 }
 
 impl Connection {
@@ -90,7 +90,7 @@ impl Connection {
     /// A call failed, or the watch broke: nothing reported before `from` is missing.
     pub fn down(&mut self, from: BootTime, error: String, code: Option<String>) {
         if self.is_up() || self.last().is_none() {
-            let reason = Failure { error, code, restarted: None };
+            let reason = SourceFailure { error, code, restarted: None };
             self.gaps.0.push(Gap { from, to: None, reason });
             let excess = self.gaps.0.len().saturating_sub(MAX_GAPS);
             self.gaps.0.drain(..excess);
@@ -103,7 +103,7 @@ impl Connection {
     }
 
     /// The last outage.
-    pub fn last(&self) -> Option<&Gap<Failure>> {
+    pub fn last(&self) -> Option<&Gap<SourceFailure>> {
         self.gaps.0.last()
     }
 }

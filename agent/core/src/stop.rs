@@ -32,7 +32,7 @@ const KILLED_WITH: Duration = Duration::from_millis(250);
 
 /// The evidence for the reason of a stop.
 #[derive(Clone, Debug)]
-pub struct Stop<'a> {
+pub struct StopEvidence<'a> {
     /// When the stop began.
     pub began: BootTime,
     /// When the container had ended.
@@ -71,7 +71,7 @@ pub struct Stop<'a> {
     pub unhealthy: Option<Cause>,
 }
 
-impl Stop<'_> {
+impl StopEvidence<'_> {
     /// The same, as if the kubelet's own account were missing.
     pub fn without_words(self) -> Self {
         Self { said: None, denied: false, unhealthy: None, ..self }

@@ -15,11 +15,11 @@ const UNANSWERED: Duration = Duration::from_secs(3600);
 /// Containers that were sent a signal, or whose main process exited, and that have not ended.
 #[derive(Debug, Default)]
 pub struct UnkillableWatch {
-    late: BTreeMap<CgroupId, Watched>,
+    late: BTreeMap<CgroupId, WatchedExit>,
 }
 
 #[derive(Debug, Default)]
-struct Watched {
+struct WatchedExit {
     asked: Option<BootTime>,
     /// The blocking process, as last reported, and when it was killed.
     reported: Option<(ProcProcess, BootTime)>,
@@ -94,7 +94,7 @@ impl UnkillableWatch {
     }
 }
 
-impl Watched {
+impl WatchedExit {
     fn ended(&self, cgroup: CgroupId, at: Option<BootTime>) -> Option<(CgroupId, String)> {
         let (held, killed) = self.reported.as_ref()?;
         let function = held.wchan.as_deref().map(|f| format!(" in {f}")).unwrap_or_default();

@@ -4,7 +4,7 @@
 
 use crate::{
     linux::{
-        landlock::{self, Files},
+        landlock::{self, FileAccess},
         privileges,
     },
     outputs::http::listener::Listener,
@@ -94,8 +94,8 @@ fn confine(needs: Needs) -> io::Result<Result<(), String>> {
     // status is refused without them being named.
     let always = ["/proc", "/etc", SERVICE_ACCOUNT].map(PathBuf::from);
     let files = match needs.kubeconfig {
-        true => Files::Any,
-        false => Files::Read(always.into_iter().chain(needs.directories).collect()),
+        true => FileAccess::Any,
+        false => FileAccess::Read(always.into_iter().chain(needs.directories).collect()),
     };
     let restricted = landlock::restrict(&files);
     if let Err(why) = &restricted {

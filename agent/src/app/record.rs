@@ -2,7 +2,7 @@
 
 use crate::{
     outputs::{
-        http::Shared,
+        http::SharedState,
         recording::{self, Recorder},
     },
     sources::kernel,
@@ -35,10 +35,10 @@ impl OpenRecording {
         self,
         settings: &Settings,
         kernel: &kernel::StartReport,
-        shared: &Shared,
+        shared: &SharedState,
     ) -> anyhow::Result<Recorder> {
         let host = rustix::system::uname();
-        let node = recording::Node {
+        let node = recording::NodeFacts {
             kernel: host.release().to_string_lossy().into_owned(),
             machine: host.machine().to_string_lossy().into_owned(),
             hierarchy: kernel.hierarchy.clone(),

@@ -4,7 +4,7 @@
 use crate::{
     outputs::{
         events::{EventCounters, EventDraft, note},
-        http::Shared,
+        http::SharedState,
         metrics::Adapter,
     },
     sources::{host, kernel},
@@ -31,7 +31,7 @@ pub(super) struct Senders {
     pub(super) kubelet: Option<Sender<AskKubelet>>,
     /// `None`: Events are disabled.
     pub(super) events: Option<Events>,
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<SharedState>,
 }
 
 /// The channel of the Events adapter.

@@ -7,7 +7,7 @@ use crate::{
         privileges::{self, Privileges},
         seccomp,
     },
-    outputs::http::Shared,
+    outputs::http::SharedState,
     sources::kernel::{self, Kernel, StartError},
 };
 use coroner_core::input::{Input, Received};
@@ -39,7 +39,7 @@ impl Start<'_> {
     /// thread started the programs, this thread and its children would keep the capabilities.
     pub(super) async fn kernel(
         &self,
-        shared: &Shared,
+        shared: &SharedState,
         stop: &mut StopSignals,
     ) -> anyhow::Result<Option<Kernel>> {
         let mut attempts = 0;
@@ -99,7 +99,7 @@ fn explain(failure: StartError) -> anyhow::Error {
 }
 
 /// Waits for the next attempt. False: a signal stopped the agent.
-async fn wait(shared: &Shared, stop: &mut StopSignals) -> bool {
+async fn wait(shared: &SharedState, stop: &mut StopSignals) -> bool {
     let until = Instant::now() + RETRY;
     loop {
         shared.health.lock().note(&Received { at: clock::boot_now(), input: Input::Tick });

@@ -160,7 +160,7 @@ impl Diagnosis {
 }
 
 /// Evaluates the kernel's facts. Pure.
-fn checks(facts: &kernel::Facts) -> Vec<Check> {
+fn checks(facts: &kernel::KernelFacts) -> Vec<Check> {
     vec![
         release(&facts.release),
         match &facts.btf {
@@ -197,7 +197,7 @@ fn release(release: &str) -> Check {
     Check::failed("kernel", found, todo)
 }
 
-fn capabilities(facts: &kernel::Facts) -> Check {
+fn capabilities(facts: &kernel::KernelFacts) -> Check {
     const NAME: &str = "capabilities";
     let held = facts.privileges;
     let lacks = held.lacking(facts.memlock_is_short);
@@ -382,7 +382,7 @@ fn traffic(report: &kernel::StartReport) -> Check {
 }
 
 /// Where the kubelet's log is, and what its verbosity hides. Pure.
-fn kubelet_log(found: Option<Result<kubelet::Found, String>>) -> Check {
+fn kubelet_log(found: Option<Result<kubelet::FoundLog, String>>) -> Check {
     const NAME: &str = "kubelet log";
     let todo =
         "set --kubelet-log to where the kubelet of this node logs; without it, causes are inferred";
@@ -390,15 +390,15 @@ fn kubelet_log(found: Option<Result<kubelet::Found, String>>) -> Check {
     match found {
         None => Check::skipped(NAME, "not used (--kubelet-log off)"),
         Some(Err(error)) => Check::degraded(NAME, error, todo),
-        Some(Ok(kubelet::Found { place, lines: 0, .. })) => {
+        Some(Ok(kubelet::FoundLog { place, lines: 0, .. })) => {
             Check::degraded(NAME, format!("no line of a kubelet in {place}"), todo)
         }
-        Some(Ok(kubelet::Found { place, level: None, .. })) => Check::degraded(
+        Some(Ok(kubelet::FoundLog { place, level: None, .. })) => Check::degraded(
             NAME,
             format!("{place}; no line shows its verbosity"),
             format!("{set} -v=2 to prove causes; -v=4 shows all stages"),
         ),
-        Some(Ok(kubelet::Found { place, level: Some(level), .. })) => {
+        Some(Ok(kubelet::FoundLog { place, level: Some(level), .. })) => {
             let hidden = || StageKind::ALL.iter().filter(|kind| kind.level() > level);
             let found = format!("{place}, at -v={level} or more");
             let Some(all) = hidden().map(|kind| kind.level()).max() else {
@@ -556,8 +556,8 @@ mod tests {
     use rustix::thread::CapabilitySet;
 
     /// A host on which everything works.
-    fn capable() -> kernel::Facts {
-        kernel::Facts {
+    fn capable() -> kernel::KernelFacts {
+        kernel::KernelFacts {
             release: "6.18.5".into(),
             btf: Ok(kernel::facts::BtfFacts { bytes: vec![0; 4096], tracepoints: vec![] }),
             privileges: Privileges::of(
@@ -569,7 +569,7 @@ mod tests {
         }
     }
 
-    fn failed(facts: &kernel::Facts) -> Vec<&'static str> {
+    fn failed(facts: &kernel::KernelFacts) -> Vec<&'static str> {
         let checks = checks(facts);
         let failed = checks.iter().filter(|check| check.outcome == CheckOutcome::Failed);
         failed.map(|check| check.name).collect()
@@ -638,18 +638,19 @@ mod tests {
     #[test]
     fn each_missing_fact_is_named() {
         assert_eq!(failed(&capable()), [""; 0]);
-        let old = kernel::Facts { release: "5.4.0-150-generic".into(), ..capable() };
+        let old = kernel::KernelFacts { release: "5.4.0-150-generic".into(), ..capable() };
         assert_eq!(failed(&old), ["kernel"]);
-        let odd = kernel::Facts { release: String::new(), ..capable() };
+        let odd = kernel::KernelFacts { release: String::new(), ..capable() };
         assert_eq!(failed(&odd), ["kernel"]);
-        let without = kernel::Facts { btf: Err("no".into()), ..capable() };
+        let without = kernel::KernelFacts { btf: Err("no".into()), ..capable() };
         assert_eq!(failed(&without), ["BTF"]);
-        let with = |set| kernel::Facts { privileges: Privileges::of(set), ..capable() };
+        let with = |set| kernel::KernelFacts { privileges: Privileges::of(set), ..capable() };
         assert_eq!(failed(&with(CapabilitySet::BPF)), ["capabilities"]);
         assert_eq!(failed(&with(CapabilitySet::SYS_ADMIN)), [""; 0], "it includes the others");
-        let bare = kernel::Facts { hierarchy: Err(kernel::HierarchyError::None), ..capable() };
+        let bare =
+            kernel::KernelFacts { hierarchy: Err(kernel::HierarchyError::None), ..capable() };
         assert_eq!(failed(&bare), ["cgroups"]);
-        let hollow = kernel::Facts { programs_embedded: false, ..capable() };
+        let hollow = kernel::KernelFacts { programs_embedded: false, ..capable() };
         assert_eq!(failed(&hollow), ["programs"]);
     }
 
@@ -692,9 +693,10 @@ mod tests {
     #[test]
     fn the_kubelets_log_is_named_with_its_verbosity_and_what_that_hides() {
         let found = |level| {
-            Some(Ok(kubelet::Found { place: "/var/log/kubelet.log".into(), level, lines: 9 }))
+            Some(Ok(kubelet::FoundLog { place: "/var/log/kubelet.log".into(), level, lines: 9 }))
         };
-        let empty = kubelet::Found { place: "the systemd journal".into(), level: None, lines: 0 };
+        let empty =
+            kubelet::FoundLog { place: "the systemd journal".into(), level: None, lines: 0 };
         for (found, outcome, words, todo) in [
             (found(Some(4)), CheckOutcome::Ok, "log, at -v=4 or more: every stage is logged", ""),
             (

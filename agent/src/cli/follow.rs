@@ -1,7 +1,7 @@
 //! Follows a watch of a running agent for as long as the user wants.
 
 use super::print_note;
-use coroner_api::{Event, ListQuery, client::Agent};
+use coroner_api::{Event, ListQuery, client::AgentAddress};
 use futures::{Stream, StreamExt as _, stream};
 use serde::de::DeserializeOwned;
 use std::{pin::Pin, time::Duration};
@@ -22,7 +22,7 @@ struct Following<T> {
 /// The lines of a watch, which is begun again whenever it ends: an agent that does not answer may be restarting. `None`
 /// comes before the lines of each watch. An error if there is no agent at first.
 pub(super) fn follow<'a, T: DeserializeOwned + 'static>(
-    agent: &'a Agent,
+    agent: &'a AgentAddress,
     path: &'a str,
     query: &'a ListQuery,
 ) -> impl Stream<Item = anyhow::Result<Option<Event<T>>>> + 'a {

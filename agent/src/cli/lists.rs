@@ -9,7 +9,7 @@ use crate::config::args::{ListArgs, ListOutput};
 use crate::outputs::report::{self, ended_at, printable, seconds};
 use coroner_api::{
     Event, List, ListQuery, Open,
-    client::Agent,
+    client::AgentAddress,
     openapi,
     terminations::{Death, Termination},
 };
@@ -143,7 +143,11 @@ fn print(text: &str) -> anyhow::Result<()> {
 }
 
 /// Until a signal, or until nobody reads any more.
-async fn watch<T: Row>(agent: &Agent, query: &ListQuery, args: &ListArgs) -> anyhow::Result<()> {
+async fn watch<T: Row>(
+    agent: &AgentAddress,
+    query: &ListQuery,
+    args: &ListArgs,
+) -> anyhow::Result<()> {
     let wide = args.output == ListOutput::Wide;
     let mut columns = Columns::new(T::header(wide), !args.no_headers);
     // What an agent shows at first, it shows again after a reconnect.

@@ -22,7 +22,7 @@ use crate::{
 };
 use clap::{CommandFactory, Parser, error::ErrorKind};
 use coroner_api::{
-    client::Agent,
+    client::AgentAddress,
     printable::shown,
     terminations::{Death, Termination},
 };
@@ -77,10 +77,10 @@ fn answered(result: anyhow::Result<()>) -> ExitCode {
 }
 
 /// The running agent that the flags name.
-fn agent(args: &AgentArgs) -> anyhow::Result<Agent> {
+fn agent(args: &AgentArgs) -> anyhow::Result<AgentAddress> {
     match &args.url {
-        None => Ok(Agent::Socket(args.socket.clone())),
-        Some(url) => Agent::at_url(url, args.ca.as_deref()),
+        None => Ok(AgentAddress::Socket(args.socket.clone())),
+        Some(url) => AgentAddress::at_url(url, args.ca.as_deref()),
     }
 }
 

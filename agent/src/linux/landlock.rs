@@ -13,7 +13,7 @@ const KNOWN: ABI = ABI::V10;
 
 /// What a thread may reach in the file system.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Files {
+pub enum FileAccess {
     /// What it has opened.
     Opened,
     /// Files below these directories, to read.
@@ -29,18 +29,18 @@ pub enum Files {
 ///
 /// # Errors
 /// The kernel cannot do that; nothing is restricted then.
-pub fn restrict(files: &Files) -> Result<(), String> {
+pub fn restrict(files: &FileAccess) -> Result<(), String> {
     let reads = AccessFs::ReadFile | AccessFs::ReadDir;
     let writes =
         reads | AccessFs::WriteFile | AccessFs::Truncate | AccessFs::MakeReg | AccessFs::RemoveFile;
     let (paths, allowed): (&[PathBuf], BitFlags<AccessFs>) = match files {
-        Files::Opened | Files::Any => (&[], reads),
-        Files::Read(below) => (below, reads),
-        Files::Write(below) => (std::slice::from_ref(below), writes),
+        FileAccess::Opened | FileAccess::Any => (&[], reads),
+        FileAccess::Read(below) => (below, reads),
+        FileAccess::Write(below) => (std::slice::from_ref(below), writes),
     };
     let restricted = || -> Result<RulesetStatus, RulesetError> {
         let ruleset = match files {
-            Files::Any => {
+            FileAccess::Any => {
                 Ruleset::default().handle_access(AccessFs::MakeChar | AccessFs::MakeBlock)?
             }
             _ => Ruleset::default()
@@ -97,7 +97,7 @@ mod tests {
         let tried = thread::scope(|scope| {
             let tried = scope.spawn(|| {
                 let mut open = File::create(other.path().join("open")).unwrap();
-                if let Err(why) = restrict(&Files::Write(own.path().to_owned())) {
+                if let Err(why) = restrict(&FileAccess::Write(own.path().to_owned())) {
                     assert!(probe().is_err(), "{why}");
                     return false;
                 }
@@ -144,7 +144,7 @@ mod tests {
         fs::write(&file, "f").unwrap();
         let parent = format!("/proc/{}/root", std::os::unix::process::parent_id());
         let reads = thread::spawn(move || {
-            if restrict(&Files::Read(vec![folder.path().to_owned()])).is_err() {
+            if restrict(&FileAccess::Read(vec![folder.path().to_owned()])).is_err() {
                 return;
             }
             assert_eq!(fs::read_to_string(&file).unwrap(), "f");
@@ -158,7 +158,7 @@ mod tests {
         reads.join().unwrap();
         fs::read_link(&parent).unwrap();
         let any = thread::spawn(move || {
-            if restrict(&Files::Any).is_err() {
+            if restrict(&FileAccess::Any).is_err() {
                 return;
             }
             let own = tempfile::tempdir().unwrap();

@@ -86,7 +86,7 @@ const SCRAPE_AGE: Duration = Duration::from_secs(1);
 /// What the event loop writes and the server reads. Locks are held for a few instructions, never
 /// across an await.
 #[derive(Debug)]
-pub struct Shared {
+pub struct SharedState {
     /// The agent's own state.
     pub health: Mutex<Health>,
     /// The last terminations.
@@ -114,7 +114,7 @@ pub struct Observed {
     pub boot_id: String,
 }
 
-impl Shared {
+impl SharedState {
     /// Before anything is known.
     pub fn new(health: Health, history: History, leaks: LeakStore, metrics: Metrics) -> Self {
         let (health, history, leaks) = (health.into(), history.into(), leaks.into());
@@ -139,7 +139,7 @@ impl Shared {
 /// Serves until `stop` is done.
 pub async fn serve(
     listener: impl Into<Listener>,
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     audience: Audience,
     stop: impl Future<Output = ()>,
 ) {
@@ -153,7 +153,7 @@ pub async fn serve(
 }
 
 /// The routes.
-pub fn router(shared: Arc<Shared>, audience: Audience) -> Router {
+pub fn router(shared: Arc<SharedState>, audience: Audience) -> Router {
     let api = match audience {
         Audience::Network => Router::new().route("/{*page}", get(not_here)),
         Audience::Forwarded | Audience::Node => Router::new()
@@ -246,7 +246,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Parameters<T> 
 }
 
 /// At most one scrape a second is computed, and all who ask in that second share its bytes.
-async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
+async fn metrics(State(shared): State<Arc<SharedState>>) -> Response {
     let now = clock::boot_now();
     let mut last = shared.scrape.lock();
     if last.as_ref().is_none_or(|(at, _)| now.since(*at) >= SCRAPE_AGE) {
@@ -259,7 +259,7 @@ async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
     ([(CONTENT_TYPE, prometheus::TEXT_FORMAT)], text).into_response()
 }
 
-async fn healthz(State(shared): State<Arc<Shared>>) -> Response {
+async fn healthz(State(shared): State<Arc<SharedState>>) -> Response {
     match shared.health.lock().alive(clock::boot_now()) {
         Ok(()) => "ok\n".into_response(),
         Err(silent) => no(
@@ -285,7 +285,7 @@ enum Format {
 }
 
 async fn readyz(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<SharedState>>,
     Parameters(query): Parameters<ReadyQuery>,
 ) -> Response {
     let readiness = shared.health.lock().readiness(clock::boot_now());
@@ -303,7 +303,7 @@ struct OneQuery {
 }
 
 async fn termination(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<SharedState>>,
     Path(uid): Path<String>,
     Parameters(query): Parameters<OneQuery>,
 ) -> Response {

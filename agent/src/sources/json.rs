@@ -38,7 +38,7 @@ pub(crate) enum Keep {
     List(usize, Cut, &'static Keep),
     /// Of a list the first item; nobody wants the others.
     First(&'static Keep),
-    /// All items of a list, handed out one by one ([`Event::Item`]).
+    /// All items of a list, handed out one by one ([`JsonEvent::Item`]).
     Each(&'static Keep),
 }
 
@@ -74,7 +74,7 @@ pub(crate) struct Malformed {
 
 /// What was read.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Event {
+pub(crate) enum JsonEvent {
     /// An item of the list of which each item is wanted.
     Item(Reduced),
     /// The document, without those items. What follows is another one.
@@ -192,7 +192,7 @@ impl DocumentReader {
     /// # Errors
     ///
     /// This is no JSON. There is no going on after that.
-    pub(crate) fn next(&mut self, bytes: &mut &[u8]) -> Result<Option<Event>, Malformed> {
+    pub(crate) fn next(&mut self, bytes: &mut &[u8]) -> Result<Option<JsonEvent>, Malformed> {
         while let Some(byte) = bytes.first().copied() {
             let (taken, event) = match self.in_bulk(bytes) {
                 0 => self.step(byte).map_err(|()| Malformed { at: self.read })?,
@@ -225,7 +225,7 @@ impl DocumentReader {
     }
 
     /// Takes one byte, or none where that one belongs to what follows.
-    fn step(&mut self, byte: u8) -> Result<(usize, Option<Event>), ()> {
+    fn step(&mut self, byte: u8) -> Result<(usize, Option<JsonEvent>), ()> {
         match &mut self.state {
             ReaderState::Skip { depth, string } => {
                 let is_over = match (&string, byte) {
@@ -432,7 +432,7 @@ impl DocumentReader {
         self.state = ReaderState::Value(keep);
     }
 
-    fn close(&mut self, byte: u8) -> Result<Option<Event>, ()> {
+    fn close(&mut self, byte: u8) -> Result<Option<JsonEvent>, ()> {
         let is_object = matches!(self.open.pop(), Some(Frame::Object { .. }));
         if is_object != (byte == b'}') {
             return Err(());
@@ -442,21 +442,21 @@ impl DocumentReader {
     }
 
     /// A value is complete, wanted or not.
-    fn value_ends(&mut self) -> Option<Event> {
+    fn value_ends(&mut self) -> Option<JsonEvent> {
         self.state = ReaderState::After;
         match self.open.last() {
             Some(Frame::Each { .. }) => {
                 let (from, before) = self.item.take()?;
                 let json = self.out.split_off(from);
                 let is_sound = std::mem::replace(&mut self.is_sound, before);
-                Some(Event::Item(Reduced { json, is_sound }))
+                Some(JsonEvent::Item(Reduced { json, is_sound }))
             }
             Some(_) => None,
             None => {
                 self.state = ReaderState::Value(Some(self.shape));
                 let json = std::mem::take(&mut self.out);
                 let is_sound = std::mem::replace(&mut self.is_sound, true);
-                Some(Event::End(Reduced { json, is_sound }))
+                Some(JsonEvent::End(Reduced { json, is_sound }))
             }
         }
     }
@@ -470,7 +470,7 @@ impl DocumentReader {
 pub(crate) fn reduce(shape: &'static Keep, text: &[u8], cuts: &Cuts) -> Result<Reduced, Malformed> {
     let (mut reader, mut rest) = (DocumentReader::new(shape), text);
     let malformed = Malformed { at: text.len() as u64 };
-    let Some(Event::End(reduced)) = reader.next(&mut rest)? else { return Err(malformed) };
+    let Some(JsonEvent::End(reduced)) = reader.next(&mut rest)? else { return Err(malformed) };
     reader.count_cuts(cuts);
     match rest.iter().all(u8::is_ascii_whitespace) {
         true => Ok(reduced),

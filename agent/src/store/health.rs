@@ -77,7 +77,7 @@ struct LossState {
 /// State of a part.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum State {
+pub enum PartState {
     /// Works.
     Ok,
     /// Works with restrictions; does not make the agent unready.
@@ -92,7 +92,7 @@ pub struct Part {
     /// `privileges`, `kernel`, `host`, `cri`, `api`, `traffic`, `kubelet_log`, `leaks`, `losses`.
     pub part: &'static str,
     /// The state.
-    pub state: State,
+    pub state: PartState,
     /// Details.
     pub detail: String,
     /// The remedy; empty if there is nothing to do.
@@ -286,7 +286,7 @@ impl Health {
         }
         parts.push(self.leak_part());
         parts.push(self.loss_part(now));
-        Readiness { ready: parts.iter().all(|part| part.state != State::Failing), parts }
+        Readiness { ready: parts.iter().all(|part| part.state != PartState::Failing), parts }
     }
 
     fn privileges_part(&self) -> Part {
@@ -302,7 +302,7 @@ impl Health {
             }
             return Part {
                 part: "privileges",
-                state: State::Degraded,
+                state: PartState::Degraded,
                 detail,
                 todo: "use a kernel with CONFIG_SECCOMP_FILTER".into(),
             };
@@ -311,7 +311,7 @@ impl Health {
         let lacks = self.lacks.iter();
         Part {
             part: "privileges",
-            state: if essential { State::Failing } else { State::Degraded },
+            state: if essential { PartState::Failing } else { PartState::Degraded },
             detail: lacks
                 .map(|lack| format!("{} is missing: {}", lack.capability, lack.purpose))
                 .collect::<Vec<_>>()
@@ -325,9 +325,11 @@ impl Health {
     /// A slow runtime is used, because its answers are valid as of their requests.
     fn runtime_part(&self, now: BootTime) -> Part {
         let part = source_part("cri", &self.cri, now);
-        let Some(longest) = self.cri_takes.filter(|_| part.state == State::Ok) else { return part };
+        let Some(longest) = self.cri_takes.filter(|_| part.state == PartState::Ok) else {
+            return part;
+        };
         Part {
-            state: State::Degraded,
+            state: PartState::Degraded,
             detail: format!("{}; slow: a call takes {} s", part.detail, longest.as_secs()),
             todo: "check the runtime's log and the node's load; terminations may be reported \
                    without the runtime's exit codes and times"
@@ -345,7 +347,7 @@ impl Health {
         }
         Part {
             part: "host",
-            state: State::Degraded,
+            state: PartState::Degraded,
             detail: hidden.iter().map(|hidden| hidden.cost).collect::<Vec<_>>().join("; "),
             todo: hidden.iter().map(|hidden| hidden.todo).collect::<Vec<_>>().join("; ").into(),
         }
@@ -358,7 +360,7 @@ impl Health {
             KernelSide::Starting => {
                 return Part {
                     part: "kernel",
-                    state: State::Failing,
+                    state: PartState::Failing,
                     detail: "loading the kernel programs".into(),
                     todo: "wait; loading takes less than a second".into(),
                 };
@@ -366,7 +368,7 @@ impl Health {
             KernelSide::Failed(why) => {
                 return Part {
                     part: "kernel",
-                    state: State::Failing,
+                    state: PartState::Failing,
                     detail: why.clone(),
                     todo: "run `coroner doctor` to see what this node lacks; the agent retries \
                          every 30 s"
@@ -382,7 +384,7 @@ impl Health {
             }
             return Part {
                 part: "kernel",
-                state: State::Degraded,
+                state: PartState::Degraded,
                 detail: format!("{attached}; {unproven}"),
                 todo: "the self-test must find its own process in the host's cgroups; mount \
                        /sys/fs/cgroup of the host and set hostPID: true"
@@ -394,7 +396,7 @@ impl Health {
         }
         Part {
             part: "kernel",
-            state: State::Failing,
+            state: PartState::Failing,
             detail: format!("hooks refused: {}", refused),
             todo: "run `coroner doctor` on this node to see what the kernel or the agent's \
                    privileges lack"
@@ -417,7 +419,7 @@ impl Health {
             }
             KubeletLogHealth::Unreadable { error } => Part {
                 part: PART,
-                state: State::Degraded,
+                state: PartState::Degraded,
                 detail: format!("not read: {error}; causes are inferred where it would prove them"),
                 todo: "set --kubelet-log to where the kubelet of this node logs, or to off".into(),
             },
@@ -431,28 +433,28 @@ impl Health {
             DetectionState::Possible => return Part::ok("leaks", "detection is active"),
             DetectionState::NoApi => return Part::ok("leaks", "detection is inactive (--no-api)"),
             DetectionState::Starting => {
-                (State::Degraded, "detection is suspended: waiting for all sources", "")
+                (PartState::Degraded, "detection is suspended: waiting for all sources", "")
             }
             DetectionState::ApiOutOfSync => {
-                (State::Degraded, "detection is suspended: the pod watch is out of sync", "")
+                (PartState::Degraded, "detection is suspended: the pod watch is out of sync", "")
             }
             DetectionState::CriUnreachable => (
-                State::Degraded,
+                PartState::Degraded,
                 "detection is suspended: the container runtime does not answer",
                 "",
             ),
             DetectionState::NodeUnknown => (
-                State::Degraded,
+                PartState::Degraded,
                 "detection is suspended: cannot read the Node object or this machine's boot id",
                 "grant the agent `get` on nodes (RBAC), and mount /proc into its container",
             ),
             DetectionState::NodeMissing => (
-                State::Failing,
+                PartState::Failing,
                 "detection is suspended: there is no Node object with this name",
                 "check --node (NODE_NAME); with a wrong name every sandbox would look leaked",
             ),
             DetectionState::NodeForeign => (
-                State::Failing,
+                PartState::Failing,
                 "detection is suspended: the Node object with this name belongs to another \
                  machine, or its kubelet has not reported since this machine booted",
                 "check --node (NODE_NAME) and that the kubelet runs; the Node's bootID must be \
@@ -480,7 +482,7 @@ impl Health {
             // Other losses mark the affected reports; this one hides containers.
             return Part {
                 part: "losses",
-                state: State::Failing,
+                state: PartState::Failing,
                 detail,
                 todo: "the map of watched cgroups is full, so new containers are not observed; \
                        remove unused cgroups (see coroner_watched_cgroups)"
@@ -489,7 +491,7 @@ impl Health {
         }
         Part {
             part: "losses",
-            state: State::Degraded,
+            state: PartState::Degraded,
             detail,
             todo: "affected reports are marked incomplete; if losses continue, raise --ring-bytes"
                 .into(),
@@ -522,7 +524,7 @@ fn traffic_part(report: &StartReport) -> Part {
     let losses = report.traffic_losses();
     let todo = "run `coroner doctor` to see what this kernel lacks, or use --traffic off";
     let degraded =
-        |detail: String| Part { part: PART, state: State::Degraded, detail, todo: todo.into() };
+        |detail: String| Part { part: PART, state: PartState::Degraded, detail, todo: todo.into() };
     match &report.traffic_unproven {
         _ if !report.counts_traffic() => degraded(losses),
         Some(why) => degraded(format!("not verified by the self-test: {why}")),
@@ -540,12 +542,15 @@ fn source_part(part: &'static str, source: &SourceHealth, now: BootTime) -> Part
     };
     match source {
         SourceHealth::Up(detail) => Part::ok(part, detail),
-        SourceHealth::Waiting => {
-            Part { part, state: State::Failing, detail: "no answer yet".into(), todo: todo.into() }
-        }
+        SourceHealth::Waiting => Part {
+            part,
+            state: PartState::Failing,
+            detail: "no answer yet".into(),
+            todo: todo.into(),
+        },
         SourceHealth::Down { since, error } => Part {
             part,
-            state: State::Failing,
+            state: PartState::Failing,
             detail: format!("unreachable for {} s: {error}", now.since(*since).as_secs()),
             todo: todo.into(),
         },
@@ -554,7 +559,7 @@ fn source_part(part: &'static str, source: &SourceHealth, now: BootTime) -> Part
 
 impl Part {
     fn ok(part: &'static str, detail: impl Into<String>) -> Self {
-        Self { part, state: State::Ok, detail: detail.into(), todo: "".into() }
+        Self { part, state: PartState::Ok, detail: detail.into(), todo: "".into() }
     }
 }
 
@@ -563,9 +568,9 @@ impl fmt::Display for Readiness {
         writeln!(f, "{}", if self.ready { "ready" } else { "not ready" })?;
         for part in &self.parts {
             let mark = match part.state {
-                State::Ok => "ok",
-                State::Degraded => "degraded",
-                State::Failing => "FAILING",
+                PartState::Ok => "ok",
+                PartState::Degraded => "degraded",
+                PartState::Failing => "FAILING",
             };
             writeln!(f, "{:<10} {mark:<8} {}", part.part, part.detail)?;
             if !part.todo.is_empty() {
@@ -611,7 +616,7 @@ mod tests {
     fn failing(health: &Health, now: u64) -> Vec<&'static str> {
         let ready = health.readiness(secs_boot(now));
         let failing: Vec<_> =
-            ready.parts.iter().filter(|p| p.state == State::Failing).map(|p| p.part).collect();
+            ready.parts.iter().filter(|p| p.state == PartState::Failing).map(|p| p.part).collect();
         assert_eq!(ready.ready, failing.is_empty());
         failing
     }
@@ -656,10 +661,10 @@ mod tests {
         let cri = |health: &Health| health.readiness(secs_boot(2)).parts[3].clone();
         let seconds = Duration::from_secs;
         for (longest, change, state) in [
-            (seconds(4), None, State::Ok),
-            (seconds(15), Some(true), State::Degraded),
-            (seconds(16), None, State::Degraded),
-            (seconds(1), Some(false), State::Ok),
+            (seconds(4), None, PartState::Ok),
+            (seconds(15), Some(true), PartState::Degraded),
+            (seconds(16), None, PartState::Degraded),
+            (seconds(1), Some(false), PartState::Ok),
         ] {
             assert_eq!(health.runtime_takes(longest), change, "{longest:?}");
             assert_eq!((cri(&health).part, cri(&health).state), ("cri", state), "{longest:?}");
@@ -669,7 +674,7 @@ mod tests {
         assert!(cri(&health).detail.contains("containerd 1.7; slow: a call takes 15 s"));
         let error = "no answer within 60s".into();
         health.note(&at(2, Input::Cri(CriEvent::Unreachable { error, code: None })));
-        assert_eq!(cri(&health).state, State::Failing, "an outage says more");
+        assert_eq!(cri(&health).state, PartState::Failing, "an outage says more");
     }
 
     #[test]
@@ -712,10 +717,10 @@ mod tests {
             stacks: false,
         };
         for (visibility, state, word) in [
-            (all, State::Ok, "readable"),
-            (ProcVisibility { root: false, ..all }, State::Degraded, "orphan_netns"),
-            (ProcVisibility { host: false, ..all }, State::Degraded, "not visible"),
-            (ProcVisibility { namespaces: false, ..all }, State::Degraded, "security module"),
+            (all, PartState::Ok, "readable"),
+            (ProcVisibility { root: false, ..all }, PartState::Degraded, "orphan_netns"),
+            (ProcVisibility { host: false, ..all }, PartState::Degraded, "not visible"),
+            (ProcVisibility { namespaces: false, ..all }, PartState::Degraded, "security module"),
         ] {
             health.set_visibility(visibility);
             let part = &health.readiness(secs_boot(2)).parts[2];
@@ -737,7 +742,9 @@ mod tests {
     #[test]
     fn what_is_not_proven_still_works() {
         let mut health = well();
-        for (hook, state) in [("cgroup_mkdir", State::Ok), ("signal_generate", State::Degraded)] {
+        for (hook, state) in
+            [("cgroup_mkdir", PartState::Ok), ("signal_generate", PartState::Degraded)]
+        {
             let unproven = Unproven { hooks: vec![hook], why: "read-only".into() };
             let unproven = Some(unproven);
             health.kernel_started(StartReport { unproven, ..StartReport::default() });
@@ -754,7 +761,7 @@ mod tests {
         let lost = |kind| Input::Lost(Loss::new(kind, 3));
         health.note(&at(10, lost(LossKind::DetailRingFull)));
         assert_eq!(failing(&health, 11), [""; 0]);
-        assert_eq!(health.readiness(secs_boot(11)).parts[7].state, State::Degraded);
+        assert_eq!(health.readiness(secs_boot(11)).parts[7].state, PartState::Degraded);
         health.note(&at(10, lost(LossKind::CgroupMapFull)));
         assert_eq!(failing(&health, 11), ["losses"]);
         assert_eq!(failing(&health, 611), [""; 0], "forgotten after ten minutes");

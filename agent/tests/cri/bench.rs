@@ -30,7 +30,7 @@ pub(crate) async fn wait_until(what: &str, is_so: impl Fn() -> bool) {
 }
 
 /// The adapter, running, and a runtime for it.
-pub(crate) struct Bench {
+pub(crate) struct CriBench {
     pub(crate) runtime: FakeRuntime,
     pub(crate) serving: Option<Serving>,
     pub(crate) socket: PathBuf,
@@ -40,7 +40,7 @@ pub(crate) struct Bench {
     _folder: TempDir,
 }
 
-impl Bench {
+impl CriBench {
     pub(crate) fn new(runtime: FakeRuntime, idle: Duration) -> Self {
         Self::with(runtime, |options| options.idle = idle)
     }

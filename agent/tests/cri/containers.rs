@@ -1,7 +1,7 @@
 //! What is asked about single containers.
 
 use crate::{
-    bench::{Bench, exited, unreachable},
+    bench::{CriBench, exited, unreachable},
     runtime::{Call, FakeRuntime},
     things::{container, sandbox, status},
 };
@@ -24,7 +24,7 @@ async fn an_end_is_fetched_once() {
         state.containers.push(container("c1", "s1", ContainerState::ContainerExited));
         state.statuses.insert("c1".into(), status("c1", ContainerState::ContainerExited, 0));
     }
-    let mut bench = Bench::new(runtime, Duration::from_millis(1));
+    let mut bench = CriBench::new(runtime, Duration::from_millis(1));
     let exit = bench.until(exited).await;
     let expected = CriExit {
         container: "c1".into(),
@@ -66,7 +66,7 @@ async fn a_refused_status_is_asked_for_again_and_no_outage() {
         state.status_failures =
             vec![Status::internal("the shim is busy"), Status::not_found("not yet")];
     }
-    let mut bench = Bench::new(runtime, Duration::from_millis(1));
+    let mut bench = CriBench::new(runtime, Duration::from_millis(1));
     let exit = bench.until(|event| {
         assert_eq!(unreachable(event.clone()), None);
         exited(event)
@@ -87,7 +87,7 @@ async fn learns_stop_signals_where_the_runtime_tells_them() {
             state.statuses.insert(id.into(), answer);
         }
     }
-    let mut bench = Bench::new(runtime, Duration::from_millis(1));
+    let mut bench = CriBench::new(runtime, Duration::from_millis(1));
     let told = bench.until(|event| match event {
         CriEvent::StopSignal { container, signal } => Some((container, signal)),
         _ => None,
@@ -127,7 +127,7 @@ async fn finds_the_cgroup_of_a_container() {
     let mut answer = status("c1", ContainerState::ContainerRunning, 0);
     answer.info.insert("info".into(), format!(r#"{{"pid":{}}}"#, std::process::id()));
     runtime.state().statuses.insert("c1".into(), answer);
-    let mut bench = Bench::with(runtime, |options| options.cgroup_root = Some(root.into()));
+    let mut bench = CriBench::with(runtime, |options| options.cgroup_root = Some(root.into()));
     bench.ask(CriRequest::FindCgroup("gone".into())).await;
     bench.ask(CriRequest::FindCgroup("c1".into())).await;
     let (container, CgroupId(id)) = bench

@@ -1,7 +1,7 @@
 //! Container events: a hint, from those runtimes only whose events are for everybody.
 
 use crate::{
-    bench::{Bench, NEVER, outage, unreachable, wait_until},
+    bench::{CriBench, NEVER, outage, unreachable, wait_until},
     runtime::{Call, Events, FakeRuntime},
     things::{container, sandbox},
 };
@@ -43,7 +43,7 @@ fn event(container: &str, sandbox: Option<&str>, age: Duration) -> ContainerEven
     }
 }
 
-fn subscriptions(bench: &Bench) -> usize {
+fn subscriptions(bench: &CriBench) -> usize {
     bench.runtime.state().calls.iter().filter(|call| **call == Call::Events).count()
 }
 
@@ -52,7 +52,7 @@ async fn subscribed(events: &broadcast::Sender<ContainerEventResponse>) {
 }
 
 /// Skips to the next sandbox that is looked at.
-async fn looked(bench: &mut Bench) -> SandboxId {
+async fn looked(bench: &mut CriBench) -> SandboxId {
     bench
         .until(|event| {
             assert_eq!(unreachable(event.clone()), None);
@@ -68,7 +68,7 @@ async fn looked(bench: &mut Bench) -> SandboxId {
 async fn an_event_makes_its_sandbox_looked_at_now() {
     for named in [CONTAINERD, ("cri-o", "1.28.0")] {
         let (runtime, events) = runtime(named);
-        let mut bench = Bench::new(runtime, NEVER);
+        let mut bench = CriBench::new(runtime, NEVER);
         bench.full_list().await;
         subscribed(&events).await;
         // What the runtime kept from before was in the full list.
@@ -98,7 +98,7 @@ async fn runtimes_that_do_not_broadcast_are_never_subscribed_to() {
         ("cri-dockerd", "2.0.0"),
     ] {
         let (runtime, _events) = runtime(named);
-        let mut bench = Bench::new(runtime, Duration::from_millis(1));
+        let mut bench = CriBench::new(runtime, Duration::from_millis(1));
         for _ in 0..5 {
             bench.full_list().await;
         }
@@ -109,7 +109,7 @@ async fn runtimes_that_do_not_broadcast_are_never_subscribed_to() {
 #[tokio::test]
 async fn nobody_is_subscribed_to_without_being_asked_to() {
     let (runtime, _events) = runtime(CONTAINERD);
-    let mut bench = Bench::with(runtime, |options| {
+    let mut bench = CriBench::with(runtime, |options| {
         options.events = false;
         options.idle = Duration::from_millis(1);
     });
@@ -124,7 +124,7 @@ async fn events_that_are_disabled_are_given_up() {
     for (how, errors) in [(Events::Disabled, 0), (Events::Unimplemented, 0)] {
         let (runtime, _events) = runtime(("cri-o", "1.30.2"));
         runtime.state().events = how;
-        let mut bench = Bench::new(runtime, Duration::from_millis(1));
+        let mut bench = CriBench::new(runtime, Duration::from_millis(1));
         for _ in 0..20 {
             bench
                 .until(|event| {
@@ -141,7 +141,7 @@ async fn events_that_are_disabled_are_given_up() {
 #[tokio::test]
 async fn their_end_is_no_outage() {
     let (runtime, events) = runtime(CONTAINERD);
-    let mut bench = Bench::new(runtime, NEVER);
+    let mut bench = CriBench::new(runtime, NEVER);
     bench.full_list().await;
     subscribed(&events).await;
     bench.runtime.state().events = Events::Unimplemented;
@@ -163,7 +163,7 @@ async fn their_end_is_no_outage() {
 #[tokio::test]
 async fn a_subscription_keeps_no_broken_connection_alive() {
     let (runtime, events) = runtime(CONTAINERD);
-    let mut bench = Bench::new(runtime, NEVER);
+    let mut bench = CriBench::new(runtime, NEVER);
     bench.full_list().await;
     subscribed(&events).await;
     bench.serving.take().expect("it serves").kill();

@@ -1,7 +1,7 @@
 //! A runtime that answers late, but answers. How late makes no difference, so that no test waits.
 
 use crate::{
-    bench::{Bench, NEVER, STUCK, exited, outage, unreachable, wait_until},
+    bench::{CriBench, NEVER, STUCK, exited, outage, unreachable, wait_until},
     runtime::{Call, FakeRuntime},
     things::{container, sandbox, sandbox_status, status},
 };
@@ -27,13 +27,13 @@ fn runtime() -> FakeRuntime {
     runtime
 }
 
-fn full_lists_asked(bench: &Bench) -> usize {
+fn full_lists_asked(bench: &CriBench) -> usize {
     let full = Call::Sandboxes(String::new());
     bench.runtime.state().calls.iter().filter(|call| **call == full).count()
 }
 
 /// The sandboxes of the next list of this kind, and when it was asked for.
-async fn listed(bench: &mut Bench, wanted: Option<SandboxId>) -> (BootTime, Vec<SandboxId>) {
+async fn listed(bench: &mut CriBench, wanted: Option<SandboxId>) -> (BootTime, Vec<SandboxId>) {
     bench
         .until(|event| {
             assert_eq!(unreachable(event.clone()), None);
@@ -57,7 +57,7 @@ async fn a_late_list_delays_nothing_else_and_is_used() {
     let runtime = runtime();
     let gate = Arc::clone(&runtime.full);
     let closed = gate.write().await;
-    let mut bench = Bench::new(runtime, NEVER);
+    let mut bench = CriBench::new(runtime, NEVER);
     wait_until("a full list", || full_lists_asked(&bench) == 1).await;
 
     // Wanted while it is under way, again and again.
@@ -94,7 +94,7 @@ async fn a_late_list_brings_back_nothing_that_is_gone() {
     let runtime = runtime();
     let gate = Arc::clone(&runtime.full);
     let closed = gate.write().await;
-    let mut bench = Bench::new(runtime, NEVER);
+    let mut bench = CriBench::new(runtime, NEVER);
     wait_until("a full list", || full_lists_asked(&bench) == 1).await;
     bench.runtime.state().sandboxes.remove(0);
     bench.ask(CriRequest::StartFastPoll(vec!["s1".into()])).await;
@@ -108,7 +108,7 @@ async fn an_end_is_told_once_however_late_the_lists_are() {
     let runtime = runtime();
     let gate = Arc::clone(&runtime.full);
     let closed = gate.write().await;
-    let mut bench = Bench::new(runtime, NEVER);
+    let mut bench = CriBench::new(runtime, NEVER);
     bench.ask(CriRequest::StartFastPoll(vec!["s1".into()])).await;
     bench.until(exited).await;
     drop(closed);
@@ -127,7 +127,7 @@ async fn an_end_is_told_once_however_late_the_lists_are() {
 async fn a_suspects_late_status_is_used_while_nothing_else_is_answered() {
     let runtime = runtime();
     let (shims, versions) = (Arc::clone(&runtime.shims), Arc::clone(&runtime.versions));
-    let mut bench = Bench::new(runtime, NEVER);
+    let mut bench = CriBench::new(runtime, NEVER);
     bench.full_list().await;
     let (hung, slow) = (shims.write().await, versions.write().await);
     bench.ask(CriRequest::SandboxStatus("s1".into())).await;
@@ -153,7 +153,7 @@ async fn silence_beyond_the_limit_is_an_outage_and_all_begins_again() {
     let runtime = runtime();
     let gate = Arc::clone(&runtime.full);
     let closed = gate.write().await;
-    let mut bench = Bench::with(runtime, |options| options.timeout = Duration::from_millis(100));
+    let mut bench = CriBench::with(runtime, |options| options.timeout = Duration::from_millis(100));
     // On a busy machine an earlier call may take that long, too. It is met again and told anew.
     let of_the_list =
         bench.until(|event| outage(event).filter(|(error, _)| error.contains("ListPodSandbox")));
@@ -167,9 +167,9 @@ async fn the_end_does_not_wait_for_answers() {
     let runtime = runtime();
     let gate = Arc::clone(&runtime.lists);
     let _closed = gate.write().await;
-    let bench = Bench::new(runtime, NEVER);
+    let bench = CriBench::new(runtime, NEVER);
     wait_until("a full list", || full_lists_asked(&bench) == 1).await;
-    let Bench { events, requests, serving, .. } = bench;
+    let CriBench { events, requests, serving, .. } = bench;
     drop(events);
     tokio::time::timeout(STUCK, requests.closed()).await.expect("the adapter still runs");
     drop(serving);

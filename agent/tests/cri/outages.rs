@@ -1,7 +1,7 @@
 //! Runtimes that are away, come back, or hang.
 
 use crate::{
-    bench::{Bench, NEVER, STUCK, exited, outage, unreachable, wait_until},
+    bench::{CriBench, NEVER, STUCK, exited, outage, unreachable, wait_until},
     runtime::FakeRuntime,
     things::{container, sandbox, status},
 };
@@ -24,7 +24,7 @@ async fn a_killed_runtime_is_told_once_and_met_again() {
         state.containers.push(container("c1", "s1", ContainerState::ContainerExited));
         state.statuses.insert("c1".into(), status("c1", ContainerState::ContainerExited, 0));
     }
-    let mut bench = Bench::new(runtime, Duration::from_millis(5));
+    let mut bench = CriBench::new(runtime, Duration::from_millis(5));
     bench.until(exited).await;
 
     bench.serving.take().expect("it serves").kill();
@@ -52,7 +52,7 @@ async fn a_killed_runtime_is_told_once_and_met_again() {
 
 #[tokio::test]
 async fn a_restart_between_two_polls_does_not_go_unnoticed() {
-    let mut bench = Bench::new(FakeRuntime::default(), NEVER);
+    let mut bench = CriBench::new(FakeRuntime::default(), NEVER);
     bench.full_list().await;
     bench.serving.take().expect("it serves").kill();
     bench.serving = Some(bench.runtime.serve(&bench.socket));
@@ -67,7 +67,7 @@ async fn a_runtime_that_hangs_is_an_outage() {
     let runtime = FakeRuntime::default();
     let lists = Arc::clone(&runtime.lists);
     let closed = lists.write().await;
-    let mut bench = Bench::with(runtime, |options| options.timeout = Duration::from_millis(50));
+    let mut bench = CriBench::with(runtime, |options| options.timeout = Duration::from_millis(50));
     // On a busy machine an earlier call may take that long, too. It is met again and told anew.
     let of_the_list =
         bench.until(|event| outage(event).filter(|(error, _)| error.contains("ListPodSandbox")));

@@ -1,7 +1,7 @@
 //! When the lists are asked for, and what is made of them.
 
 use crate::{
-    bench::{Bench, NEVER, STUCK, wait_until},
+    bench::{CriBench, NEVER, STUCK, wait_until},
     runtime::{Call, FakeRuntime},
     things::{container, sandbox},
 };
@@ -15,7 +15,7 @@ async fn tells_who_answers_before_the_first_answer() {
     let runtime = FakeRuntime::default();
     runtime.state().sandboxes.push(sandbox("s1"));
     runtime.state().containers.push(container("c1", "s1", ContainerState::ContainerRunning));
-    let mut bench = Bench::new(runtime, NEVER);
+    let mut bench = CriBench::new(runtime, NEVER);
 
     let CriEvent::Connected { runtime, process } = bench.event().await else {
         panic!("not connected first")
@@ -53,7 +53,7 @@ async fn leaves_nonsense_out_and_counts_it() {
             container("good", "good", ContainerState::ContainerRunning),
         ];
     }
-    let mut bench = Bench::new(runtime, NEVER);
+    let mut bench = CriBench::new(runtime, NEVER);
     let sandboxes = bench.until(|event| match event {
         CriEvent::Sandboxes { sandboxes, .. } => Some(sandboxes),
         _ => None,
@@ -75,7 +75,7 @@ async fn polls_hurried_sandboxes_only_until_relaxed() {
         container("c1", "s1", ContainerState::ContainerUnknown),
         container("c2", "s2", ContainerState::ContainerUnknown),
     ];
-    let mut bench = Bench::new(runtime, NEVER);
+    let mut bench = CriBench::new(runtime, NEVER);
     bench.full_list().await;
 
     bench.ask(CriRequest::StartFastPoll(vec!["s1".into()])).await;
@@ -105,7 +105,7 @@ async fn polls_hurried_sandboxes_only_until_relaxed() {
 async fn a_hurried_sandbox_that_is_gone_is_not_polled_any_more() {
     let runtime = FakeRuntime::default();
     runtime.state().sandboxes = vec![sandbox("s1"), sandbox("s2")];
-    let mut bench = Bench::new(runtime, NEVER);
+    let mut bench = CriBench::new(runtime, NEVER);
     bench.full_list().await;
     bench.ask(CriRequest::StartFastPoll(vec!["s1".into()])).await;
     bench
@@ -120,7 +120,7 @@ async fn a_hurried_sandbox_that_is_gone_is_not_polled_any_more() {
 
 /// What was under way comes to its end, and then nothing but what is asked for: so many full lists
 /// in a row, of which each takes as long as some filtered ones.
-async fn nothing_but_full_lists(bench: &mut Bench) {
+async fn nothing_but_full_lists(bench: &mut CriBench) {
     let mut in_a_row = 0;
     while in_a_row < 20 {
         bench.ask(CriRequest::PollNow(None)).await;
@@ -142,7 +142,7 @@ async fn nothing_but_full_lists(bench: &mut Bench) {
 async fn looks_at_once_when_asked_to() {
     let runtime = FakeRuntime::default();
     runtime.state().sandboxes = vec![sandbox("s1")];
-    let mut bench = Bench::new(runtime, NEVER);
+    let mut bench = CriBench::new(runtime, NEVER);
     bench.full_list().await;
 
     let looked = |event| match event {
@@ -162,7 +162,7 @@ async fn a_storm_of_requests_neither_waits_nor_multiplies() {
     let runtime = FakeRuntime::default();
     let lists = Arc::clone(&runtime.lists);
     let closed = lists.write().await;
-    let mut bench = Bench::new(runtime, NEVER);
+    let mut bench = CriBench::new(runtime, NEVER);
     let full = Call::Sandboxes(String::new());
     wait_until("a full list", || bench.runtime.state().calls.contains(&full)).await;
     // The first list hangs in the runtime; requests are taken all the same.
@@ -180,8 +180,8 @@ async fn a_storm_of_requests_neither_waits_nor_multiplies() {
 
 #[tokio::test]
 async fn ends_when_nobody_listens() {
-    let bench = Bench::new(FakeRuntime::default(), NEVER);
-    let Bench { events, requests, .. } = bench;
+    let bench = CriBench::new(FakeRuntime::default(), NEVER);
+    let CriBench { events, requests, .. } = bench;
     drop(events);
     tokio::time::timeout(STUCK, requests.closed()).await.expect("the adapter still runs");
 }

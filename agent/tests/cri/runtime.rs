@@ -75,7 +75,7 @@ pub(crate) enum Events {
 
 /// What the runtime has, and what was asked of it.
 #[derive(Default)]
-pub(crate) struct State {
+pub(crate) struct RuntimeState {
     pub(crate) speaks: Speaks,
     /// It has streaming lists, with so many items in each message.
     pub(crate) streams: Option<usize>,
@@ -97,7 +97,7 @@ pub(crate) struct State {
 /// The runtime's state outlives its server, as a real one's does.
 #[derive(Clone, Default)]
 pub(crate) struct FakeRuntime {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<RuntimeState>>,
     /// All lists wait as long as somebody holds this for writing.
     pub(crate) lists: Arc<RwLock<()>>,
     /// Full lists wait as long as somebody holds this for writing.
@@ -130,7 +130,7 @@ impl Drop for Serving {
 }
 
 impl FakeRuntime {
-    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, RuntimeState> {
         self.state.lock().expect("no test panics while it holds this")
     }
 
@@ -202,7 +202,7 @@ impl FakeRuntime {
     fn stream<I: Clone, M>(
         &self,
         call: Call,
-        all: impl Fn(&State) -> &Vec<I>,
+        all: impl Fn(&RuntimeState) -> &Vec<I>,
         message: impl Fn(Vec<I>) -> M,
     ) -> Result<Stream<M>, Status> {
         self.called(call);

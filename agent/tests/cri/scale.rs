@@ -1,7 +1,7 @@
 //! A node with as many leaked sandboxes as a message holds.
 
 use crate::{
-    bench::{Bench, unreachable},
+    bench::{CriBench, unreachable},
     runtime::{Call, FakeRuntime},
     things::{leaked_container, leaked_sandbox, status},
 };
@@ -28,7 +28,7 @@ fn leaky(number: usize, streams: Option<usize>) -> FakeRuntime {
 }
 
 /// The next full list, and that it is whole.
-async fn whole(bench: &mut Bench, number: usize) {
+async fn whole(bench: &mut CriBench, number: usize) {
     let sandboxes = bench.until(|event| {
         assert_eq!(unreachable(event.clone()), None);
         match event {
@@ -59,10 +59,10 @@ async fn fourteen_thousand_leaked_sandboxes_arrive() {
     let runtime = leaky(NUMBER, None);
     let bytes = size(&runtime);
     assert!((13 << 20..16 << 20).contains(&bytes), "{bytes} bytes prove nothing");
-    whole(&mut Bench::new(runtime, Duration::from_secs(3_600)), NUMBER).await;
+    whole(&mut CriBench::new(runtime, Duration::from_secs(3_600)), NUMBER).await;
 
     let runtime = leaky(2 * NUMBER, Some(500));
-    whole(&mut Bench::new(runtime, Duration::from_secs(3_600)), 2 * NUMBER).await;
+    whole(&mut CriBench::new(runtime, Duration::from_secs(3_600)), 2 * NUMBER).await;
 }
 
 /// With so many, full lists come a third as often, and the containers' ends are still fetched.
@@ -71,7 +71,7 @@ async fn full_lists_are_made_less_often() {
     const IDLE: Duration = Duration::from_millis(200);
     let mut slowest = Vec::new();
     for number in [1_001, 10] {
-        let mut bench = Bench::new(leaky(number, None), IDLE);
+        let mut bench = CriBench::new(leaky(number, None), IDLE);
         let mut ends = 0;
         let mut began = Vec::new();
         while began.len() < 4 || ends < number {

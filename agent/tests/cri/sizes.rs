@@ -1,7 +1,7 @@
 //! Answers of many megabytes.
 
 use crate::{
-    bench::{Bench, NEVER, outage},
+    bench::{CriBench, NEVER, outage},
     runtime::FakeRuntime,
     things::sandbox,
 };
@@ -22,7 +22,7 @@ async fn answers_between_4_and_16_mib_arrive() {
     let size = v1::ListPodSandboxResponse { items: items.clone() }.encoded_len();
     assert!((4 << 20..16 << 20).contains(&size), "{size} bytes prove nothing");
     runtime.state().sandboxes = items;
-    let mut bench = Bench::new(runtime, NEVER);
+    let mut bench = CriBench::new(runtime, NEVER);
     let count = bench.until(|event| match event {
         CriEvent::Sandboxes { sandboxes, .. } => Some(sandboxes.len()),
         CriEvent::Unreachable { error, .. } => panic!("{error}"),
@@ -35,7 +35,7 @@ async fn answers_between_4_and_16_mib_arrive() {
 async fn an_answer_above_16_mib_is_named_and_survived() {
     let runtime = FakeRuntime::default();
     runtime.state().sandboxes = (0..17).map(|n| padded(&format!("s{n}"), 1 << 20)).collect();
-    let mut bench = Bench::new(runtime, NEVER);
+    let mut bench = CriBench::new(runtime, NEVER);
     let (error, code) = bench.until(outage).await;
     assert_eq!(code.as_deref(), Some("OUT_OF_RANGE"));
     assert!(error.contains("ListPodSandbox") && error.contains("16 MiB"), "{error}");

@@ -1,7 +1,7 @@
 //! Streaming lists (KEP-5825), where the runtime has them.
 
 use crate::{
-    bench::{Bench, NEVER, outage, unreachable},
+    bench::{CriBench, NEVER, outage, unreachable},
     runtime::{Call, FakeRuntime},
     things::{container, sandbox},
 };
@@ -25,7 +25,7 @@ fn two_of_each(streams: Option<usize>) -> FakeRuntime {
 }
 
 /// How often the lists were asked for in full: as lists, as streams.
-fn full_lists(bench: &Bench) -> (usize, usize) {
+fn full_lists(bench: &CriBench) -> (usize, usize) {
     let state = bench.runtime.state();
     let count = |wanted: &[Call]| state.calls.iter().filter(|call| wanted.contains(call)).count();
     let all = String::new;
@@ -37,7 +37,7 @@ fn full_lists(bench: &Bench) -> (usize, usize) {
 
 #[tokio::test]
 async fn full_lists_are_streamed_and_filtered_ones_are_not() {
-    let mut bench = Bench::new(two_of_each(Some(1)), NEVER);
+    let mut bench = CriBench::new(two_of_each(Some(1)), NEVER);
     let sandboxes = bench.until(|event| match event {
         CriEvent::Sandboxes { only: None, sandboxes, .. } => Some(sandboxes),
         _ => None,
@@ -69,7 +69,7 @@ async fn a_stream_may_be_longer_than_any_message() {
     };
     runtime.state().sandboxes = (0..20).map(padded).collect();
     runtime.state().streams = Some(2);
-    let mut bench = Bench::new(runtime, NEVER);
+    let mut bench = CriBench::new(runtime, NEVER);
     let count = bench.until(|event| {
         assert_eq!(unreachable(event.clone()), None);
         match event {
@@ -82,7 +82,7 @@ async fn a_stream_may_be_longer_than_any_message() {
 
 #[tokio::test]
 async fn a_runtime_without_streams_is_asked_for_one_once_per_connection() {
-    let mut bench = Bench::new(two_of_each(None), NEVER);
+    let mut bench = CriBench::new(two_of_each(None), NEVER);
     bench.full_list().await;
     for _ in 0..3 {
         bench.ask(CriRequest::PollNow(None)).await;
@@ -109,7 +109,7 @@ async fn a_runtime_without_streams_is_asked_for_one_once_per_connection() {
 async fn a_stream_that_breaks_off_is_no_list() {
     let runtime = two_of_each(Some(1));
     runtime.state().breaks_off = true;
-    let mut bench = Bench::new(runtime, Duration::from_millis(1));
+    let mut bench = CriBench::new(runtime, Duration::from_millis(1));
     let (error, code) = bench
         .until(|event| {
             assert!(!matches!(event, CriEvent::Sandboxes { .. }), "{event:?}");

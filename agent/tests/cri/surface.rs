@@ -2,7 +2,7 @@
 
 use crate::rust_files::rust_files;
 use crate::{
-    bench::{Bench, exited},
+    bench::{CriBench, exited},
     runtime::{Call, FakeRuntime},
     things::{container, sandbox, status},
 };
@@ -22,7 +22,7 @@ async fn makes_no_call_but_those_that_read() {
         state.containers.push(container("c1", "s1", ContainerState::ContainerExited));
         state.statuses.insert("c1".into(), status("c1", ContainerState::ContainerExited, 0));
     }
-    let mut bench = Bench::new(runtime, Duration::from_millis(1));
+    let mut bench = CriBench::new(runtime, Duration::from_millis(1));
     bench.ask(CriRequest::StartFastPoll(vec!["s1".into()])).await;
     bench.ask(CriRequest::FindCgroup("c1".into())).await;
     bench.ask(CriRequest::SandboxStatus("s1".into())).await;

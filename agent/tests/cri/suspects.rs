@@ -1,7 +1,7 @@
 //! Verbose PodSandboxStatus, for suspects only.
 
 use crate::{
-    bench::{Bench, NEVER, outage, wait_until},
+    bench::{CriBench, NEVER, outage, wait_until},
     runtime::{Call, FakeRuntime},
     things::{container, sandbox, sandbox_status, status},
 };
@@ -27,7 +27,7 @@ fn told(event: CriEvent) -> Option<Result<CriSandboxStatus, (SandboxId, String)>
     }
 }
 
-fn asked(bench: &Bench) -> Vec<String> {
+fn asked(bench: &CriBench) -> Vec<String> {
     let state = bench.runtime.state();
     let asked = |call: &Call| match call {
         Call::SandboxStatus { sandbox, verbose } => {
@@ -47,7 +47,7 @@ async fn is_asked_about_nobody_else_and_once() {
         state.sandboxes = vec![sandbox("s1"), sandbox("s2")];
         state.sandbox_statuses.insert("s1".into(), Ok(sandbox_status("s1", INFO)));
     }
-    let mut bench = Bench::new(runtime, Duration::from_millis(1));
+    let mut bench = CriBench::new(runtime, Duration::from_millis(1));
     bench.full_list().await;
     bench.ask(CriRequest::SandboxStatus("gone".into())).await;
     bench.ask(CriRequest::SandboxStatus("s1".into())).await;
@@ -78,7 +78,7 @@ async fn the_first_to_come_is_served_first() {
     }
     let shims = Arc::clone(&runtime.shims);
     let hung = shims.write().await;
-    let mut bench = Bench::new(runtime, NEVER);
+    let mut bench = CriBench::new(runtime, NEVER);
     for id in ["b", "c", "a", "b", "c"] {
         bench.ask(CriRequest::SandboxStatus(id.into())).await;
     }
@@ -100,7 +100,7 @@ async fn the_hosts_network_is_told_from_one_left_open() {
     options.expect("it has options").network = NamespaceMode::Node.into();
     let runtime = FakeRuntime::default();
     runtime.state().sandbox_statuses.insert("s1".into(), Ok(answer));
-    let mut bench = Bench::new(runtime, NEVER);
+    let mut bench = CriBench::new(runtime, NEVER);
     bench.ask(CriRequest::SandboxStatus("s1".into())).await;
     let status = bench.until(told).await.expect("it was not refused");
     assert_eq!((status.pid, status.network), (Some(7), SandboxNetwork::Host));
@@ -116,7 +116,7 @@ async fn info_that_cannot_be_read_tells_nothing() {
         answer.status.as_mut().expect("it has one").linux = None;
         runtime.state().sandbox_statuses.insert(id.into(), Ok(answer));
     }
-    let mut bench = Bench::new(runtime, NEVER);
+    let mut bench = CriBench::new(runtime, NEVER);
     // Length alone makes nothing unreadable.
     for (id, pid) in [("garbage", None), ("huge", Some(7))] {
         bench.ask(CriRequest::SandboxStatus(id.into())).await;
@@ -139,7 +139,7 @@ async fn a_refusal_is_told_with_its_code_and_is_no_outage() {
     for (id, status, _) in &refusals {
         runtime.state().sandbox_statuses.insert((*id).into(), Err(status.clone()));
     }
-    let mut bench = Bench::new(runtime, NEVER);
+    let mut bench = CriBench::new(runtime, NEVER);
     for (id, _, code) in refusals {
         bench.ask(CriRequest::SandboxStatus(id.into())).await;
         let refused = bench.until(told).await.expect_err("it was refused");
@@ -153,7 +153,7 @@ async fn a_runtime_that_lacks_the_call_says_nothing_of_the_sandbox() {
     let missing = Status::unimplemented("unknown method");
     runtime.state().sandbox_statuses.insert("s1".into(), Err(missing));
     runtime.state().sandbox_statuses.insert("s2".into(), Ok(sandbox_status("s2", INFO)));
-    let mut bench = Bench::new(runtime, NEVER);
+    let mut bench = CriBench::new(runtime, NEVER);
     bench.ask(CriRequest::SandboxStatus("s1".into())).await;
     bench.ask(CriRequest::SandboxStatus("s2".into())).await;
     let status = bench.until(told).await.expect("none was refused");
@@ -167,7 +167,7 @@ async fn a_shim_that_hangs_is_no_outage() {
     let shims = Arc::clone(&runtime.shims);
     let _hung = shims.write().await;
     // This call has a deadline of its own, which is sooner than that of the others.
-    let mut bench = Bench::new(runtime, NEVER);
+    let mut bench = CriBench::new(runtime, NEVER);
     bench.ask(CriRequest::SandboxStatus("s1".into())).await;
     let refused = bench.until(told).await.expect_err("nobody answers");
     assert_eq!(refused, ("s1".into(), "DEADLINE_EXCEEDED".into()));
@@ -188,7 +188,7 @@ async fn a_runtime_that_dies_of_the_question_is_not_asked_it_again() {
     runtime.state().sandboxes.push(sandbox("s1"));
     let shims = Arc::clone(&runtime.shims);
     let hung = shims.write().await;
-    let mut bench = Bench::new(runtime, NEVER);
+    let mut bench = CriBench::new(runtime, NEVER);
     bench.full_list().await;
     bench.ask(CriRequest::SandboxStatus("s1".into())).await;
     wait_until("a question", || !asked(&bench).is_empty()).await;
@@ -219,7 +219,7 @@ async fn suspects_containers_and_lists_do_not_wait_for_each_other() {
         state.statuses.insert(name.clone(), status(&name, ContainerState::ContainerExited, 0));
         state.sandbox_statuses.insert(pod.clone(), Ok(sandbox_status(&pod, INFO)));
     }
-    let mut bench = Bench::new(runtime, Duration::from_nanos(1));
+    let mut bench = CriBench::new(runtime, Duration::from_nanos(1));
     for n in 0..MANY {
         bench.ask(CriRequest::SandboxStatus(format!("s{n}").as_str().into())).await;
     }

@@ -1,7 +1,7 @@
 //! Runtimes of other versions of the protocol.
 
 use crate::{
-    bench::{Bench, NEVER, exited, outage},
+    bench::{CriBench, NEVER, exited, outage},
     runtime::{Call, FakeRuntime, Speaks},
     things::{container, sandbox, sandbox_status, status},
 };
@@ -23,7 +23,7 @@ async fn a_runtime_of_v1alpha2_alone_is_understood() {
         state.statuses.insert("c1".into(), status("c1", ContainerState::ContainerExited, 0));
         state.sandbox_statuses.insert("s1".into(), Ok(sandbox_status("s1", "{}")));
     }
-    let mut bench = Bench::new(runtime, NEVER);
+    let mut bench = CriBench::new(runtime, NEVER);
     let CriEvent::Connected { runtime, .. } = bench.event().await else {
         panic!("not connected first")
     };
@@ -51,7 +51,7 @@ async fn a_runtime_of_v1alpha2_alone_is_understood() {
 async fn what_speaks_neither_is_told_so_and_asked_again() {
     let runtime = FakeRuntime::default();
     runtime.state().speaks = Speaks::Neither;
-    let mut bench = Bench::new(runtime, NEVER);
+    let mut bench = CriBench::new(runtime, NEVER);
     let (error, code) = bench.until(outage).await;
     assert!(error.contains("v1alpha2") && error.contains("socket"), "{error}");
     assert_eq!(code.as_deref(), Some("UNIMPLEMENTED"));

@@ -95,12 +95,12 @@ pub(crate) struct FakeApiserver {
 }
 
 #[derive(Clone)]
-struct Shared {
+struct FakeState {
     script: Arc<Mutex<Script>>,
     opened: mpsc::Sender<OpenWatch>,
 }
 
-impl Shared {
+impl FakeState {
     fn lock(&self) -> MutexGuard<'_, Script> {
         self.script.lock().expect("no test panics while it holds this")
     }
@@ -142,7 +142,7 @@ impl FakeApiserver {
             .expect("a runtime");
         let socket = std::net::TcpListener::bind(self.address).expect("the port");
         socket.set_nonblocking(true).expect("the socket");
-        let shared = Shared { script: Arc::clone(&self.script), opened: self.opened.clone() };
+        let shared = FakeState { script: Arc::clone(&self.script), opened: self.opened.clone() };
         let app = Router::new()
             .route("/api/v1/pods", get(pods))
             .route("/api/v1/{*path}", get(one))
@@ -186,7 +186,7 @@ impl Drop for FakeApiserver {
 }
 
 async fn pods(
-    State(shared): State<Shared>,
+    State(shared): State<FakeState>,
     Query(query): Query<HashMap<String, String>>,
 ) -> Response {
     let watch = query.get("watch").is_some_and(|watch| watch == "true");
@@ -230,7 +230,7 @@ async fn pods(
 
 /// A GET of one thing. What the script does not know is not found, in the apiserver's own words.
 async fn one(
-    State(shared): State<Shared>,
+    State(shared): State<FakeState>,
     Path(path): Path<String>,
     Query(query): Query<HashMap<String, String>>,
 ) -> Response {
@@ -258,7 +258,12 @@ async fn one(
 }
 
 /// Anything that is neither a list nor a GET: what makes an Event.
-async fn event(State(shared): State<Shared>, method: Method, uri: Uri, body: String) -> Response {
+async fn event(
+    State(shared): State<FakeState>,
+    method: Method,
+    uri: Uri,
+    body: String,
+) -> Response {
     let body: Value = serde_json::from_str(&body).unwrap_or_default();
     let refused = {
         let mut script = shared.lock();

@@ -21,7 +21,7 @@ fn list(pods: &[String]) -> String {
 async fn a_pod_of_any_depth_spoils_neither_list_nor_watch() {
     let pods = [pod("a", 7).to_string(), deep("deep", 7, 100_000), pod("b", 7).to_string()];
     let mut bench =
-        Bench::new(Script { list: Some(list(&pods)), version: 10, ..Script::default() });
+        KubeBench::new(Script { list: Some(list(&pods)), version: 10, ..Script::default() });
     assert_eq!(names(&bench.snapshot().await), ["a", "deep", "b"]);
     let watch = bench.server.watch().await;
     for (kind, version) in [("MODIFIED", 11), ("DELETED", 12)] {
@@ -41,7 +41,7 @@ async fn what_is_long_is_cut_and_counted() {
     long["metadata"]["finalizers"] = json!(vec!["a.b/c"; 150_000]);
     long["spec"]["containers"] = json!(vec![json!({ "name": "x".repeat(100) }); 1_000]);
     let pods = vec![pod("a", 7), long.clone()];
-    let mut bench = Bench::new(Script { pods, version: 10, ..Script::default() });
+    let mut bench = KubeBench::new(Script { pods, version: 10, ..Script::default() });
     let pods = bench.snapshot().await;
     assert_eq!(pods[1].finalizers, vec!["a.b/c"; 16]);
     assert_eq!(pods[1].containers.keys().map(String::len).collect::<Vec<_>>(), [64]);
@@ -58,7 +58,7 @@ async fn what_is_long_is_cut_and_counted() {
 /// No state of it can be told, but that it is gone can.
 #[tokio::test]
 async fn a_deletion_that_cannot_be_read_is_followed_by_a_list() {
-    let (mut bench, watch) = Bench::in_sync(&["a", "b"]).await;
+    let (mut bench, watch) = KubeBench::in_sync(&["a", "b"]).await;
     bench.server.script().pods.remove(0);
     let mut odd = pod("a", 11);
     odd["spec"]["terminationGracePeriodSeconds"] = json!("thirty");
@@ -78,7 +78,7 @@ async fn more_pods_than_are_kept() {
     };
     let mut pods: Vec<_> = (0..4_100).map(ended).collect();
     pods.extend([pod("y", 7), pod("z", 7)]);
-    let mut bench = Bench::new(Script { pods, version: 10, ..Script::default() });
+    let mut bench = KubeBench::new(Script { pods, version: 10, ..Script::default() });
     let pods = bench.snapshot().await;
     assert_eq!(pods.len(), 4_096);
     assert_eq!(pods.iter().filter(|pod| !pod.is_finished()).count(), 2);

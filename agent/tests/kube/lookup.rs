@@ -1,7 +1,7 @@
 //! Questions beside the watch: does this pod exist, and whose node is this?
 
 use super::{
-    Bench, Script,
+    KubeBench, Script,
     apiserver::{not_found, status_object},
     next, pod,
 };
@@ -34,7 +34,7 @@ fn path(name: &str) -> String {
     format!("namespaces/default/pods/{name}")
 }
 
-impl Bench {
+impl KubeBench {
     /// The next answer of the node's kind.
     async fn node(&mut self) -> ApiEvent {
         let is_node =
@@ -65,7 +65,7 @@ impl Bench {
 
 #[tokio::test]
 async fn a_pod_is_looked_up_by_its_name_and_known_by_its_uid() {
-    let (mut bench, _watch) = Bench::in_sync(&[]).await;
+    let (mut bench, _watch) = KubeBench::in_sync(&[]).await;
     let mut mirror = pod("static", 7);
     mirror["metadata"]["annotations"] = json!({ "kubernetes.io/config.mirror": "hash" });
     mirror["metadata"]["ownerReferences"] =
@@ -114,7 +114,7 @@ async fn a_pod_is_looked_up_by_its_name_and_known_by_its_uid() {
 
 #[tokio::test]
 async fn many_pods_cost_one_list() {
-    let (mut bench, _watch) = Bench::in_sync(&["a"]).await;
+    let (mut bench, _watch) = KubeBench::in_sync(&["a"]).await;
     let mut mirror = pod("static", 7);
     mirror["metadata"]["annotations"] = json!({ "kubernetes.io/config.mirror": "uid-7" });
     mirror["metadata"]["ownerReferences"] =
@@ -142,7 +142,7 @@ async fn many_pods_cost_one_list() {
 /// With a sibling node's name, on a machine of several nodes, the list is another node's.
 #[tokio::test]
 async fn a_list_that_lacks_a_pod_which_exists_proves_nothing() {
-    let (mut bench, _watch) = Bench::in_sync(&["a"]).await;
+    let (mut bench, _watch) = KubeBench::in_sync(&["a"]).await;
     bench.server.script().pods = vec![pod("1", 7)];
     bench.server.script().gets.insert(path("2"), (200, pod("2", 7)));
     let pods: Vec<_> = (0..11).map(|n| reference(&n.to_string(), &format!("uid-{n}"))).collect();
@@ -170,7 +170,7 @@ async fn a_list_that_lacks_a_pod_which_exists_proves_nothing() {
 
 #[tokio::test]
 async fn what_one_lookup_finds_the_list_must_have_for_the_nameless() {
-    let (mut bench, _watch) = Bench::in_sync(&["a"]).await;
+    let (mut bench, _watch) = KubeBench::in_sync(&["a"]).await;
     bench.server.script().pods = vec![pod("b", 7)];
     bench.server.script().gets.insert(path("a"), (200, pod("a", 7)));
     let nameless =
@@ -182,7 +182,7 @@ async fn what_one_lookup_finds_the_list_must_have_for_the_nameless() {
 /// Of an orphaned cgroup the UID is all that is known.
 #[tokio::test]
 async fn a_pod_without_a_name_is_looked_for_in_the_list() {
-    let (mut bench, _watch) = Bench::in_sync(&["a"]).await;
+    let (mut bench, _watch) = KubeBench::in_sync(&["a"]).await;
     bench.server.script().pods = vec![pod("a", 7), pod("b", 7)];
     bench.server.script().gets.insert(path("a"), (200, pod("a", 7)));
     let nameless =
@@ -193,7 +193,7 @@ async fn a_pod_without_a_name_is_looked_for_in_the_list() {
 
 #[tokio::test]
 async fn a_question_that_fails_is_no_outage_of_the_watch() {
-    let (mut bench, watch) = Bench::in_sync(&["a"]).await;
+    let (mut bench, watch) = KubeBench::in_sync(&["a"]).await;
     bench.server.script().gets.insert(path("a"), (500, status_object(500)));
     assert_eq!(bench.check(&[reference("a", "uid-a")]).await, [None]);
     watch.event("ADDED", pod("b", 11)).await;
@@ -203,7 +203,7 @@ async fn a_question_that_fails_is_no_outage_of_the_watch() {
 #[tokio::test]
 async fn the_node_is_told_at_the_start() {
     let gets = [(NODE.to_owned(), (200, node("boot-1")))].into();
-    let mut bench = Bench::new(Script { gets, version: 10, ..Script::default() });
+    let mut bench = KubeBench::new(Script { gets, version: 10, ..Script::default() });
     let expected =
         ApiNode { boot_id: "boot-1".into(), kubelet_version: "v1.33.4".into(), ready: Some(true) };
     assert_eq!(bench.node().await, ApiEvent::Node(expected));
@@ -222,7 +222,7 @@ async fn why_the_node_is_not_known_is_said() {
         (Some((200, without_boot)), false, "no bootID"),
     ] {
         let gets = answer.into_iter().map(|answer| (NODE.to_owned(), answer)).collect();
-        let mut bench = Bench::new(Script { gets, version: 10, ..Script::default() });
+        let mut bench = KubeBench::new(Script { gets, version: 10, ..Script::default() });
         let (missing, error) = bench.node_unknown().await;
         assert_eq!(missing, is_missing, "{error}");
         assert!(error.contains(words), "{words:?} in {error:?}");
@@ -231,7 +231,7 @@ async fn why_the_node_is_not_known_is_said() {
 
 #[tokio::test]
 async fn the_node_is_asked_for_again_after_an_outage() {
-    let (mut bench, watch) = Bench::in_sync(&["a"]).await;
+    let (mut bench, watch) = KubeBench::in_sync(&["a"]).await;
     bench.server.kill();
     drop(watch);
     bench.out_of_sync().await;

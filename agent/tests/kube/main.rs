@@ -66,7 +66,7 @@ fn kubeconfig(folder: &Path, server: &str) -> std::path::PathBuf {
 }
 
 /// The adapter, running, and an apiserver for it.
-struct Bench {
+struct KubeBench {
     server: FakeApiserver,
     events: mpsc::Receiver<Received>,
     counters: Arc<KubeCounters>,
@@ -74,11 +74,11 @@ struct Bench {
     _folder: TempDir,
 }
 
-impl Bench {
+impl KubeBench {
     fn new(script: Script) -> Self {
         let server = FakeApiserver::start(script);
         let running = watch(&format!("http://{}", server.address));
-        let Running { events, counters, ask, folder } = running;
+        let RunningAdapter { events, counters, ask, folder } = running;
         Self { server, events, counters, ask, _folder: folder }
     }
 
@@ -113,14 +113,14 @@ impl Bench {
 }
 
 /// The adapter, running.
-struct Running {
+struct RunningAdapter {
     events: mpsc::Receiver<Received>,
     counters: Arc<KubeCounters>,
     ask: mpsc::Sender<Vec<PodRef>>,
     folder: TempDir,
 }
 
-fn watch(server: &str) -> Running {
+fn watch(server: &str) -> RunningAdapter {
     let folder = tempfile::tempdir().expect("a folder");
     let mut options = KubeOptions::new("n1");
     options.spread = Duration::ZERO; // a fleet's agents wait for a random time: one alone need not
@@ -129,7 +129,7 @@ fn watch(server: &str) -> Running {
     let (to, events) = mpsc::channel(16);
     let (ask, requests) = mpsc::channel(16);
     tokio::spawn(kube::run(options, to, requests));
-    Running { events, counters, ask, folder }
+    RunningAdapter { events, counters, ask, folder }
 }
 
 /// The next event of the watch; the answers to questions come between, whenever they come.
@@ -158,7 +158,7 @@ async fn next(
 
 #[tokio::test]
 async fn a_list_and_what_follows() {
-    let (mut bench, watch) = Bench::in_sync(&["a", "b"]).await;
+    let (mut bench, watch) = KubeBench::in_sync(&["a", "b"]).await;
     watch.event("ADDED", pod("c", 11)).await;
     let mut dying = pod("c", 12);
     dying["metadata"]["deletionTimestamp"] = json!("2026-11-21T02:35:35Z");
@@ -182,7 +182,7 @@ async fn nonsense_is_left_out_and_counted() {
     let mut mistyped = pod("mistyped", 7);
     mistyped["spec"]["terminationGracePeriodSeconds"] = json!("thirty");
     let pods = vec![anonymous.clone(), pod("good", 7), mistyped];
-    let mut bench = Bench::new(Script { pods, version: 10, ..Script::default() });
+    let mut bench = KubeBench::new(Script { pods, version: 10, ..Script::default() });
     assert_eq!(names(&bench.snapshot().await), ["good"]);
     let watch = bench.server.watch().await;
     watch.event("MODIFIED", anonymous).await;
@@ -194,7 +194,7 @@ async fn nonsense_is_left_out_and_counted() {
 
 #[tokio::test]
 async fn a_watch_that_ends_goes_on_from_its_last_bookmark() {
-    let (mut bench, watch) = Bench::in_sync(&["a"]).await;
+    let (mut bench, watch) = KubeBench::in_sync(&["a"]).await;
     let bookmark =
         json!({ "kind": "Pod", "apiVersion": "v1", "metadata": { "resourceVersion": "50" } });
     watch.event("BOOKMARK", bookmark).await;
@@ -208,7 +208,7 @@ async fn a_watch_that_ends_goes_on_from_its_last_bookmark() {
 
 #[tokio::test]
 async fn a_connection_cut_within_a_line_loses_nothing() {
-    let (mut bench, watch) = Bench::in_sync(&["a"]).await;
+    let (mut bench, watch) = KubeBench::in_sync(&["a"]).await;
     watch.event("ADDED", pod("b", 11)).await;
     assert!(matches!(bench.event().await, ApiEvent::Applied(_)));
     let line = json!({ "type": "DELETED", "object": pod("b", 12) }).to_string();
@@ -229,7 +229,7 @@ async fn a_connection_cut_within_a_line_loses_nothing() {
 
 #[tokio::test]
 async fn an_outage_is_told_once_and_its_end_without_waiting_for_an_event() {
-    let (mut bench, watch) = Bench::in_sync(&["a"]).await;
+    let (mut bench, watch) = KubeBench::in_sync(&["a"]).await;
     bench.server.kill();
     drop(watch);
     bench.out_of_sync().await;
@@ -245,7 +245,7 @@ async fn an_outage_is_told_once_and_its_end_without_waiting_for_an_event() {
 
 #[tokio::test]
 async fn a_deletion_missed_in_an_outage_is_in_the_next_list() {
-    let (mut bench, watch) = Bench::in_sync(&["a", "b"]).await;
+    let (mut bench, watch) = KubeBench::in_sync(&["a", "b"]).await;
     bench.server.kill();
     drop(watch);
     bench.out_of_sync().await;
@@ -262,7 +262,7 @@ async fn a_deletion_missed_in_an_outage_is_in_the_next_list() {
 
 #[tokio::test]
 async fn gone_as_an_event_is_followed_by_a_list() {
-    let (mut bench, watch) = Bench::in_sync(&["a", "b"]).await;
+    let (mut bench, watch) = KubeBench::in_sync(&["a", "b"]).await;
     bench.server.script().pods.remove(1);
     bench.server.script().version = 90;
     watch.event("ERROR", status_object(410)).await;
@@ -274,7 +274,7 @@ async fn gone_as_an_event_is_followed_by_a_list() {
 
 #[tokio::test]
 async fn a_line_that_cannot_be_read_is_followed_by_a_list() {
-    let (mut bench, watch) = Bench::in_sync(&["a", "b"]).await;
+    let (mut bench, watch) = KubeBench::in_sync(&["a", "b"]).await;
     // It may have been this deletion.
     bench.server.script().pods.remove(0);
     watch.raw("}garbage{\n").await;
@@ -284,7 +284,7 @@ async fn a_line_that_cannot_be_read_is_followed_by_a_list() {
 
 #[tokio::test]
 async fn a_place_that_is_refused_again_and_again_is_given_up() {
-    let (mut bench, watch) = Bench::in_sync(&["a"]).await;
+    let (mut bench, watch) = KubeBench::in_sync(&["a"]).await;
     // "Too large resource version" of an apiserver whose store was put back.
     bench.server.script().watch_failures.extend([504, 504, 504]);
     bench.server.script().version = 3;
@@ -297,7 +297,7 @@ async fn a_place_that_is_refused_again_and_again_is_given_up() {
 #[tokio::test]
 async fn a_missing_right_is_named() {
     let script = Script { list_failures: [403, 403].into(), version: 10, ..Script::default() };
-    let mut bench = Bench::new(script);
+    let mut bench = KubeBench::new(script);
     let error = bench.out_of_sync().await;
     assert!(error.contains("403") || error.contains("Forbidden"), "{error}");
     assert!(error.contains("RBAC must allow list and watch of pods"), "{error}");

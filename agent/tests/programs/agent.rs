@@ -129,13 +129,13 @@ fn without_btf_the_agent_says_what_is_missing() {
 }
 
 /// An agent that runs on, and has said something.
-pub(crate) struct Running {
+pub(crate) struct RunningAgent {
     pub(crate) process: Child,
     pub(crate) address: String,
     log: mpsc::Receiver<String>,
 }
 
-impl Running {
+impl RunningAgent {
     /// Flags come before the variables.
     pub(crate) fn start(run: &mut Command) -> Self {
         run.env("CORONER_LISTEN", "127.0.0.1:0").env("CORONER_LOG_FORMAT", "json");
@@ -195,7 +195,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningAgent {
     fn drop(&mut self) {
         // Gone already, unless the test failed.
         let _ = self.process.kill();
@@ -209,7 +209,7 @@ fn without_btf_an_agent_that_stays_is_unready_and_says_why() {
     let mut run = agent("run");
     // SAFETY: plain system calls.
     unsafe { run.arg("--keep-running-unready").pre_exec(hide_btf) };
-    let mut running = Running::start(&mut run);
+    let mut running = RunningAgent::start(&mut run);
     running.until("cannot start the kernel programs");
     let (state, detail, status) = running.ready("kernel");
     assert_eq!(state, "failing");
@@ -221,7 +221,7 @@ fn without_btf_an_agent_that_stays_is_unready_and_says_why() {
 #[test]
 fn the_agent_goes_on_with_the_privileges_that_it_keeps() {
     let _machine = stage::machine();
-    let mut running = Running::start(&mut agent("run"));
+    let mut running = RunningAgent::start(&mut agent("run"));
     let kept = running.until("dropped capabilities that are no longer needed");
     eprintln!("kept: {}", kept["kept"]);
     running.until("system calls are filtered");
@@ -252,7 +252,7 @@ fn the_agent_goes_on_with_the_privileges_that_it_keeps() {
 #[test]
 fn what_counts_connections_is_attached_with_the_privileges_that_are_kept() {
     let _machine = stage::machine();
-    let mut running = Running::start(agent("run").args(["--traffic", "always"]));
+    let mut running = RunningAgent::start(agent("run").args(["--traffic", "always"]));
     running.until("system calls are filtered");
     let counting = running.until("counting connections");
     let is_visible = stage::tracepoint("tcp_send_reset").len() >= 3;

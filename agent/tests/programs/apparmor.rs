@@ -3,7 +3,8 @@
 
 use crate::{
     agent::{
-        CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE, CAP_SYS_RESOURCE, Running, agent, confine, doctor,
+        CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE, CAP_SYS_RESOURCE, RunningAgent, agent, confine,
+        doctor,
     },
     stage,
 };
@@ -52,7 +53,7 @@ fn the_profile_denies_nothing_that_is_needed() {
     unsafe {
         run.args(["--traffic", "always"]).pre_exec(move || confine(kept).and_then(|()| enter()))
     };
-    let mut running = Running::start(&mut run);
+    let mut running = RunningAgent::start(&mut run);
     running.until("system calls are filtered");
     running.until("counting connections");
     for part in ["privileges", "kernel", "traffic"] {

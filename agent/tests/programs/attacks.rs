@@ -3,7 +3,7 @@
 
 use crate::{
     actors::{Actor, Role},
-    agent::{Running, agent},
+    agent::{RunningAgent, agent},
     connections::network,
     stage::{self, PATIENCE, Pod},
 };
@@ -61,7 +61,7 @@ fn whoever_reaches_the_port_takes_no_probe_and_no_memory() {
     std::thread::scope(|scope| {
         let attack = scope.spawn(|| {
             network::unshare();
-            let mut running = Running::start(agent("run").args(["--listen", NODE]));
+            let mut running = RunningAgent::start(agent("run").args(["--listen", NODE]));
             running.until("system calls are filtered");
             let to = running.address.clone();
             // Each is answered. A machine that gives the agent no time has it stalled; those who connect must not.
@@ -152,7 +152,7 @@ fn other_users_are_not_answered_on_the_socket() {
     let folder = tempfile::tempdir().unwrap();
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let socket = folder.path().join("coroner.sock");
-    let mut running = Running::start(agent("run").arg("--socket").arg(&socket));
+    let mut running = RunningAgent::start(agent("run").arg("--socket").arg(&socket));
     running.until("system calls are filtered");
     assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
     assert!(answer_to(0, &socket).starts_with("HTTP/1.1 200"));
@@ -170,7 +170,7 @@ fn a_container_that_floods_fills_no_log() {
     let mut run = agent("run");
     run.arg("--cgroup-root").arg(&*hierarchy);
     let began = Instant::now();
-    let mut running = Running::start(&mut run);
+    let mut running = RunningAgent::start(&mut run);
     running.until("system calls are filtered");
     let pod = Pod::make(&hierarchy);
     for _ in 0..20 {
@@ -201,7 +201,7 @@ fn a_name_that_is_no_text_hides_no_process() {
     let file = folder.path().join("rec");
     let mut run = agent("run");
     run.arg("--cgroup-root").arg(&*hierarchy).arg("--record").arg(&file);
-    let mut running = Running::start(&mut run);
+    let mut running = RunningAgent::start(&mut run);
     running.until("system calls are filtered");
     let pid = main.pid;
     main.kill(libc::SIGKILL);
@@ -232,7 +232,7 @@ fn a_recording_is_nobody_else_s_and_whole_after_sighup() {
         fs::write(&file, before).unwrap();
         fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
         let mut open_before = fs::File::open(&file).unwrap();
-        let mut running = Running::start(agent("run").arg("--record").arg(&file));
+        let mut running = RunningAgent::start(agent("run").arg("--record").arg(&file));
         running.until("system calls are filtered");
         assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(folder.path().join("rec.old").exists(), old, "what was there is kept");

@@ -4,7 +4,7 @@
 use crate::{
     actors::{Actor, Role},
     ends,
-    stage::{Cgroup, ID, Session, on_each_hierarchy},
+    stage::{ID, Session, TestCgroup, on_each_hierarchy},
 };
 use coroner_core::{
     ids::Tgid,
@@ -17,7 +17,7 @@ const SLICE: &str = "kubepods-besteffort-pod8dbc5577_d0e2_4706_8787_57d52c03ddf2
 #[test]
 fn a_container_is_below_its_scope_and_its_monitor_is_none() {
     on_each_hierarchy(|hierarchy| {
-        let root = Cgroup::top(hierarchy, "kubepods-besteffort.slice");
+        let root = TestCgroup::top(hierarchy, "kubepods-besteffort.slice");
         let pod = root.child(SLICE);
         // One comes after the agent, one is there before it.
         for agent_is_first in [true, false] {

@@ -4,7 +4,7 @@
 use crate::{
     actors::Actor,
     ends,
-    stage::{Cgroup, POD, Pod, Session, on_each_hierarchy},
+    stage::{POD, Pod, Session, TestCgroup, on_each_hierarchy},
 };
 use coroner::sources::kernel::KernelCommand;
 use coroner_core::{
@@ -21,7 +21,7 @@ const CONTAINERS: u32 = 300;
 /// the slots come round only when nearly all of them were had.
 const TRIES: u32 = 8 * SLOTS as u32;
 
-fn containers(pod: &Cgroup) -> BTreeMap<usize, Cgroup> {
+fn containers(pod: &TestCgroup) -> BTreeMap<usize, TestCgroup> {
     (0..CONTAINERS)
         .map(|number| pod.child(&format!("{number:064x}")))
         .map(|cgroup| (slot(cgroup.id.0), cgroup))
@@ -29,7 +29,7 @@ fn containers(pod: &Cgroup) -> BTreeMap<usize, Cgroup> {
 }
 
 /// A new cgroup of a name, in a slot that one of these has.
-fn sharing(parent: &Cgroup, name: &str, with: &BTreeMap<usize, Cgroup>) -> Cgroup {
+fn sharing(parent: &TestCgroup, name: &str, with: &BTreeMap<usize, TestCgroup>) -> TestCgroup {
     (0..TRIES)
         .map(|_| parent.child(name))
         .find(|cgroup| with.contains_key(&slot(cgroup.id.0)))
@@ -38,7 +38,7 @@ fn sharing(parent: &Cgroup, name: &str, with: &BTreeMap<usize, Cgroup>) -> Cgrou
 
 /// Something that the programs tell of, if they know this cgroup: a process from outside comes and
 /// goes.
-fn visit(cgroup: &Cgroup, code: u8) -> u32 {
+fn visit(cgroup: &TestCgroup, code: u8) -> u32 {
     let process = Actor::exec(&cgroup.path, code);
     let pid = process.pid;
     process.wait();
@@ -59,7 +59,7 @@ fn is_seen(session: &Session, cgroup: CgroupId, pid: u32, code: u8) -> bool {
 fn containers_that_share_a_slot_are_seen_until_each_is_gone() {
     on_each_hierarchy(|hierarchy| {
         let mut session = Session::start(hierarchy);
-        let root = Cgroup::top(hierarchy, "kubepods");
+        let root = TestCgroup::top(hierarchy, "kubepods");
         let pod = root.child(POD);
         let mut containers = containers(&pod);
         for name in ["d", "e", "f"] {
@@ -90,7 +90,7 @@ fn who_shares_a_slot_with_a_container_is_none() {
         let mut session = Session::start(hierarchy);
         let Pod { container, pod, root } = Pod::make(hierarchy);
         let containers = containers(&pod);
-        let top = Cgroup::top(hierarchy, "ordinary");
+        let top = TestCgroup::top(hierarchy, "ordinary");
         let outside = sharing(&top, "service", &containers);
         let (theirs, ours) = (visit(&outside, 5), visit(&container, 6));
         session.settle();
@@ -125,7 +125,7 @@ fn containers_that_were_there_before_are_seen_whoever_shares_their_slots() {
 fn a_cgroup_that_the_agent_is_asked_to_watch_is_seen_from_then_on() {
     on_each_hierarchy(|hierarchy| {
         let mut session = Session::start(hierarchy);
-        let odd = Cgroup::top(hierarchy, "odd");
+        let odd = TestCgroup::top(hierarchy, "odd");
         let before = visit(&odd, 9);
         session.command(KernelCommand::Watch { cgroup: odd.id });
         let id = odd.id;

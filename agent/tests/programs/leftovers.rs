@@ -2,7 +2,7 @@
 
 use crate::{
     actors::{Actor, Role},
-    stage::{Cgroup, POD, Pod, on_each_hierarchy},
+    stage::{POD, Pod, TestCgroup, on_each_hierarchy},
 };
 use coroner::sources::host::{HostView, survey};
 use coroner_core::{
@@ -101,7 +101,7 @@ fn lives_and_leaves(root: &Path, hierarchy: &Path, pod: &Pod) {
 fn what_a_pod_leaves_is_found_as_long_as_it_is_there() {
     on_each_hierarchy(|hierarchy| {
         // A hierarchy of its own: in it, no tree of pods is another test's.
-        let own = Cgroup::top(hierarchy, "left");
+        let own = TestCgroup::top(hierarchy, "left");
         let hierarchy = own.path.as_path();
         let pod = Pod::make(hierarchy);
         let root = tempfile::tempdir().unwrap();

@@ -2,7 +2,7 @@
 
 use crate::{
     actors::{Actor, Role},
-    stage::{Cgroup, PATIENCE, Pod, Session, freezer, on_each_hierarchy},
+    stage::{PATIENCE, Pod, Session, TestCgroup, freezer, on_each_hierarchy},
 };
 use coroner::{
     linux::clock,
@@ -24,7 +24,7 @@ use std::{
 struct Frozen(PathBuf);
 
 impl Frozen {
-    fn freeze(cgroup: &Cgroup, pid: u32) -> Self {
+    fn freeze(cgroup: &TestCgroup, pid: u32) -> Self {
         fs::write(cgroup.path.join("cgroup.procs"), pid.to_string()).unwrap();
         let state = cgroup.path.join("freezer.state");
         fs::write(&state, "FROZEN").unwrap();
@@ -44,14 +44,14 @@ impl Drop for Frozen {
 }
 
 /// An engine that hears what the session hears and whose looks are real ones.
-struct Agent<'a> {
+struct LookingEngine<'a> {
     engine: Engine,
     session: &'a mut Session,
     heard: usize,
     host: ProcRoot,
 }
 
-impl Agent<'_> {
+impl LookingEngine<'_> {
     /// Ticks until the engine says of an unkillable container that it is or is no more.
     fn until(&mut self, over: bool) -> (String, Vec<Input>) {
         let patience = Instant::now() + PATIENCE;
@@ -93,7 +93,7 @@ fn a_frozen_process_survives_sigkill_and_is_told_until_it_ends() {
         let freezer = freezer();
         let mut session = Session::start(hierarchy);
         let pod = Pod::make(hierarchy);
-        let cgroup = Cgroup::top(&freezer, "freezer");
+        let cgroup = TestCgroup::top(&freezer, "freezer");
         let init = Actor::start(&pod.container.path, Role { init: true, ..Role::default() });
         let pid = init.pid;
         let frozen = Frozen::freeze(&cgroup, pid);
@@ -105,7 +105,7 @@ fn a_frozen_process_survives_sigkill_and_is_told_until_it_ends() {
 
         let host = ProcRoot { proc: Path::new("/proc").into(), cgroup_root: hierarchy.into() };
         let engine = Engine::new(Settings::new(clock::anchor()));
-        let mut agent = Agent { engine, session: &mut session, heard: 0, host };
+        let mut agent = LookingEngine { engine, session: &mut session, heard: 0, host };
         let (detail, answers) = agent.until(false);
         eprintln!("{detail}");
         assert!(detail.contains(&format!("(pid {pid}) in state D (uninterruptible)")), "{detail}");

@@ -34,7 +34,7 @@ use coroner_core::{
 };
 use coroner_ebpf::{NESTED_SHARE, WINDOW_SHIFT};
 use libc::{SIGHUP, SIGKILL, SIGTERM, SIGUSR1};
-use stage::{Cgroup, ID, POD, Pod, Session, on_each_hierarchy};
+use stage::{ID, POD, Pod, Session, TestCgroup, on_each_hierarchy};
 use std::{
     ffi::{CString, OsStr},
     os::unix::{
@@ -96,12 +96,13 @@ fn cgroups_come_with_their_parents_and_go() {
     on_each_hierarchy(|hierarchy| {
         let mut session = Session::start(hierarchy);
         let Pod { container, pod, root } = Pod::make(hierarchy);
-        let created = |cgroup: &Cgroup, parent: &Cgroup, name: &str| KernelFact::CgroupCreated {
-            cgroup: cgroup.id,
-            parent: Some(parent.id),
-            name: name.into(),
-            scanned: false,
-        };
+        let created =
+            |cgroup: &TestCgroup, parent: &TestCgroup, name: &str| KernelFact::CgroupCreated {
+                cgroup: cgroup.id,
+                parent: Some(parent.id),
+                name: name.into(),
+                scanned: false,
+            };
         let (ids, expected) = (
             [container.id, pod.id, root.id],
             [created(&container, &pod, ID), created(&pod, &root, POD)],
@@ -408,10 +409,10 @@ fn a_container_that_delegates_cgroups_takes_its_share_of_the_map() {
         let mut session = Session::start(hierarchy);
         let pod = Pod::make(hierarchy);
         let count = NESTED_SHARE as usize + MORE;
-        let mut nested: Vec<Cgroup> =
+        let mut nested: Vec<TestCgroup> =
             (0..count).map(|n| pod.container.child(&format!("nested-{n}"))).collect();
         session.settle();
-        let is_followed = |session: &Session, cgroup: &Cgroup| {
+        let is_followed = |session: &Session, cgroup: &TestCgroup| {
             let mut about = session.about(cgroup.id);
             about.retain(|fact| matches!(fact, KernelFact::CgroupCreated { .. }));
             !about.is_empty()
@@ -419,7 +420,7 @@ fn a_container_that_delegates_cgroups_takes_its_share_of_the_map() {
         let followed = nested.iter().filter(|cgroup| is_followed(&session, cgroup)).count();
         assert_eq!(followed, NESTED_SHARE as usize);
         // Those that go make room, of which their container has no more than before.
-        nested.drain(..MORE / 2).for_each(Cgroup::remove);
+        nested.drain(..MORE / 2).for_each(TestCgroup::remove);
         nested.extend((0..MORE).map(|n| pod.container.child(&format!("later-{n}"))));
         session.settle();
         let later = &nested[nested.len() - MORE..];
@@ -435,7 +436,7 @@ fn a_container_that_delegates_cgroups_takes_its_share_of_the_map() {
 fn what_happens_outside_is_not_told() {
     on_each_hierarchy(|hierarchy| {
         let mut session = Session::start(hierarchy);
-        let outside = Cgroup::top(hierarchy, "outside");
+        let outside = TestCgroup::top(hierarchy, "outside");
         let mut pids = Vec::new();
         for n in 0..200 {
             let then = if n % 10 == 0 { Then::Pause } else { Then::Exit(1) };
@@ -570,7 +571,7 @@ fn a_stop_signal_is_told_once_it_is_learned() {
             signal: SIGUSR1 as u8,
         });
         // Nothing is told of that. But commands are obeyed one after the other, and of this one it is.
-        let other = Cgroup::top(hierarchy, "elsewhere");
+        let other = TestCgroup::top(hierarchy, "elsewhere");
         session.command(KernelCommand::Watch { cgroup: other.id });
         session.until("the command after it", |fact| {
             matches!(fact, KernelFact::CgroupCreated { cgroup, scanned: true, .. }
@@ -590,7 +591,7 @@ fn a_stop_signal_is_told_once_it_is_learned() {
 fn a_container_elsewhere_is_watched_on_demand() {
     on_each_hierarchy(|hierarchy| {
         let mut session = Session::start(hierarchy);
-        let elsewhere = Cgroup::top(hierarchy, "elsewhere");
+        let elsewhere = TestCgroup::top(hierarchy, "elsewhere");
         let init = Actor::start(&elsewhere.path, Role { init: true, ..Role::default() });
         let pid = init.pid;
         session.settle();

@@ -5,7 +5,7 @@
 use crate::{
     actors::{Actor, Role},
     delivered, ends, sent,
-    stage::{Cgroup, POD, Pod, Session, on_each_hierarchy},
+    stage::{POD, Pod, Session, TestCgroup, on_each_hierarchy},
 };
 use coroner_core::{
     ids::Tgid,
@@ -34,7 +34,7 @@ fn processes_are_told_by_the_numbers_of_the_agents_own_namespace() {
         return inside(&version);
     }
     on_each_hierarchy(|hierarchy| {
-        let node = Cgroup::top(hierarchy, "node");
+        let node = TestCgroup::top(hierarchy, "node");
         let mut child = Command::new(env::current_exe().unwrap());
         let version = if node.path.join("cgroup.controllers").exists() { "v2" } else { "v1" };
         child
@@ -103,7 +103,7 @@ fn inside(version: &str) {
     let hierarchy: PathBuf = folder.path().into();
     let kind = if version == "v2" { ("cgroup2", None) } else { ("cgroup", Some(c"devices")) };
     mount(kind.0, &hierarchy, kind.0, MountFlags::empty(), kind.1).unwrap();
-    let root = Cgroup::make(hierarchy.join("kubepods"));
+    let root = TestCgroup::make(hierarchy.join("kubepods"));
     let pod = root.child(POD);
     let before = pod.child(&"b".repeat(64));
     // One that was there before the agent: found by /proc, in this namespace's numbers.

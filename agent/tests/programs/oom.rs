@@ -3,7 +3,7 @@
 use crate::{
     actors::{Actor, Role},
     ends, sent,
-    stage::{self, Cgroup, Hierarchy, Pod, Session, on_each_hierarchy},
+    stage::{self, Hierarchy, Pod, Session, TestCgroup, on_each_hierarchy},
 };
 use coroner::sources::kernel::btf::Parameter;
 use coroner_core::{
@@ -20,7 +20,7 @@ const KILLED: ExitStatus = ExitStatus::Signal { signal: 9, core: false };
 const BY_THE_KERNEL: i32 = 0x80;
 
 /// The cgroup that limits a container's memory, where that is not its own, and the hierarchy that it is in.
-fn limit(hierarchy: &Path, pod: &Pod) -> Option<(Cgroup, Option<Hierarchy>)> {
+fn limit(hierarchy: &Path, pod: &Pod) -> Option<(TestCgroup, Option<Hierarchy>)> {
     if controls_memory(hierarchy) {
         for above in [hierarchy, &pod.root.path, &pod.pod.path] {
             fs::write(above.join("cgroup.subtree_control"), "+memory").unwrap();
@@ -29,7 +29,7 @@ fn limit(hierarchy: &Path, pod: &Pod) -> Option<(Cgroup, Option<Hierarchy>)> {
         return None;
     }
     if let Some(v1) = stage::mounted("cgroup", "memory") {
-        let apart = Cgroup::top(&v1, "limit");
+        let apart = TestCgroup::top(&v1, "limit");
         fs::write(apart.path.join("memory.limit_in_bytes"), LIMIT).unwrap();
         return Some((apart, None));
     }
@@ -37,7 +37,7 @@ fn limit(hierarchy: &Path, pod: &Pod) -> Option<(Cgroup, Option<Hierarchy>)> {
     let v2 = stage::v2();
     assert!(controls_memory(&v2), "no memory controller: it is in every kernel to be tested");
     fs::write(v2.join("cgroup.subtree_control"), "+memory").unwrap();
-    let apart = Cgroup::top(&v2, "limit");
+    let apart = TestCgroup::top(&v2, "limit");
     fs::write(apart.path.join("memory.max"), LIMIT).unwrap();
     Some((apart, Some(v2)))
 }

@@ -3,7 +3,7 @@
 
 use crate::{
     actors::fork,
-    stage::{self, Cgroup, Pod, Session, on_each_hierarchy},
+    stage::{self, Pod, Session, TestCgroup, on_each_hierarchy},
 };
 use coroner::sources::kernel::KernelOptions;
 use coroner_core::{
@@ -43,8 +43,9 @@ fn pin_to(cpu: usize) {
 }
 
 /// Starts a process that has others enter these cgroups and leave at once, one after the other.
-fn work((cgroups, nice): (&[Cgroup], i32)) -> libc::pid_t {
-    let open = |one: &Cgroup| OpenOptions::new().write(true).open(one.path.join("cgroup.procs"));
+fn work((cgroups, nice): (&[TestCgroup], i32)) -> libc::pid_t {
+    let open =
+        |one: &TestCgroup| OpenOptions::new().write(true).open(one.path.join("cgroup.procs"));
     let doors: Vec<File> = cgroups.iter().map(|one| open(one).unwrap()).collect();
     // A child of a test with threads: system calls only.
     unsafe {
@@ -127,7 +128,7 @@ fn no_exit_of_moved_processes_is_reported_twice() {
 fn overload(hierarchy: &Path, on_one: bool) {
     let Pod { container, pod, root } = Pod::make(hierarchy);
     let mut session = Session::start(hierarchy);
-    let containers: Vec<Cgroup> =
+    let containers: Vec<TestCgroup> =
         (0..WORKERS * CONTAINERS).map(|n| pod.child(&format!("{n:064x}"))).collect();
     let ids: BTreeSet<CgroupId> = containers.iter().map(|one| one.id).collect();
     let over = AtomicBool::new(false);

@@ -167,12 +167,12 @@ pub(crate) fn wait_for_end(pid: u32) {
 }
 
 /// A cgroup of a test. Removed when dropped: its processes must be gone.
-pub(crate) struct Cgroup {
+pub(crate) struct TestCgroup {
     pub(crate) path: PathBuf,
     pub(crate) id: CgroupId,
 }
 
-impl Cgroup {
+impl TestCgroup {
     pub(crate) fn make(path: PathBuf) -> Self {
         fs::create_dir(&path).unwrap();
         let id = CgroupId(fs::metadata(&path).unwrap().ino());
@@ -194,7 +194,7 @@ impl Cgroup {
     }
 }
 
-impl Drop for Cgroup {
+impl Drop for TestCgroup {
     fn drop(&mut self) {
         // Busy until the last process' end is complete.
         let until = Instant::now() + PATIENCE;
@@ -207,9 +207,9 @@ impl Drop for Cgroup {
 /// A pod with one container, made as a kubelet with the cgroupfs driver would. Innermost first:
 /// that is the order of removal.
 pub(crate) struct Pod {
-    pub(crate) container: Cgroup,
-    pub(crate) pod: Cgroup,
-    pub(crate) root: Cgroup,
+    pub(crate) container: TestCgroup,
+    pub(crate) pod: TestCgroup,
+    pub(crate) root: TestCgroup,
 }
 
 pub(crate) const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
@@ -217,7 +217,7 @@ pub(crate) const POD: &str = "pod8dbc5577-d0e2-4706-8787-57d52c03ddf2";
 
 impl Pod {
     pub(crate) fn make(hierarchy: &Path) -> Self {
-        let root = Cgroup::top(hierarchy, "kubepods");
+        let root = TestCgroup::top(hierarchy, "kubepods");
         let pod = root.child(POD);
         let container = pod.child(ID);
         Self { container, pod, root }
@@ -302,7 +302,7 @@ impl Session {
     /// Waits until all that has happened so far was said: records come in the order of time, so
     /// something that happens now comes last.
     pub(crate) fn settle(&mut self) {
-        let last = Cgroup::top(&self.hierarchy, "last-kubepods");
+        let last = TestCgroup::top(&self.hierarchy, "last-kubepods");
         let id = last.id;
         last.remove();
         self.until("the last cgroup", |f| *f == KernelFact::CgroupRemoved { cgroup: id });

@@ -18,7 +18,7 @@ use coroner_core::{
 };
 
 use coroner::{
-    outputs::recording::{Header, Node, Reader, Stopped, Writer, replay::Replay},
+    outputs::recording::{Header, NodeFacts, Reader, Stopped, Writer, replay::Replay},
     store::terminations::History,
 };
 use std::{io::Cursor, path::PathBuf, time::Duration};
@@ -54,7 +54,7 @@ fn live(name: &str) -> (Anchor, Vec<Received>) {
 }
 
 fn header(anchor: Anchor) -> Header {
-    Header::new(&Settings { settle: SETTLE, ..Settings::new(anchor) }, Node::default())
+    Header::new(&Settings { settle: SETTLE, ..Settings::new(anchor) }, NodeFacts::default())
 }
 
 fn record(anchor: Anchor, inputs: &[Received]) -> Vec<u8> {

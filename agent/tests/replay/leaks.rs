@@ -26,7 +26,7 @@ const THRESHOLD: Duration = Duration::from_secs(60);
 const TICK: Duration = Duration::from_secs(1);
 
 /// What was said of leaks: all that were found, and those that were there at the end.
-struct Found {
+struct FoundLeaks {
     ever: Vec<Arc<Leak>>,
     last: BTreeMap<String, Arc<Leak>>,
 }
@@ -101,15 +101,15 @@ impl Runtime {
     }
 }
 
-fn run(name: &str) -> Found {
+fn run(name: &str) -> FoundLeaks {
     run_with(name, Words::default())
 }
 
-fn run_with(name: &str, words: Words) -> Found {
+fn run_with(name: &str, words: Words) -> FoundLeaks {
     replays(name, import::load_with(&dir(name), words))
 }
 
-fn replays(name: &str, recording: Recording) -> Found {
+fn replays(name: &str, recording: Recording) -> FoundLeaks {
     let first = recording.inputs[0].at;
     let end = recording.inputs.last().unwrap().at.max(last_mark(name));
     let of_node = [
@@ -125,7 +125,7 @@ fn replays(name: &str, recording: Recording) -> Found {
     let settings = Settings { leak_threshold: THRESHOLD, ..Settings::new(recording.anchor) };
     let mut engine = Engine::new(settings);
     let (mut apiserver, mut runtime) = (Apiserver::default(), Runtime::default());
-    let mut found = Found { ever: Vec::new(), last: BTreeMap::new() };
+    let mut found = FoundLeaks { ever: Vec::new(), last: BTreeMap::new() };
     let mut tick = first;
     while tick <= end {
         tick = tick + TICK;

@@ -86,7 +86,7 @@ impl Wire {
     /// To the end of a full list, and what is asked because of it.
     async fn listen(&mut self, at: BootTime) {
         self.until(at, |event| matches!(event, CriEvent::Containers { only: None, .. })).await;
-        let exited = |state: &crate::runtime::State| {
+        let exited = |state: &crate::runtime::RuntimeState| {
             let ended = v1::ContainerState::ContainerExited as i32;
             let of = |one: &v1::Container| (one.state == ended).then(|| one.id.clone());
             state.containers.iter().filter_map(of).collect::<Vec<_>>()

@@ -5,7 +5,7 @@ use super::{
     emit::{LOST, To, count, emit, header, now},
     filter, namespace,
     read::{Address, cgroup_id, layout},
-    watch::{CONTAINERS, Watched},
+    watch::{CONTAINERS, WatchedCgroup},
 };
 use aya_ebpf::{
     helpers::generated::bpf_probe_read_kernel_str, macros::raw_tracepoint,
@@ -29,7 +29,7 @@ pub fn cgroup_mkdir(ctx: RawTracePointContext) -> i32 {
     let css = cgroup.pointer(layout!(cgroup_self) + layout!(css_parent));
     let parent = cgroup_id(Address(css.0.wrapping_sub(u64::from(layout!(cgroup_self)))));
     let name_at = cgroup.pointer(layout!(cgroup_kn)).pointer(layout!(kn_name));
-    let known = Watched::find(parent);
+    let known = WatchedCgroup::find(parent);
 
     let mut name = [0u8; NAME_LEN];
     // SAFETY: the destination is as long as it says.
@@ -122,7 +122,7 @@ fn search(name: &[u8; NAME_LEN]) -> (bool, bool) {
 pub fn cgroup_rmdir(ctx: RawTracePointContext) -> i32 {
     let cgroup = Address(ctx.arg(0));
     let id = cgroup_id(cgroup);
-    let Some(watched) = Watched::find(id) else { return 0 };
+    let Some(watched) = WatchedCgroup::find(id) else { return 0 };
     if !is_watched_hierarchy(cgroup) {
         return 0;
     }
@@ -133,7 +133,7 @@ pub fn cgroup_rmdir(ctx: RawTracePointContext) -> i32 {
             filter::lower(id);
             if owner != 0
                 && owner != id
-                && let Some(container) = Watched::look_up(owner)
+                && let Some(container) = WatchedCgroup::look_up(owner)
             {
                 container.set_nested(container.nested().saturating_sub(1));
             }
@@ -175,7 +175,7 @@ pub fn cgroup_notify_frozen(ctx: RawTracePointContext) -> i32 {
 fn watched_id(cgroup: Address) -> Option<u64> {
     let id = cgroup_id(cgroup);
     // What costs least first: nearly all are of nobody's interest.
-    (Watched::find(id).is_some() && is_watched_hierarchy(cgroup)).then_some(id)
+    (WatchedCgroup::find(id).is_some() && is_watched_hierarchy(cgroup)).then_some(id)
 }
 
 #[inline(always)]

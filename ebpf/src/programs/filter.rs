@@ -3,7 +3,7 @@
 
 use core::cell::UnsafeCell;
 use coroner_ebpf::{
-    Told,
+    FilterWords,
     filter::{SLOTS, WORDS, mark, slot},
 };
 
@@ -16,7 +16,7 @@ static MADE: Counters = Counters(UnsafeCell::new([0; SLOTS]));
 /// Written by user space. Not in a constant section: the compiler must not fold the zeroes.
 #[unsafe(no_mangle)]
 #[unsafe(link_section = ".data.told")]
-static mut TOLD: Told = Told { unmuted: 0, marks: [0; WORDS] };
+static mut TOLD: FilterWords = FilterWords { unmuted: 0, marks: [0; WORDS] };
 
 struct Counters(UnsafeCell<[u8; SLOTS]>);
 

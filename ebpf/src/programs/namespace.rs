@@ -4,7 +4,7 @@
 use super::{
     emit::{LOST, To, copy, count as count_lost, now},
     read::{Address, layout},
-    watch::{Watched, parent, run_out},
+    watch::{WatchedCgroup, parent, run_out},
 };
 use aya_ebpf::{bindings::BPF_NOEXIST, macros::map, maps::HashMap};
 use coroner_ebpf::{
@@ -51,7 +51,7 @@ fn has_ended(shared: Address) -> bool {
 /// A process other than the main one is sent a signal. The target's `siglock` is held, so one sender
 /// at a time comes here for it.
 #[inline(always)]
-pub(super) fn note(owner: Watched, task: Address, shared: Address, tgid: u32, signal: u32) {
+pub(super) fn note(owner: WatchedCgroup, task: Address, shared: Address, tgid: u32, signal: u32) {
     // Nobody would take its entry out.
     if has_ended(shared) {
         return;
@@ -80,7 +80,7 @@ pub(super) fn note(owner: Watched, task: Address, shared: Address, tgid: u32, si
 
 /// A process has ended.
 #[inline(always)]
-pub(super) fn forget(owner: Watched, tgid: u32) {
+pub(super) fn forget(owner: WatchedCgroup, tgid: u32) {
     if owner.has_noted() && NOTIFIED.remove(tgid).is_ok() {
         owner.take_notified();
     }
@@ -88,7 +88,7 @@ pub(super) fn forget(owner: Watched, tgid: u32) {
 
 /// The container's PID 1 exits. If there is no room to count what it leaves, that is told.
 #[inline(always)]
-pub(super) fn ends(owner: Watched, init: u32, time: u64, cgroup: u64) {
+pub(super) fn ends(owner: WatchedCgroup, init: u32, time: u64, cgroup: u64) {
     let id = owner.owner_id();
     // Where the tracepoint has no `group_dead`, two threads may both come here, and what was counted
     // after the first must stay.
@@ -124,7 +124,7 @@ pub(super) struct Killed {
 /// have after the first. Two CPUs never write one count: the PID 1 kills in a loop, on behalf of one
 /// of its threads; what others count is a word of its own.
 #[inline(always)]
-pub(super) fn count(owner: Watched, tgid: u32, killed: Killed) -> bool {
+pub(super) fn count(owner: WatchedCgroup, tgid: u32, killed: Killed) -> bool {
     let Some(zapped) = ZAPPED.get_ptr_mut(owner.owner_id()) else { return false };
     let Killed { task, shared, by, took } = killed;
     // PID 1 may not reap: the kernel kills zombies too, to no effect.

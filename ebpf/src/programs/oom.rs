@@ -3,7 +3,7 @@
 use super::{
     emit::{To, emit, header, now},
     read::{Address, cgroup_of, layout, tgid, tid},
-    watch::Watched,
+    watch::WatchedCgroup,
 };
 use aya_ebpf::{macros::raw_tracepoint, programs::RawTracePointContext};
 use coroner_ebpf::record::{VICTIM, Victim};
@@ -15,7 +15,7 @@ pub fn mark_victim(ctx: RawTracePointContext) -> i32 {
     let (cgroup, pid) = if layout!(mark_victim_is_task) != 0 {
         let task = Address(ctx.arg(0));
         let cgroup = cgroup_of(task);
-        let Some(watched) = Watched::find(cgroup) else { return 0 };
+        let Some(watched) = WatchedCgroup::find(cgroup) else { return 0 };
         let owner = watched.owner(cgroup);
         if owner.may_be_main(tgid(task)) {
             owner.set_dying();

@@ -5,7 +5,7 @@ use super::{
     emit::{To, copy, header, now},
     filter, namespace,
     read::{Address, current_cgroup, identify, is_foreign, layout, tgid},
-    watch::{Watched, parent},
+    watch::{WatchedCgroup, parent},
 };
 use aya_ebpf::{macros::raw_tracepoint, programs::RawTracePointContext};
 use coroner_ebpf::{
@@ -42,7 +42,7 @@ fn exec(ctx: RawTracePointContext) {
 
 #[inline(never)]
 fn executed(ctx: RawTracePointContext, cgroup: u64) {
-    let Some(watched) = Watched::look_up(cgroup) else { return };
+    let Some(watched) = WatchedCgroup::look_up(cgroup) else { return };
     let task = Address(ctx.arg(0));
     let parent = parent(task);
     if parent.in_container != 0 {
@@ -105,7 +105,7 @@ fn exit(ctx: RawTracePointContext) {
 
 #[inline(never)]
 fn exited(ctx: RawTracePointContext, cgroup: u64) {
-    let Some(watched) = Watched::look_up(cgroup) else { return };
+    let Some(watched) = WatchedCgroup::look_up(cgroup) else { return };
     let task = Address(ctx.arg(0));
     if layout!(exit_has_group_dead) == 0 {
         // Two threads that exit together may both see 0 here: the reader counts a process once.

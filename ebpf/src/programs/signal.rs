@@ -6,7 +6,7 @@ use super::{
     filter, namespace,
     read::{Address, cgroup_of, current, current_cgroup, identify, is_foreign, layout, tgid},
     traffic,
-    watch::{Watched, is_chatter, peer},
+    watch::{WatchedCgroup, is_chatter, peer},
 };
 use aya_ebpf::{macros::raw_tracepoint, programs::RawTracePointContext};
 use coroner_ebpf::{
@@ -39,7 +39,7 @@ pub fn signal_generate(ctx: RawTracePointContext) -> i32 {
 
 #[inline(never)]
 fn generated(ctx: RawTracePointContext, cgroup: u64) {
-    let Some(watched) = Watched::look_up(cgroup) else { return };
+    let Some(watched) = WatchedCgroup::look_up(cgroup) else { return };
     let owner = watched.owner(cgroup);
     let signal: u32 = ctx.arg(0);
     if !owner.wants(signal) {
@@ -138,7 +138,7 @@ pub fn signal_deliver(ctx: RawTracePointContext) -> i32 {
 
 #[inline(never)]
 fn delivered(ctx: RawTracePointContext, cgroup: u64) {
-    let Some(watched) = Watched::look_up(cgroup) else { return };
+    let Some(watched) = WatchedCgroup::look_up(cgroup) else { return };
     let owner = watched.owner(cgroup);
     let signal: u32 = ctx.arg(0);
     if !owner.wants(signal) {

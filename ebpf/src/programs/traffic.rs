@@ -6,7 +6,7 @@ use super::{
     backup,
     emit::{add_one, now},
     read::{Address, cgroup_id, current, layout},
-    watch::Watched,
+    watch::WatchedCgroup,
 };
 use aya_ebpf::{
     macros::{map, raw_tracepoint},
@@ -340,7 +340,7 @@ fn owner(pod: *mut Traffic, netns: u32, sk: Address) -> *mut Traffic {
         return pod;
     }
     let id = cgroup_id(cgroup);
-    let container = match Watched::find(id).map_or(0, Watched::owner_id) {
+    let container = match WatchedCgroup::find(id).map_or(0, WatchedCgroup::owner_id) {
         0 => id,
         container => container,
     };

@@ -21,7 +21,7 @@ pub(super) static CONTAINERS: HashMap<u64, Container> =
 /// A watched cgroup: a value of `CONTAINERS`, shared with all CPUs. Its words are read and written
 /// one by one and without locks: what a race can lose is a count, never an entry.
 #[derive(Clone, Copy)]
-pub(super) struct Watched(*mut Container);
+pub(super) struct WatchedCgroup(*mut Container);
 
 macro_rules! get {
     ($this:expr, $member:ident) => {
@@ -39,7 +39,7 @@ macro_rules! set {
     }};
 }
 
-impl Watched {
+impl WatchedCgroup {
     /// The one lookup, and for what is not watched hardly ever one.
     #[inline(always)]
     pub(super) fn find(cgroup: u64) -> Option<Self> {
@@ -241,7 +241,7 @@ pub(super) fn is_chatter(signal: u32) -> bool {
 /// Who a process outside or inside is, as sender or as parent. `task` is any task of it.
 #[inline(always)]
 pub(super) fn peer(task: Address, cgroup: u64) -> (Peer, u64) {
-    let owner = Watched::find(cgroup).map_or(0, Watched::owner_id);
+    let owner = WatchedCgroup::find(cgroup).map_or(0, WatchedCgroup::owner_id);
     let comm: [u8; COMM_LEN] = task.read(layout!(task_comm));
     let tgid = tgid(task);
     (Peer { cgroup, tgid, in_container: u32::from(owner != 0), comm }, owner)

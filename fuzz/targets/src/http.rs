@@ -6,7 +6,7 @@ use axum::{
 use coroner::{
     linux::clock,
     outputs::{
-        http::{Audience, Shared, router},
+        http::{Audience, SharedState, router},
         metrics::Metrics,
     },
     store::{health::Health, leaks::LeakStore, terminations::History},
@@ -19,7 +19,7 @@ use std::sync::{Arc, LazyLock};
 use tower::ServiceExt as _;
 
 /// An agent that knows a death.
-static AGENT: LazyLock<Arc<Shared>> = LazyLock::new(|| {
+static AGENT: LazyLock<Arc<SharedState>> = LazyLock::new(|| {
     let report = include_str!("../../../agent/api/tests/golden/termination.json");
     let report: Termination = serde_json::from_str(report).expect("a report");
     let account = PodTermination::from(report);
@@ -28,7 +28,7 @@ static AGENT: LazyLock<Arc<Shared>> = LazyLock::new(|| {
     history.put(account, false);
     let health = Health::new(true, clock::boot_now());
     let metrics = Metrics::new().expect("metrics");
-    Arc::new(Shared::new(health, history, LeakStore::default(), metrics))
+    Arc::new(SharedState::new(health, history, LeakStore::default(), metrics))
 });
 
 /// Requests to the agent's own server: any path and query.

@@ -45,7 +45,7 @@ pub(super) struct Stray {
 
 /// All that is known after a round.
 #[derive(Debug)]
-pub(super) struct Facts {
+pub(super) struct RoundFacts {
     pub(super) lives: Vec<Life>,
     pub(super) strays: Vec<Stray>,
     /// When the agent was not there.
@@ -90,7 +90,7 @@ impl Judgement {
 }
 
 /// Judges a whole round in which this fault was done: nothing may be proven by nothing.
-pub(super) fn judge_round(fault: &Fault, facts: &Facts) -> Judgement {
+pub(super) fn judge_round(fault: &Fault, facts: &RoundFacts) -> Judgement {
     let mut judgement = judge(fault, facts);
     if judgement.deaths == 0 {
         judgement.complaints.push("nobody died: this round proves nothing".to_owned());
@@ -101,7 +101,7 @@ pub(super) fn judge_round(fault: &Fault, facts: &Facts) -> Judgement {
 }
 
 /// Judges what was told while this fault was done.
-fn judge(fault: &Fault, facts: &Facts) -> Judgement {
+fn judge(fault: &Fault, facts: &RoundFacts) -> Judgement {
     let mut judgement = Judgement::default();
     let mut missing = Vec::new();
     for life in &facts.lives {
@@ -152,7 +152,7 @@ enum Word {
 }
 
 impl Judgement {
-    fn life(&mut self, fault: &Fault, facts: &Facts, life: &Life) -> Word {
+    fn life(&mut self, fault: &Fault, facts: &RoundFacts, life: &Life) -> Word {
         let Some(true_ones) = life.end.verdicts() else { return Word::Spared };
         let (mut wrong, mut unknown, mut right) = (false, false, false);
         for told in life.told.values() {
@@ -255,8 +255,8 @@ mod tests {
         }
     }
 
-    fn facts(lives: Vec<Life>) -> Facts {
-        Facts {
+    fn facts(lives: Vec<Life>) -> RoundFacts {
+        RoundFacts {
             lives,
             strays: Vec::new(),
             absences: Vec::new(),
@@ -267,7 +267,7 @@ mod tests {
         }
     }
 
-    fn of(fault: &str, facts: &Facts) -> Judgement {
+    fn of(fault: &str, facts: &RoundFacts) -> Judgement {
         judge(choose(&[fault.to_owned()]).unwrap()[0], facts)
     }
 

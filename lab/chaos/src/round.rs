@@ -5,7 +5,7 @@ use super::{
     churn::{Churn, Pod1},
     fault::{Deed, Fault},
     inflict::{Done, Hands},
-    judge::{self, Facts, Judgement, Life, Stray, mib},
+    judge::{self, Judgement, Life, RoundFacts, Stray, mib},
     vitals::Vitals,
 };
 use anyhow::Context as _;
@@ -228,7 +228,7 @@ impl<'a> Round<'a> {
         // One after the other: each takes what was told for itself.
         let lives = lives(self.stage.lab, &pods, fault, &agent.reports().borrow());
         let strays = self.strays();
-        let facts = Facts {
+        let facts = RoundFacts {
             lives,
             strays,
             absences: agent.absences(),

@@ -9,7 +9,7 @@
 //! says `command: ["/workload", "handle", "--for", "2s"]`, and a hook the same.
 
 use anyhow::{Context, Result};
-use coroner_image::{Command, Compression, Image, Layer, archive, host_architecture};
+use coroner_image::{Compression, Image, ImageCommand, Layer, archive, host_architecture};
 use jiff::Timestamp;
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -40,7 +40,7 @@ pub fn build(workload: &Path, to: &Path) -> Result<()> {
     let image = |names: &[&str], stop_signal: Option<&str>| Image {
         names: names.iter().copied().map(str::to_owned).collect(),
         layers: vec![(host_architecture(), &layer)],
-        command: Command {
+        command: ImageCommand {
             entrypoint: vec![PROGRAM.to_owned()],
             cmd: vec!["pause".to_owned()],
             stop_signal: stop_signal.map(str::to_owned),

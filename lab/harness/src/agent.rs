@@ -5,7 +5,7 @@ use axum::http::{StatusCode, Uri};
 use coroner::outputs::report::LeakList;
 use coroner_api::{
     List, ListQuery,
-    client::Agent as Api,
+    client::AgentAddress as Api,
     leaks::Leak,
     openapi,
     terminations::{Death, Termination},

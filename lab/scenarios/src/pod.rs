@@ -53,7 +53,7 @@ pub(super) struct Blueprint {
 
 /// A hook, by its kind.
 #[derive(Clone, Copy, Debug)]
-enum Hook {
+enum LifecycleHook {
     /// Words of the workload's command line.
     Exec(&'static str),
     /// Of the container's own port.
@@ -81,8 +81,8 @@ pub(super) struct Part {
     /// Words of the workload's command line, as one text.
     life: &'static str,
     sidecar: bool,
-    post_start: Option<Hook>,
-    pre_stop: Option<Hook>,
+    post_start: Option<LifecycleHook>,
+    pre_stop: Option<LifecycleHook>,
     /// lifecycle.stopSignal.
     stop_signal: Option<&'static str>,
     liveness: Option<Check>,
@@ -126,19 +126,19 @@ impl Part {
     }
 
     pub(super) fn post_start(self, life: &'static str) -> Self {
-        Self { post_start: Some(Hook::Exec(life)), ..self }
+        Self { post_start: Some(LifecycleHook::Exec(life)), ..self }
     }
 
     pub(super) fn pre_stop(self, life: &'static str) -> Self {
-        Self { pre_stop: Some(Hook::Exec(life)), ..self }
+        Self { pre_stop: Some(LifecycleHook::Exec(life)), ..self }
     }
 
     pub(super) fn pre_stop_http(self) -> Self {
-        Self { pre_stop: Some(Hook::HttpGet), ..self }
+        Self { pre_stop: Some(LifecycleHook::HttpGet), ..self }
     }
 
     pub(super) fn pre_stop_sleep(self, seconds: i64) -> Self {
-        Self { pre_stop: Some(Hook::Sleep(seconds)), ..self }
+        Self { pre_stop: Some(LifecycleHook::Sleep(seconds)), ..self }
     }
 
     pub(super) fn stop_signal(self, name: &'static str) -> Self {
@@ -207,7 +207,7 @@ impl Part {
     }
 
     fn build(&self, site: Site<'_>) -> Container {
-        let hook = |hook: Hook| handler(hook, site);
+        let hook = |hook: LifecycleHook| handler(hook, site);
         let lifecycle = Lifecycle {
             post_start: self.post_start.map(hook),
             pre_stop: self.pre_stop.map(hook),
@@ -321,13 +321,15 @@ fn http_get(path: &str, site: Site<'_>) -> HTTPGetAction {
     HTTPGetAction { path: Some(path.into()), port, ..Default::default() }
 }
 
-fn handler(hook: Hook, site: Site<'_>) -> LifecycleHandler {
+fn handler(hook: LifecycleHook, site: Site<'_>) -> LifecycleHandler {
     match hook {
-        Hook::Exec(life) => LifecycleHandler { exec: Some(exec(life, site)), ..Default::default() },
-        Hook::HttpGet => {
+        LifecycleHook::Exec(life) => {
+            LifecycleHandler { exec: Some(exec(life, site)), ..Default::default() }
+        }
+        LifecycleHook::HttpGet => {
             LifecycleHandler { http_get: Some(http_get("/prestop", site)), ..Default::default() }
         }
-        Hook::Sleep(seconds) => {
+        LifecycleHook::Sleep(seconds) => {
             LifecycleHandler { sleep: Some(SleepAction { seconds }), ..Default::default() }
         }
     }

@@ -10,7 +10,7 @@ mod usage;
 use coroner_lab_cluster::containerd;
 use coroner_lab_scenarios::{Scenario, catalogue};
 use libtest_mimic::Arguments;
-use run::{Late, Run};
+use run::{LabRun, Late};
 use std::{
     collections::BTreeSet,
     env,
@@ -81,7 +81,7 @@ fn is_about_a_fault(scenario: &Scenario) -> bool {
 
 /// All of it on the machine's own version, what is about the runtime on the others, what ends connections also on
 /// cgroup v1, and deaths behind sources that are late.
-fn runs() -> anyhow::Result<Vec<Arc<Run>>> {
+fn runs() -> anyhow::Result<Vec<Arc<LabRun>>> {
     let own = containerd::version(&containerd::ContainerdOptions::new("", "").containerd)?;
     let is_own = |version: &&str| own.starts_with(&format!("{version}."));
     let name = VERSIONS.iter().find(|version| is_own(version)).map_or(own.as_str(), |one| one);
@@ -91,16 +91,16 @@ fn runs() -> anyhow::Result<Vec<Arc<Run>>> {
         |one: &&Scenario| is_about_the_runtime(one) || long && is_about_traffic(one);
     let about_runtime: Vec<_> = all.iter().copied().filter(is_for_others).collect();
     let is_for_v1 = |one: &&Scenario| is_in_gate_on_v1(one) || long && is_about_traffic(one);
-    let on_v1 = Run::new(name, None, all.iter().copied().filter(is_for_v1)).on_v1();
+    let on_v1 = LabRun::new(name, None, all.iter().copied().filter(is_for_v1)).on_v1();
     anyhow::ensure!(about_runtime.len() >= 4, "{about_runtime:?}");
     let others = VERSIONS.iter().filter(|version| !is_own(version));
-    let others = others.map(|other| Run::new(other, Some(other), about_runtime.iter().copied()));
+    let others = others.map(|other| LabRun::new(other, Some(other), about_runtime.iter().copied()));
     let is_played_late = |one: &&Scenario| is_about_a_death(one) || long && is_about_a_fault(one);
     let delays = DELAYS.iter().flat_map(|by| Late::ALL.map(|which| (which, *by)));
     let played_late: Vec<&Scenario> = all.iter().copied().filter(is_played_late).collect();
     let late = delays.filter(|delay| long || *delay == IN_GATE).flat_map(|(which, by)| {
         let run = |scenarios: &[&Scenario], part| {
-            Run::new(name, None, scenarios.iter().copied()).late(which, by, part)
+            LabRun::new(name, None, scenarios.iter().copied()).late(which, by, part)
         };
         if which == Late::Apiserver {
             return vec![run(&played_late, None)];
@@ -108,7 +108,8 @@ fn runs() -> anyhow::Result<Vec<Arc<Run>>> {
         let parts = played_late.chunks(WITH_LATE_RUNTIME).enumerate();
         parts.map(|(number, scenarios)| run(scenarios, Some(number + 1))).collect()
     });
-    let runs = std::iter::once(Run::new(name, None, all)).chain(others).chain([on_v1]).chain(late);
+    let runs =
+        std::iter::once(LabRun::new(name, None, all)).chain(others).chain([on_v1]).chain(late);
     Ok(runs.map(Arc::new).collect())
 }
 
@@ -127,7 +128,7 @@ fn labs_at_once() -> anyhow::Result<usize> {
 /// Plays the runs that tests want, in the background: the tests wait for what they need of them.
 fn play<'s>(
     scope: &'s Scope<'s, '_>,
-    runs: Vec<(Arc<Run>, BTreeSet<String>)>,
+    runs: Vec<(Arc<LabRun>, BTreeSet<String>)>,
     labs: usize,
     aloud: bool,
 ) {

@@ -22,10 +22,10 @@ use std::{
 const SILENCE: Duration = Duration::from_secs(1800);
 
 /// What is demanded of a run as a whole.
-type Demand = fn(&Run) -> Result<(), Failed>;
+type Demand = fn(&LabRun) -> Result<(), Failed>;
 
 /// One run of the lab.
-pub(crate) struct Run {
+pub(crate) struct LabRun {
     /// `containerd-1.7`.
     name: String,
     /// Its name alone: a run may be one part of several of the same name.
@@ -35,7 +35,7 @@ pub(crate) struct Run {
     scenarios: Vec<&'static str>,
     /// `--cgroup`, `--delay-apiserver` and `--delay-runtime`.
     flags: Vec<(&'static str, &'static str)>,
-    state: Mutex<State>,
+    state: Mutex<Results>,
     news: Condvar,
 }
 
@@ -69,7 +69,7 @@ impl Late {
 }
 
 #[derive(Default)]
-struct State {
+struct Results {
     /// What came out, by the scenario's name.
     objects: HashMap<String, Value>,
     /// What was told as left behind, of no scenario.
@@ -88,12 +88,12 @@ struct Ended {
 }
 
 /// A line of the lab's, or that it has hung.
-enum Line {
+enum LabLine {
     Object(String),
     Said(String),
 }
 
-impl Run {
+impl LabRun {
     /// Of these scenarios, not yet played.
     pub(crate) fn new<'a>(
         version: &str,
@@ -135,9 +135,9 @@ impl Run {
         };
         let mut trials: Vec<Trial> = self.scenarios.iter().map(of_scenario).collect();
         let of_whole: [(&str, Demand); 3] = [
-            ("nothing-of-no-scenario", Run::has_no_strays),
-            ("exit-status", Run::says_how_it_went),
-            ("nothing-left", Run::leaves_nothing),
+            ("nothing-of-no-scenario", LabRun::has_no_strays),
+            ("exit-status", LabRun::says_how_it_went),
+            ("nothing-left", LabRun::leaves_nothing),
         ];
         trials.extend(of_whole.map(|(name, test)| {
             let run = Arc::clone(self);
@@ -233,11 +233,11 @@ impl Run {
         self.wait(|state| state.ended.is_some()).ended.clone().expect("it was waited for")
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, Results> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wait(&self, until: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
+    fn wait(&self, until: impl Fn(&Results) -> bool) -> MutexGuard<'_, Results> {
         let waited = self.news.wait_while(self.lock(), |state| !until(state));
         waited.unwrap_or_else(PoisonError::into_inner)
     }
@@ -299,13 +299,13 @@ impl Run {
         let lines = lines(&mut child);
         loop {
             match lines.recv_timeout(SILENCE) {
-                Ok(Line::Object(line)) => {
+                Ok(LabLine::Object(line)) => {
                     if let Err(why) = self.note(&line) {
                         end(&mut child);
                         return Err(why);
                     }
                 }
-                Ok(Line::Said(line)) => says(&line),
+                Ok(LabLine::Said(line)) => says(&line),
                 Err(mpsc::RecvTimeoutError::Timeout) => {
                     end(&mut child);
                     return Err(format!("the lab said nothing for {SILENCE:?}"));
@@ -339,9 +339,9 @@ fn texts(list: &Value) -> impl Iterator<Item = String> {
 }
 
 /// What it writes, line by line, until it has closed both.
-fn lines(child: &mut Child) -> mpsc::Receiver<Line> {
+fn lines(child: &mut Child) -> mpsc::Receiver<LabLine> {
     let (to, lines) = mpsc::channel();
-    let read = |from: Option<Box<dyn Read + Send>>, line: fn(String) -> Line| {
+    let read = |from: Option<Box<dyn Read + Send>>, line: fn(String) -> LabLine| {
         let to = to.clone();
         thread::spawn(move || {
             let all = from.map(|from| BufReader::new(from).lines());
@@ -353,7 +353,7 @@ fn lines(child: &mut Child) -> mpsc::Receiver<Line> {
             }
         });
     };
-    read(child.stdout.take().map(|out| Box::new(out) as _), Line::Object);
-    read(child.stderr.take().map(|err| Box::new(err) as _), Line::Said);
+    read(child.stdout.take().map(|out| Box::new(out) as _), LabLine::Object);
+    read(child.stderr.take().map(|err| Box::new(err) as _), LabLine::Said);
     lines
 }

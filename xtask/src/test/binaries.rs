@@ -13,7 +13,7 @@ use crate::{
     image,
     progress::{capture, step},
     root,
-    setup::{self, Found, Need},
+    setup::{self, FoundTool, Need},
     toolchain::{cargo, cargo_for},
     workspace::Workspace,
 };
@@ -115,7 +115,7 @@ impl TestBinary {
     ///
     /// # Errors
     /// When it cannot be run at all.
-    pub(crate) fn run(&self, workspace: &Workspace, long: bool, suffix: &str) -> Result<Run> {
+    pub(crate) fn run(&self, workspace: &Workspace, long: bool, suffix: &str) -> Result<BinaryRun> {
         let privileged = self.layer() != Layer::Unit;
         let binaries = build::binaries(workspace, Profile::Dev)?;
         let mut command = if privileged {
@@ -156,7 +156,9 @@ impl TestBinary {
                 ("CORONER_APPARMOR_PARSER", Need::Debian(&setup::APPARMOR)),
             ] {
                 // Where its tool is missing, a test says what to do.
-                if let Some(Found::Own(program) | Found::System(program)) = tool.find(workspace) {
+                if let Some(FoundTool::Own(program) | FoundTool::System(program)) =
+                    tool.find(workspace)
+                {
                     command.env(variable, program);
                 }
             }
@@ -169,7 +171,7 @@ impl TestBinary {
         if privileged {
             root::take_back(workspace, &workspace.failed())?;
         }
-        Ok(Run::of(output.success, output.text, self.expected(&absent)))
+        Ok(BinaryRun::of(output.success, output.text, self.expected(&absent)))
     }
 
     /// Its tests that cannot run on this machine.
@@ -178,14 +180,14 @@ impl TestBinary {
     }
 
     /// What a run of it must count where these tests are left out.
-    pub(crate) fn expected(&self, absent: &[absent::Absent]) -> Expected {
-        Expected { some: self.integration, filtered: Some(absent.len() as u64) }
+    pub(crate) fn expected(&self, absent: &[absent::Absent]) -> ExpectedTests {
+        ExpectedTests { some: self.integration, filtered: Some(absent.len() as u64) }
     }
 }
 
 /// What running a binary came to.
 #[derive(Debug)]
-pub(crate) struct Run {
+pub(crate) struct BinaryRun {
     /// What it counted.
     pub(crate) tally: Tally,
     /// All it said.
@@ -194,22 +196,22 @@ pub(crate) struct Run {
 
 /// What a run must count, so that none proves nothing.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Expected {
+pub(crate) struct ExpectedTests {
     /// A test passes at least: a library or a program may have none of its own.
     pub(crate) some: bool,
     /// Tests that the arguments leave out; `None`: all but those that they name.
     pub(crate) filtered: Option<u64>,
 }
 
-impl Expected {
+impl ExpectedTests {
     /// Nothing is left out, and there may be no test.
     pub(crate) const WHOLE: Self = Self { some: false, filtered: Some(0) };
 }
 
-impl Run {
+impl BinaryRun {
     /// A run that ended badly without naming a failed test has failed all the same; and one that ended well
     /// without having run what it should.
-    pub(crate) fn of(success: bool, text: String, expected: Expected) -> Self {
+    pub(crate) fn of(success: bool, text: String, expected: ExpectedTests) -> Self {
         let counted = Tally::of(&text);
         let mut tally = counted.unwrap_or_default();
         let why = match counted {
@@ -269,7 +271,8 @@ mod tests {
 
     #[test]
     fn a_binary_that_dies_counts_as_a_failure() {
-        let failed = |text: &str| Run::of(false, text.into(), Expected::WHOLE).tally.failed;
+        let failed =
+            |text: &str| BinaryRun::of(false, text.into(), ExpectedTests::WHOLE).tally.failed;
         assert_eq!(failed("killed"), 1);
         assert_eq!(failed("test result: FAILED. 1 passed; 2 failed;"), 2);
     }
@@ -277,7 +280,8 @@ mod tests {
     #[test]
     fn a_binary_that_ends_well_without_having_run_its_tests_has_failed() {
         let run = |text: &str, some, filtered| {
-            let run = Run::of(true, text.into(), Expected { some, filtered: Some(filtered) });
+            let run =
+                BinaryRun::of(true, text.into(), ExpectedTests { some, filtered: Some(filtered) });
             (run.tally.failed, run.text.lines().last().unwrap_or_default().to_owned())
         };
         let none = "test result: ok. 0 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out;";

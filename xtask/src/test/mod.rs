@@ -22,7 +22,7 @@ use std::{
 use anyhow::{Context as _, Result, anyhow, bail};
 
 pub(crate) use self::{
-    binaries::{Expected, Run, TestBinary, compile, compile_programs},
+    binaries::{BinaryRun, ExpectedTests, TestBinary, compile, compile_programs},
     tally::Tally,
 };
 use crate::{
@@ -351,19 +351,17 @@ impl Job<'_> {
                         "--doc",
                     ]);
                     let output = capture("documentation's examples", &mut command)?;
-                    tally.add(
-                        self.report(
-                            "doctests",
-                            Run::of(output.success, output.text, Expected::WHOLE),
-                        ),
-                    );
+                    tally.add(self.report(
+                        "doctests",
+                        BinaryRun::of(output.success, output.text, ExpectedTests::WHOLE),
+                    ));
                 }
                 Ok(tally)
             }
         }
     }
 
-    fn report(&self, name: &str, run: Run) -> Tally {
+    fn report(&self, name: &str, run: BinaryRun) -> Tally {
         report(self.workspace, name, run)
     }
 }
@@ -390,7 +388,7 @@ pub(crate) fn programs(tests: &[TestBinary]) -> Result<&TestBinary> {
 }
 
 /// Shows what a failed run printed, and keeps it under this name.
-pub(crate) fn report(workspace: &Workspace, name: &str, run: Run) -> Tally {
+pub(crate) fn report(workspace: &Workspace, name: &str, run: BinaryRun) -> Tally {
     if run.tally.failed > 0 {
         note(run.text.trim_end());
         keep(workspace, name, &run.text);
@@ -473,7 +471,8 @@ mod tests {
 
     #[test]
     fn a_layer_brings_only_its_own_needs() {
-        let guests = vm::matrix(&vm::choose(&["6.1".into()]).expect("known"), &vm::Cgroup::ALL);
+        let guests =
+            vm::matrix(&vm::choose(&["6.1".into()]).expect("known"), &vm::CgroupVersion::ALL);
         let kernel = [Need::Kernel(guests[0].kernel)];
         for (layer, more) in
             [(Layer::Vm, setup::VM), (Layer::Vm, &kernel), (Layer::Deploy, setup::DEPLOY)]

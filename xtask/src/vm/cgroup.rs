@@ -6,14 +6,14 @@ use crate::test::absent::Feature;
 
 /// A version of cgroups: all that a guest mounts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Cgroup {
+pub(crate) enum CgroupVersion {
     /// The unified hierarchy
     V2,
     /// A hierarchy for each controller
     V1,
 }
 
-impl Cgroup {
+impl CgroupVersion {
     /// Both.
     pub(crate) const ALL: [Self; 2] = [Self::V2, Self::V1];
 
@@ -47,10 +47,10 @@ mod tests {
 
     #[test]
     fn versions_are_named_as_they_are_parsed_and_told() {
-        for cgroup in Cgroup::ALL {
-            assert_eq!(Cgroup::from_str(cgroup.name(), false), Ok(cgroup));
+        for cgroup in CgroupVersion::ALL {
+            assert_eq!(CgroupVersion::from_str(cgroup.name(), false), Ok(cgroup));
         }
-        let told = Cgroup::V1.arguments(&["--skip", "one"]);
+        let told = CgroupVersion::V1.arguments(&["--skip", "one"]);
         assert_eq!(told, r#"CORONER_CGROUP=v1 "CORONER_GUEST_ARGUMENTS=--skip one""#);
         for variable in ["$CORONER_CGROUP", "$CORONER_GUEST_ARGUMENTS"] {
             assert!(include_str!("init.sh").contains(variable));

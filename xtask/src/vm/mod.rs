@@ -18,13 +18,16 @@ use std::{
 use anyhow::{Result, bail};
 
 pub(crate) use self::{
-    cgroup::Cgroup,
+    cgroup::CgroupVersion,
     kernel::{KERNELS, Kernel, choose},
 };
 use crate::{
     host::{Arch, X86_64},
-    progress::{Line, note},
-    test::{Expected, Run, Tally, TestBinary, absent, compile_programs, keep, programs, report},
+    progress::{ProgressLine, note},
+    test::{
+        BinaryRun, ExpectedTests, Tally, TestBinary, absent, compile_programs, keep, programs,
+        report,
+    },
     workspace::Workspace,
 };
 
@@ -32,13 +35,13 @@ use crate::{
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Guest {
     pub(crate) kernel: &'static Kernel,
-    pub(crate) cgroup: Cgroup,
+    pub(crate) cgroup: CgroupVersion,
     /// Only the tests whose names contain this.
     pub(crate) only: Option<String>,
 }
 
 /// Each of `kernels` with each of `cgroups`.
-pub(crate) fn matrix(kernels: &[&'static Kernel], cgroups: &[Cgroup]) -> Vec<Guest> {
+pub(crate) fn matrix(kernels: &[&'static Kernel], cgroups: &[CgroupVersion]) -> Vec<Guest> {
     kernels
         .iter()
         .flat_map(|&kernel| cgroups.iter().map(move |&cgroup| Guest { kernel, cgroup, only: None }))
@@ -47,15 +50,16 @@ pub(crate) fn matrix(kernels: &[&'static Kernel], cgroups: &[Cgroup]) -> Vec<Gue
 
 /// Those of the gate: the oldest and the newest kernel of this architecture. On those in between the hooks are the
 /// same but for those of connections, which TCP changes most.
-pub(crate) fn of_gate(cgroups: &[Cgroup]) -> Vec<Guest> {
+pub(crate) fn of_gate(cgroups: &[CgroupVersion]) -> Vec<Guest> {
     let all = KERNELS.iter().filter(|kernel| kernel.arch.is_host()).collect::<Vec<_>>();
     let (Some((oldest, rest)), Some(newest)) = (all.split_first(), all.last()) else {
         return Vec::new();
     };
-    let between = rest.iter().filter(|kernel| *kernel != newest && cgroups.contains(&Cgroup::V2));
+    let between =
+        rest.iter().filter(|kernel| *kernel != newest && cgroups.contains(&CgroupVersion::V2));
     let connections = between.map(|&kernel| Guest {
         kernel,
-        cgroup: Cgroup::V2,
+        cgroup: CgroupVersion::V2,
         only: Some("connections".into()),
     });
     matrix(&[*oldest, *newest], cgroups).into_iter().chain(connections).collect()
@@ -140,11 +144,11 @@ fn boot(
     let log = workspace.target("vm").join(format!("{name}.log"));
     let absent = absent::of(&test.name, |feature| cgroup.has(feature, kernel.arch.is_host()));
     let (arguments, expected) = match only {
-        Some(only) => (vec![only.as_str()], Expected { some: true, filtered: None }),
+        Some(only) => (vec![only.as_str()], ExpectedTests { some: true, filtered: None }),
         None => (absent::arguments(&absent), test.expected(&absent)),
     };
     let ended = kernel.image(workspace).and_then(|image| {
-        let line = Line::begin(&title);
+        let line = ProgressLine::begin(&title);
         let ended = qemu::boot(
             workspace,
             &line,
@@ -156,7 +160,7 @@ fn boot(
                 log: log.clone(),
             },
         );
-        let run = ended.map(|end| Run::of(end.status == 0, end.text, expected));
+        let run = ended.map(|end| BinaryRun::of(end.status == 0, end.text, expected));
         let said = match &run {
             Ok(run) => format!("{} passed, {} failed", run.tally.passed, run.tally.failed),
             Err(_) => "it did not come to its end".to_owned(),
@@ -182,7 +186,7 @@ mod tests {
     #[test]
     fn every_kernel_is_booted_with_every_version_of_cgroups() {
         let kernels = choose(&["6.1".into(), "5.10".into()]).expect("both are in the table");
-        let guests = matrix(&kernels, &[Cgroup::V2, Cgroup::V1]);
+        let guests = matrix(&kernels, &[CgroupVersion::V2, CgroupVersion::V1]);
         let names: Vec<_> = guests.iter().map(|g| (g.kernel.name, g.cgroup.name())).collect();
         assert_eq!(names, [("6.1", "v2"), ("6.1", "v1"), ("5.10", "v2"), ("5.10", "v1")]);
     }

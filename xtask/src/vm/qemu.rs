@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::{
     host::Arch,
-    progress::{Line, note},
+    progress::{ProgressLine, note},
     workspace::Workspace,
 };
 
@@ -50,9 +50,9 @@ pub(super) struct Ended {
 }
 
 /// QEMU is killed with whoever gives up on it.
-struct Running(Child);
+struct RunningGuest(Child);
 
-impl Drop for Running {
+impl Drop for RunningGuest {
     fn drop(&mut self) {
         // Already gone is what is wanted.
         let _ = self.0.kill();
@@ -65,7 +65,11 @@ impl Drop for Running {
 ///
 /// # Errors
 /// When QEMU cannot be started, or the guest does not report the test's exit status in time.
-pub(super) fn boot(workspace: &Workspace, line: &Line, machine: &Machine<'_>) -> Result<Ended> {
+pub(super) fn boot(
+    workspace: &Workspace,
+    line: &ProgressLine,
+    machine: &Machine<'_>,
+) -> Result<Ended> {
     match attempt(workspace, line, machine) {
         Err(error) if !has_begun(&fs::read_to_string(&machine.log).unwrap_or_default()) => {
             note(&format!("   booting again: {error:#}"));
@@ -80,7 +84,7 @@ fn has_begun(log: &str) -> bool {
     log.lines().any(|text| text.contains(BEGUN))
 }
 
-fn attempt(workspace: &Workspace, line: &Line, machine: &Machine<'_>) -> Result<Ended> {
+fn attempt(workspace: &Workspace, line: &ProgressLine, machine: &Machine<'_>) -> Result<Ended> {
     // Plain emulation boots in seconds everywhere. A /dev/kvm that opens, makes a virtual CPU and runs the
     // firmware can still fail at an instruction of the kernel's (seen: cmpxchg16b), so KVM is asked for.
     let accelerator = std::env::var("CORONER_VM_ACCEL").unwrap_or_else(|_| "tcg".to_owned());
@@ -105,7 +109,7 @@ fn attempt(workspace: &Workspace, line: &Line, machine: &Machine<'_>) -> Result<
         .stderr(Stdio::inherit())
         .spawn()
         .context("cannot start QEMU: `cargo xtask setup` brings it")?;
-    let mut running = Running(child);
+    let mut running = RunningGuest(child);
     let mut log = File::create(&machine.log)
         .with_context(|| format!("cannot write {}", machine.log.display()))?;
     let Some(serial) = running.0.stdout.take() else {

@@ -14,9 +14,9 @@ use crate::{
 const HANGING_WORKERS: std::ops::Range<(u32, u32)> = (1, 22)..(1, 27);
 
 /// A cause, and the name of the container, volume or finalizer.
-type Found<'a> = (LeakCause, Option<&'a str>);
+type NamedCause<'a> = (LeakCause, Option<&'a str>);
 
-const UNKNOWN: Found<'static> = (LeakCause::Unknown, None);
+const UNKNOWN: NamedCause<'static> = (LeakCause::Unknown, None);
 
 /// The most likely cause.
 pub(super) fn likely(facts: &LeakFacts<'_>, class: LeakClass, key: &LeakKey) -> LikelyCause {
@@ -89,7 +89,7 @@ impl<'a> Said<'a> {
     }
 
     /// The cause with the kubelet's words, and whether they prove it.
-    fn proves(self, class: LeakClass, found: Found<'a>) -> (Found<'a>, bool) {
+    fn proves(self, class: LeakClass, found: NamedCause<'a>) -> (NamedCause<'a>, bool) {
         let (kind, name) = found;
         let killed = self.not_killed.filter(|name| !name.is_empty());
         match kind {
@@ -117,7 +117,7 @@ fn of_sandbox<'a>(
     class: LeakClass,
     sandbox: &'a Sandbox,
     runtime: Option<RuntimeAtEnd>,
-) -> Found<'a> {
+) -> NamedCause<'a> {
     let node = &facts.stores.node;
     let gone = facts.end_of(&sandbox.info.pod).map(|(_, to)| to);
     // The kubelet may have been restarted where neither its process nor the pod's end was seen.
@@ -162,7 +162,7 @@ fn of_stuck_pod<'a>(
     facts: &LeakFacts<'a>,
     uid: &PodUid,
     runtime: Option<RuntimeAtEnd>,
-) -> Found<'a> {
+) -> NamedCause<'a> {
     let alive = alive(facts, facts.listed_of(uid));
     if let Some(killed) = killed(facts, &alive) {
         return (LeakCause::ProcessesRemain, Some(&killed.info.name));

@@ -4,7 +4,7 @@ mod candidate;
 mod seen;
 
 use candidate::{AbsenceBasis, Candidate, DetailBudget, Next, Verification};
-use seen::Seen;
+use seen::SurveyedKinds;
 
 use super::{classify::Classes, facts::LeakFacts, netns::UnusedNamespaces, orphans};
 use crate::{
@@ -36,7 +36,7 @@ pub(super) struct LeakTracker {
     restored: Table<LeakKey, PersistedLeak>,
     /// The detection clock at the last evaluation.
     watched: Duration,
-    seen: Seen,
+    seen: SurveyedKinds,
     contradicted: u64,
 }
 

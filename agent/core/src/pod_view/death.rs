@@ -9,7 +9,7 @@ use crate::{
     isolation::Isolation,
     kubelet::HOOK_GAP,
     process::{ContainerProcesses, SIGKILL, SIGTERM, SentSignal},
-    stop::{RESTART_ALL_GRACE_SECONDS, Stop},
+    stop::{RESTART_ALL_GRACE_SECONDS, StopEvidence},
     verdict::{Assessment, GRACE_FLOOR_SECONDS, VerdictInputs, assess},
 };
 use crate::{ids::*, input::*, report::*, time::*, types::*};
@@ -122,7 +122,7 @@ impl<'a> PodView<'a> {
         let stop = self.stop_of(id, &assessment);
         let why = |stop| self.why(id, stop, &assessment, inputs.grace_seconds, request, pod_cause);
         let has_words = stop.as_ref().is_some_and(|stop| stop.said.is_some() || stop.denied);
-        let without = has_words.then(|| why(stop.clone().map(Stop::without_words)));
+        let without = has_words.then(|| why(stop.clone().map(StopEvidence::without_words)));
         let (mut cause, grace_seconds) = why(stop);
         let (decided, allowed) = without.unwrap_or_else(|| (cause.clone(), grace_seconds));
         if let Some(ended) = self.ended(id) {
@@ -215,7 +215,7 @@ impl<'a> PodView<'a> {
     fn why(
         &self,
         id: &ContainerId,
-        stop: Option<Stop<'_>>,
+        stop: Option<StopEvidence<'_>>,
         assessment: &Assessment,
         grace: Option<i64>,
         request: Option<&DeletionRequest>,
@@ -281,7 +281,7 @@ impl<'a> PodView<'a> {
     }
 
     /// The grace of a stop that is not the pod's.
-    fn own_grace(&self, stop: &Stop<'_>, cause: Cause, grace: Option<i64>) -> Option<i64> {
+    fn own_grace(&self, stop: &StopEvidence<'_>, cause: Cause, grace: Option<i64>) -> Option<i64> {
         let spec = self.spec(stop.container);
         let of_probe = |probe: Option<&ApiProbe>| probe?.grace_seconds;
         match cause {
@@ -324,7 +324,7 @@ impl<'a> PodView<'a> {
         &'s self,
         id: &ContainerId,
         assessment: &'s Assessment,
-    ) -> Option<Stop<'s>> {
+    ) -> Option<StopEvidence<'s>> {
         let began = assessment.stop_began()?;
         let container = self.container(id)?;
         let processes = self.processes_of(id)?;
@@ -357,7 +357,7 @@ impl<'a> PodView<'a> {
         let hashes =
             next.and_then(|next| next.info.hash.as_ref()).zip(container.info.hash.as_ref());
         let words = self.stop_words(container, began, ended);
-        Some(Stop {
+        Some(StopEvidence {
             said: words.said,
             denied: words.denied,
             unhealthy: words.unhealthy,

@@ -2,7 +2,7 @@
 
 use super::{
     CONVENTIONAL_STOP_SIGNALS, DeathFacts, GRACE_FLOOR_SECONDS, ended_with, longest_grace,
-    table::{Absence, End, Response},
+    table::{Absence, ContainerEnd, Response},
 };
 use crate::process::{Origin, SI_KERNEL, SIGKILL, SentSignal, is_of_the_node};
 use crate::{ids::*, input::*, signal, time::*};
@@ -19,8 +19,8 @@ fn by_whom(sent: &SentSignal) -> String {
 
 impl<'a> DeathFacts<'a> {
     /// What the row of this end and this response states.
-    pub(super) fn message(&self, end: &End<'_>, response: Response) -> String {
-        use {End as E, Response as R};
+    pub(super) fn message(&self, end: &ContainerEnd<'_>, response: Response) -> String {
+        use {ContainerEnd as E, Response as R};
         let (name, stop_name) = (self.init_name(), signal::name(self.stop_signal()));
         let stop = self.stop.filter(|_| response != R::NotSent);
         let by_stop = stop.map(by_whom).unwrap_or_default();

@@ -8,7 +8,7 @@ use crate::{ids::*, input::*, kubelet::KUBELET_SLACK, time::*, types::*};
 use std::time::Duration;
 
 /// How a container ended.
-pub(super) enum End<'a> {
+pub(super) enum ContainerEnd<'a> {
     /// The runtime's init exited before the program began.
     NeverStarted(ExitStatus),
     /// The kernel's record of the exit is missing.
@@ -54,8 +54,8 @@ pub(super) enum Response {
 
 impl<'a> DeathFacts<'a> {
     /// The first row that fits: the verdict, and the event that must not have happened for it to hold.
-    pub(super) fn row(&self, end: &End<'_>, response: Response) -> (Verdict, Absence) {
-        use {Absence as A, End as E, Response as R, Verdict as V};
+    pub(super) fn row(&self, end: &ContainerEnd<'_>, response: Response) -> (Verdict, Absence) {
+        use {Absence as A, ContainerEnd as E, Response as R, Verdict as V};
         // Without a recorded delivery, a lost record may hold one.
         let unless_handled = if response == R::NotSent { A::Stop } else { A::Delivery };
         let (verdict, requires) = match (end, response) {
@@ -96,36 +96,37 @@ impl<'a> DeathFacts<'a> {
         state.is_some_and(|s| s.group_exit && s.disposition == Disposition::Default)
     }
 
-    pub(super) fn end(&self) -> End<'a> {
+    pub(super) fn end(&self) -> ContainerEnd<'a> {
         let Some((exit_at, exit)) = self.exit else {
             let never = self.case.processes.never_started();
-            return never.map_or(End::Unseen, |(_, status)| End::NeverStarted(status));
+            return never
+                .map_or(ContainerEnd::Unseen, |(_, status)| ContainerEnd::NeverStarted(status));
         };
         if let Some(main) = self.oom_victim() {
-            return End::OomKilled(main);
+            return ContainerEnd::OomKilled(main);
         }
         match exit {
             ExitStatus::Signal { signal, core }
                 if SELF_INFLICTED.contains(&signal)
                     && self.sent_from_outside(signal).next().is_none() =>
             {
-                End::OwnSignal { signal, core }
+                ContainerEnd::OwnSignal { signal, core }
             }
             ExitStatus::Signal { signal: SIGKILL, .. } => {
-                let outside = self.kill.or(self.kernel_kill).map(End::Killed);
-                let inside = || self.inner_kill().map(End::KilledInside);
-                outside.or_else(inside).unwrap_or(End::KilledUnseen)
+                let outside = self.kill.or(self.kernel_kill).map(ContainerEnd::Killed);
+                let inside = || self.inner_kill().map(ContainerEnd::KilledInside);
+                outside.or_else(inside).unwrap_or(ContainerEnd::KilledUnseen)
             }
             ExitStatus::Signal { signal, .. }
                 if self.stop.is_some() && signal == self.stop_signal() =>
             {
-                End::StopSignal
+                ContainerEnd::StopSignal
             }
             ExitStatus::Signal { signal, .. } => {
                 let sent = self.sent_from_outside(signal).find(|sent| sent.at <= exit_at);
-                End::OtherSignal { signal, sent }
+                ContainerEnd::OtherSignal { signal, sent }
             }
-            ExitStatus::Code(code) => End::Code(code),
+            ExitStatus::Code(code) => ContainerEnd::Code(code),
         }
     }
 

@@ -12,7 +12,7 @@ use coroner_core::{
         CriContainer, ExitStatus, Input, KernelFact, Loss, LossKind,
     },
     process::ContainerProcesses,
-    stop::Stop,
+    stop::StopEvidence,
     time::{BootTime, WallTime},
     types::{Cause, Certainty, Source, Verdict},
 };
@@ -172,7 +172,7 @@ fn causes_of_a_containers_own_stop() {
         let mut attempt = Attempt::default();
         (attempt.started, attempt.ended) = (started, ended);
         let processes = with_failed(failed);
-        let told = Stop {
+        let told = StopEvidence {
             began: BootTime(1000),
             ended: None,
             container: "c",

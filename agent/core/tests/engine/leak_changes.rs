@@ -2,7 +2,7 @@
 
 use super::leak_doubts::{closed, engine, open, secs, status};
 use super::{
-    node::{Node, THRESHOLD, key},
+    node::{LeakyNode, THRESHOLD, key},
     world::{ids, object, sandbox},
 };
 use coroner_core::{
@@ -155,7 +155,7 @@ fn a_late_answer_is_no_restart() {
 #[test]
 fn a_pod_that_the_watch_never_showed_is_gone_since_the_apiserver_said_so() {
     for lived in [5, THRESHOLD - 1, THRESHOLD + 5, 2 * THRESHOLD + 10] {
-        let mut node = Node::new();
+        let mut node = LeakyNode::new();
         node.seconds(3);
         node.watch_is_stalled = true;
         node.run(1).seconds(lived);
@@ -169,7 +169,7 @@ fn a_pod_that_the_watch_never_showed_is_gone_since_the_apiserver_said_so() {
 /// A told leak of another kind turns into a stuck pod worker the second its pod is deleted.
 #[test]
 fn superseded_then_deleted() {
-    let mut node = Node::new();
+    let mut node = LeakyNode::new();
     node.run(1).seconds(3);
     node.sandbox(1).ready = false;
     let (pod, ..) = ids(1);
@@ -187,7 +187,7 @@ fn superseded_then_deleted() {
 /// The kubelet starts anew in the very second of the telling.
 #[test]
 fn a_restart_at_the_wrong_moment() {
-    let mut node = Node::new();
+    let mut node = LeakyNode::new();
     node.run(1).seconds(5).stop(1).seconds(2).delete(1).seconds(THRESHOLD - 3);
     let first = node.first_kubelet();
     let DaemonState::Running { process } = first.clone() else { unreachable!() };
@@ -203,7 +203,7 @@ fn a_restart_at_the_wrong_moment() {
 /// A static pod's manifest was changed: the old sandbox has another UID, and stays for good.
 #[test]
 fn an_old_static_pod_left_behind() {
-    let mut node = Node::new();
+    let mut node = LeakyNode::new();
     let uid = |c: char| c.to_string().repeat(32);
     let of = |n, uid: String, ready| CriSandbox {
         pod: uid.as_str().into(),
@@ -222,7 +222,7 @@ fn an_old_static_pod_left_behind() {
 /// What the runtime answers while leaks cannot be judged counts once they can.
 #[test]
 fn an_answer_in_an_outage_of_the_apiserver_is_not_lost() {
-    let mut node = Node::new();
+    let mut node = LeakyNode::new();
     node.run(1).seconds(5).stop(1).seconds(5);
     node.api_answers = false;
     node.seconds(2);

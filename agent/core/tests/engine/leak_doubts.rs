@@ -1,6 +1,6 @@
 //! Doubts that somebody had about the judge of leaks, each answered by a story.
 use super::{
-    node::{Node, THRESHOLD, key},
+    node::{LeakyNode, THRESHOLD, key},
     world::{container, ids, object, sandbox},
 };
 use coroner_core::{
@@ -95,7 +95,7 @@ fn replay_says_the_same() {
 
 #[test]
 fn every_leak_is_inspected() {
-    let mut node = Node::new();
+    let mut node = LeakyNode::new();
     for n in 1..=400 {
         node.sandboxes.insert(ids(n).1, sandbox(n, false));
         node.networks.insert(ids(n).1, open());
@@ -171,7 +171,7 @@ fn an_old_status_is_no_evidence() {
 
 #[test]
 fn a_told_leak_turns_only_after_the_threshold() {
-    let mut node = Node::new();
+    let mut node = LeakyNode::new();
     node.networks.insert(ids(1).1, open());
     node.run(1).seconds(5).stop(1).seconds(THRESHOLD + 12);
     assert_eq!(node.leak(1).unwrap().class, LeakClass::NetnsOpen);
@@ -188,7 +188,7 @@ fn a_told_leak_turns_only_after_the_threshold() {
 
 #[test]
 fn the_kubelet_is_back() {
-    let mut node = Node::new();
+    let mut node = LeakyNode::new();
     node.run(1).seconds(5).stop(1).seconds(2).delete(1);
     node.kubelet = DaemonState::Absent;
     node.seconds(THRESHOLD + 8);
@@ -202,7 +202,7 @@ fn the_kubelet_is_back() {
 
 #[test]
 fn evidence_is_not_crowded_out() {
-    let mut node = Node::new();
+    let mut node = LeakyNode::new();
     node.networks.insert(ids(1).1, open());
     node.run(1).seconds(5).delete(1).seconds(THRESHOLD + 8);
     let before: Vec<_> = node.leak(1).unwrap().evidence.clone();
@@ -235,7 +235,7 @@ fn evidence_is_not_crowded_out() {
 /// (FACTS §7: a shortened grace is not always honoured).
 #[test]
 fn within_its_grace_nothing_is_left_behind() {
-    let mut node = Node::new();
+    let mut node = LeakyNode::new();
     node.run(1).seconds(5);
     let asked = node.at();
     let pod = node.pods.get_mut(&ids(1).0).unwrap();
@@ -247,7 +247,7 @@ fn within_its_grace_nothing_is_left_behind() {
 
 #[test]
 fn a_closed_namespace_claims_nothing() {
-    let mut node = Node::new();
+    let mut node = LeakyNode::new();
     node.run(1).seconds(3).stop(1);
     node.networks.insert(ids(1).1, SandboxNetwork::Own { path: None, closed: Some(true) });
     node.survey = HostSurvey {
@@ -260,7 +260,7 @@ fn a_closed_namespace_claims_nothing() {
 
 #[test]
 fn a_pod_in_creation_has_a_namespace() {
-    let mut node = Node::new();
+    let mut node = LeakyNode::new();
     node.run(1);
     node.create(2); // RunPodSandbox is in CNI ADD: not listed yet, its namespace is empty
     node.survey = HostSurvey {
@@ -319,7 +319,7 @@ fn an_old_survey_is_no_evidence() {
 
 #[test]
 fn what_is_recalled_is_of_then() {
-    let mut node = Node::new();
+    let mut node = LeakyNode::new();
     node.run(1).seconds(3);
     let leaks = vec![PersistedLeak { key: key(1), first_observed: secs(40), preexisting: false }];
     node.say(Input::Recalled { leaks });
@@ -337,11 +337,11 @@ fn unused() {
 #[test]
 fn an_exit_that_was_lost() {
     use super::world::{Cgroups, init, runc, shim, signal};
-    let mut node = Node::new();
+    let mut node = LeakyNode::new();
     node.run(1).seconds(2);
     let of = Cgroups::of(1);
     let (pod, sb, id) = ids(1);
-    let kernel = |node: &mut Node, fact| {
+    let kernel = |node: &mut LeakyNode, fact| {
         let time = node.at();
         node.say(Input::Kernel(KernelEvent { time, fact }));
     };
@@ -367,10 +367,10 @@ fn an_exit_that_was_lost() {
 /// A kubelet whose process has another name reports that the node is not ready: it runs.
 #[test]
 fn who_reports_not_ready_runs() {
-    let mut node = Node::new();
+    let mut node = LeakyNode::new();
     node.run(1).seconds(5).stop(1).seconds(2).delete(1).seconds(2);
     node.kubelet = DaemonState::Absent;
-    let mut other = Node::new();
+    let mut other = LeakyNode::new();
     let _ = &mut node;
     other.kubelet = DaemonState::Absent;
     other.run(1).seconds(5).stop(1).seconds(2).delete(1).seconds(2);

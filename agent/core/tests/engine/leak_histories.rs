@@ -2,7 +2,7 @@
 //! is told after the threshold, and nothing else ever.
 
 use super::{
-    node::{Node, THRESHOLD, key},
+    node::{LeakyNode, THRESHOLD, key},
     random::cases,
     world::{ids, of_file, sandbox},
 };
@@ -15,7 +15,7 @@ const PODS: u64 = 6;
 
 /// What happens in one step, and how long the world then goes on.
 #[derive(Clone, Copy, Debug)]
-enum Event {
+enum HistoryEvent {
     Run(u64),
     /// A static pod: no object, or one that comes and goes.
     RunStatic(u64),
@@ -34,28 +34,28 @@ enum Event {
     Restart,
 }
 
-fn event() -> impl Strategy<Value = (Event, u64)> {
+fn event() -> impl Strategy<Value = (HistoryEvent, u64)> {
     let pod = || 1..=PODS;
     let event = prop_oneof![
-        4 => pod().prop_map(Event::Run),
-        1 => pod().prop_map(Event::RunStatic),
-        3 => pod().prop_map(Event::Stop),
-        3 => pod().prop_map(Event::Delete),
-        1 => pod().prop_map(Event::Return),
-        3 => pod().prop_map(Event::Collect),
-        2 => pod().prop_map(Event::Again),
-        2 => any::<bool>().prop_map(Event::Api),
-        2 => any::<bool>().prop_map(Event::Cri),
-        1 => any::<bool>().prop_map(Event::Gets),
-        1 => any::<bool>().prop_map(Event::Kubelet),
-        1 => Just(Event::Restart),
+        4 => pod().prop_map(HistoryEvent::Run),
+        1 => pod().prop_map(HistoryEvent::RunStatic),
+        3 => pod().prop_map(HistoryEvent::Stop),
+        3 => pod().prop_map(HistoryEvent::Delete),
+        1 => pod().prop_map(HistoryEvent::Return),
+        3 => pod().prop_map(HistoryEvent::Collect),
+        2 => pod().prop_map(HistoryEvent::Again),
+        2 => any::<bool>().prop_map(HistoryEvent::Api),
+        2 => any::<bool>().prop_map(HistoryEvent::Cri),
+        1 => any::<bool>().prop_map(HistoryEvent::Gets),
+        1 => any::<bool>().prop_map(HistoryEvent::Kubelet),
+        1 => Just(HistoryEvent::Restart),
     ];
     (event, prop_oneof![3 => 0_u64..4, 2 => 4_u64..20, 1 => 20_u64..90])
 }
 
 /// The sandboxes that are left behind in truth: no object and not of a manifest, or not the newest
 /// of their pod.
-fn left_behind(node: &Node) -> BTreeSet<LeakKey> {
+fn left_behind(node: &LeakyNode) -> BTreeSet<LeakKey> {
     let newest = |pod| {
         let of_pod = node.sandboxes.values().filter(|s| s.pod == pod);
         of_pod.map(|s| (s.created, s.attempt, s.id.clone())).max().map(|(.., id)| id)
@@ -81,40 +81,43 @@ fn left_behind(node: &Node) -> BTreeSet<LeakKey> {
         .collect()
 }
 
-fn happens(node: &mut Node, event: Event) {
+fn happens(node: &mut LeakyNode, event: HistoryEvent) {
     match event {
         // No runtime gives the same id twice.
-        Event::Run(n) if node.is_new(n) => {
+        HistoryEvent::Run(n) if node.is_new(n) => {
             node.run(n);
         }
-        Event::RunStatic(n) if node.is_new(n) => {
+        HistoryEvent::RunStatic(n) if node.is_new(n) => {
             node.sandboxes.insert(ids(n).1, of_file(sandbox(n, true)));
         }
-        Event::Stop(n) if node.sandboxes.contains_key(&ids(n).1) => {
+        HistoryEvent::Stop(n) if node.sandboxes.contains_key(&ids(n).1) => {
             node.stop(n);
         }
-        Event::Delete(n) => {
+        HistoryEvent::Delete(n) => {
             node.delete(n);
         }
-        Event::Return(n) => node.create(n),
-        Event::Collect(n) => {
+        HistoryEvent::Return(n) => node.create(n),
+        HistoryEvent::Collect(n) => {
             node.stop_and_collect(n);
         }
-        Event::Again(n) if node.sandboxes.contains_key(&ids(n).1) => {
+        HistoryEvent::Again(n) if node.sandboxes.contains_key(&ids(n).1) => {
             let mut again = node.sandboxes[&ids(n).1].clone();
             again.id = ids(n + PODS).1;
             (again.attempt, again.ready) = (1, true);
             again.created.0 += 1_000;
             node.sandboxes.insert(again.id.clone(), again);
         }
-        Event::Api(answers) => node.api_answers = answers,
-        Event::Cri(answers) => node.cri_answers = answers,
-        Event::Gets(answer) => node.gets_answer = answer,
-        Event::Kubelet(runs) => {
+        HistoryEvent::Api(answers) => node.api_answers = answers,
+        HistoryEvent::Cri(answers) => node.cri_answers = answers,
+        HistoryEvent::Gets(answer) => node.gets_answer = answer,
+        HistoryEvent::Kubelet(runs) => {
             node.kubelet = if runs { node.first_kubelet() } else { DaemonState::Absent };
         }
-        Event::Restart => node.restart(),
-        Event::Run(_) | Event::RunStatic(_) | Event::Stop(_) | Event::Again(_) => {}
+        HistoryEvent::Restart => node.restart(),
+        HistoryEvent::Run(_)
+        | HistoryEvent::RunStatic(_)
+        | HistoryEvent::Stop(_)
+        | HistoryEvent::Again(_) => {}
     }
 }
 
@@ -125,12 +128,12 @@ proptest! {
     fn what_is_left_behind_is_told_and_nothing_else(
         history in proptest::collection::vec(event(), 1..30)
     ) {
-        let mut node = Node::new();
+        let mut node = LeakyNode::new();
         // For how many seconds each thing has truly been left behind while all could be known.
         let mut since: BTreeMap<LeakKey, u64> = BTreeMap::new();
         let mut told = 0;
         let settle = [
-            (Event::Api(true), 0), (Event::Cri(true), 0), (Event::Gets(true), THRESHOLD + 250),
+            (HistoryEvent::Api(true), 0), (HistoryEvent::Cri(true), 0), (HistoryEvent::Gets(true), THRESHOLD + 250),
         ];
         for (event, seconds) in history.into_iter().chain(settle) {
             happens(&mut node, event);
@@ -164,7 +167,7 @@ proptest! {
 /// The oracle itself: one of each.
 #[test]
 fn the_oracle_knows_a_leak() {
-    let mut node = Node::new();
+    let mut node = LeakyNode::new();
     node.run(1).run(2).stop(2).run(3).stop(3).delete(3);
     assert_eq!(left_behind(&node), BTreeSet::from([key(3)]));
 }

@@ -1,7 +1,7 @@
 //! What is left behind is told after the threshold, and nothing else ever.
 
 use super::{
-    node::{Node, THRESHOLD, key},
+    node::{LeakyNode, THRESHOLD, key},
     world::{container, ids, of_file, sandbox},
 };
 use coroner_core::{
@@ -24,8 +24,8 @@ pub(crate) fn open() -> SandboxNetwork {
 }
 
 /// A pod whose object went while its stopped sandbox stays.
-fn left() -> Node {
-    let mut node = Node::new();
+fn left() -> LeakyNode {
+    let mut node = LeakyNode::new();
     node.run(1).seconds(5).stop(1).seconds(2).delete(1);
     node
 }
@@ -185,7 +185,7 @@ fn another_machines_node_and_none_at_all_stop_all_judgement() {
 
 #[test]
 fn the_newest_sandbox_of_a_pod_that_exists_is_kept_rightly() {
-    let mut node = Node::new();
+    let mut node = LeakyNode::new();
     node.run(1).seconds(5).stop(1).seconds(LONG); // a finished Job, an evicted pod
     assert!(node.is_quiet());
     assert_eq!(node.statuses_asked, 1, "its network is closed: asked once");
@@ -193,7 +193,7 @@ fn the_newest_sandbox_of_a_pod_that_exists_is_kept_rightly() {
 
 #[test]
 fn static_pods_need_no_object() {
-    let mut node = Node::new();
+    let mut node = LeakyNode::new();
     node.sandboxes.insert(ids(1).1, of_file(sandbox(1, true)));
     node.sandboxes.insert(ids(2).1, of_file(sandbox(2, false)));
     let hash = CriSandbox {
@@ -208,7 +208,7 @@ fn static_pods_need_no_object() {
 
 #[test]
 fn what_was_there_before_the_agent_says_so() {
-    let mut node = Node::new();
+    let mut node = LeakyNode::new();
     node.sandboxes.insert(ids(1).1, sandbox(1, false));
     node.seconds(THRESHOLD + MARGIN);
     let leak = node.leak(1).expect("found again after a restart of the agent");
@@ -219,7 +219,7 @@ fn what_was_there_before_the_agent_says_so() {
 
 #[test]
 fn what_an_earlier_run_had_observed_is_remembered() {
-    let mut node = Node::new();
+    let mut node = LeakyNode::new();
     node.sandboxes.insert(ids(1).1, sandbox(1, false));
     let observed = BootTime(40_000_000_000);
     let leaks = vec![PersistedLeak { key: key(1), first_observed: observed, preexisting: false }];
@@ -233,7 +233,7 @@ fn what_an_earlier_run_had_observed_is_remembered() {
 
 #[test]
 fn a_running_sandbox_without_a_pod() {
-    let mut node = Node::new();
+    let mut node = LeakyNode::new();
     node.run(1).seconds(5).delete(1).seconds(THRESHOLD + MARGIN);
     let leak = node.leak(1).unwrap();
     assert_eq!(leak.class, LeakClass::ReadyNoPod);
@@ -244,7 +244,7 @@ fn a_running_sandbox_without_a_pod() {
 
 #[test]
 fn containers_that_are_not_removed_keep_the_sandbox() {
-    let mut node = Node::new();
+    let mut node = LeakyNode::new();
     node.run(1).seconds(5);
     node.sandbox(1).ready = false;
     node.containers = vec![container(1, ContainerState::Exited)];
@@ -258,7 +258,7 @@ fn containers_that_are_not_removed_keep_the_sandbox() {
 }
 
 /// A second sandbox of the first pod.
-fn newer(node: &mut Node, ready: bool) {
+fn newer(node: &mut LeakyNode, ready: bool) {
     let (pod, ..) = ids(1);
     let again = CriSandbox { pod, attempt: 1, ..sandbox(2, ready) };
     node.sandboxes.insert(again.id.clone(), again);
@@ -266,7 +266,7 @@ fn newer(node: &mut Node, ready: bool) {
 
 #[test]
 fn two_sandboxes_of_one_pod() {
-    let mut node = Node::new();
+    let mut node = LeakyNode::new();
     node.run(1);
     newer(&mut node, true);
     node.seconds(THRESHOLD + MARGIN);
@@ -293,7 +293,7 @@ fn what_the_kubelet_says_of_one_sandbox_is_no_evidence_for_another() {
 
 #[test]
 fn an_old_sandbox_beside_a_new_one() {
-    let mut node = Node::new();
+    let mut node = LeakyNode::new();
     node.run(1).seconds(3);
     node.sandbox(1).ready = false;
     node.containers = vec![container(1, ContainerState::Exited)];
@@ -307,7 +307,7 @@ fn an_old_sandbox_beside_a_new_one() {
 
 #[test]
 fn a_finished_pod_that_keeps_its_network() {
-    let mut node = Node::new();
+    let mut node = LeakyNode::new();
     node.networks.insert(ids(1).1, open());
     node.run(1).seconds(5).stop(1).seconds(THRESHOLD + MARGIN + 3);
     let leak = node.leak(1).unwrap();
@@ -328,7 +328,7 @@ fn the_hosts_network_is_never_held() {
         SandboxNetwork::Unknown,
         SandboxNetwork::Own { path: Some("/x".into()), closed: None },
     ] {
-        let mut node = Node::new();
+        let mut node = LeakyNode::new();
         node.networks.insert(ids(1).1, network.clone());
         node.run(1).seconds(5).stop(1).seconds(LONG);
         assert!(node.is_quiet(), "{network:?}");
@@ -337,7 +337,7 @@ fn the_hosts_network_is_never_held() {
 
 #[test]
 fn the_runtime_failed_around_the_end() {
-    let mut node = Node::new();
+    let mut node = LeakyNode::new();
     node.run(1).seconds(5).stop(1);
     node.cri_answers = false;
     node.delete(1).seconds(4);

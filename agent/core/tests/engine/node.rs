@@ -26,7 +26,7 @@ pub(crate) const THRESHOLD: u64 = 30;
 const KUBELET_BEGAN: u64 = 10;
 
 /// The truth, and what the engine made of it.
-pub(crate) struct Node {
+pub(crate) struct LeakyNode {
     pub(crate) engine: Engine,
     /// Seconds since the boot.
     pub(crate) now: u64,
@@ -60,7 +60,7 @@ pub(crate) struct Node {
     pub(crate) statuses_asked: usize,
 }
 
-impl Node {
+impl LeakyNode {
     /// Runtime and apiserver answer, the kubelet runs, and there is nothing.
     pub(crate) fn new() -> Self {
         let anchor = Anchor { boot_ns: 0, wall_ns: 0 };

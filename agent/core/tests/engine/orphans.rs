@@ -2,7 +2,7 @@
 
 use super::leaks::{LONG, MARGIN, open};
 use super::{
-    node::{Node, THRESHOLD},
+    node::{LeakyNode, THRESHOLD},
     world::{ids, sandbox},
 };
 use coroner_core::{
@@ -15,8 +15,8 @@ use coroner_core::{
     time::WallTime,
 };
 
-fn surveyed(survey: HostSurvey) -> Node {
-    let mut node = Node::new();
+fn surveyed(survey: HostSurvey) -> LeakyNode {
+    let mut node = LeakyNode::new();
     node.run(1);
     node.survey = survey;
     node
@@ -94,8 +94,8 @@ fn a_cgroup_of_no_pod() {
 }
 
 /// A pod that is to go since second 105, with a grace of 30 s.
-fn terminating() -> Node {
-    let mut node = Node::new();
+fn terminating() -> LeakyNode {
+    let mut node = LeakyNode::new();
     node.run(1).seconds(5);
     let asked = node.at();
     let pod = node.pods.get_mut(&ids(1).0).unwrap();
@@ -105,7 +105,7 @@ fn terminating() -> Node {
     node
 }
 
-fn blocked_on(node: &Node) -> &Leak {
+fn blocked_on(node: &LeakyNode) -> &Leak {
     let key = LeakKey::Pod { uid: ids(1).0 };
     node.leaks.get(&key).unwrap_or_else(|| panic!("{:?}", node.found))
 }
@@ -137,14 +137,14 @@ fn a_finalizer_holds_the_object() {
 #[test]
 fn what_else_a_stuck_pod_may_wait_for() {
     let uid = ids(1).0;
-    let reason = |arrange: &dyn Fn(&mut Node)| {
+    let reason = |arrange: &dyn Fn(&mut LeakyNode)| {
         let mut node = terminating();
         arrange(&mut node);
         node.seconds(UNTIL_STUCK + 5);
         let leak = blocked_on(&node);
         (leak.blocked_on.unwrap(), leak.cause.kind)
     };
-    let ends = |node: &mut Node| {
+    let ends = |node: &mut LeakyNode| {
         node.stop(1).collect(1);
     };
     assert_eq!(
@@ -187,7 +187,7 @@ fn what_else_a_stuck_pod_may_wait_for() {
 
 #[test]
 fn a_node_full_of_leaks_is_told_of_over_some_seconds() {
-    let mut node = Node::new();
+    let mut node = LeakyNode::new();
     for n in 1..=2_000 {
         node.sandboxes.insert(ids(n).1, sandbox(n, false));
     }
@@ -206,7 +206,7 @@ fn a_node_full_of_leaks_is_told_of_over_some_seconds() {
 /// The object of a pod whose sandbox is leaked may be large; a leak needs little of it.
 #[test]
 fn little_stays_of_the_object_of_a_leaked_sandbox() {
-    let mut node = Node::new();
+    let mut node = LeakyNode::new();
     node.run(1).seconds(1);
     let pod = node.pods.get_mut(&ids(1).0).unwrap();
     let large = ApiContainer { waiting: Some("a-reason".into()), ..ApiContainer::default() };
@@ -225,9 +225,9 @@ fn little_stays_of_the_object_of_a_leaked_sandbox() {
 #[test]
 fn what_needs_an_answer_was_there_before_the_agent_all_the_same() {
     for before in [true, false] {
-        let mut node = Node::new();
+        let mut node = LeakyNode::new();
         node.run(1).run(2);
-        let leak = |node: &mut Node| {
+        let leak = |node: &mut LeakyNode| {
             node.stop(1);
             node.pods.get_mut(&ids(1).0).unwrap().phase = "Succeeded".into();
             node.networks.insert(ids(1).1, open());

@@ -22,7 +22,7 @@
 //! succeeded (another probe may use the same binary), a hook that did not run (it may not exist).
 
 use super::{
-    truth::{End, ExpectedAttempt},
+    truth::{ExpectedAttempt, TrueEnd},
     view::{Order, View},
 };
 use std::ops::RangeInclusive;
@@ -81,7 +81,7 @@ const PROMPT: u64 = 1_000;
 const AT_ONCE: u64 = 2_000;
 
 /// Why nothing decides the cause of this death; `None`: something does.
-pub(crate) fn hidden(view: &View<'_>, one: &ExpectedAttempt, end: &End) -> Option<Hidden> {
+pub(crate) fn hidden(view: &View<'_>, one: &ExpectedAttempt, end: &TrueEnd) -> Option<Hidden> {
     let ExpectedAttempt { id, name, .. } = one;
     let cause = end.causes[0].as_str();
     if !view.is_named(id, name) {

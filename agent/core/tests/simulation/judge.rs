@@ -3,7 +3,7 @@
 use super::{
     connections::Connections,
     decidable::{Hidden, hidden},
-    truth::{End, Expected},
+    truth::{Expected, TrueEnd},
     view::View,
 };
 use coroner_core::{
@@ -96,7 +96,7 @@ impl Floor {
         }
     }
 
-    fn note(&mut self, hidden: Option<Hidden>, true_cause: &str, last: Option<&Told>) {
+    fn note(&mut self, hidden: Option<Hidden>, true_cause: &str, last: Option<&ReportedDeath>) {
         let cause = last.map(|told| told.cause).filter(|cause| is_known(cause));
         self.deaths += 1;
         self.verdicts += u32::from(last.is_some_and(|told| told.verdict != "unknown"));
@@ -130,7 +130,7 @@ impl Floor {
 }
 
 #[derive(Debug)]
-struct Told {
+struct ReportedDeath {
     at: u64,
     what: &'static str,
     verdict: &'static str,
@@ -147,7 +147,7 @@ fn is_known(label: &str) -> bool {
 }
 
 /// Its pod did not go on after it.
-fn is_wrong_restart(cause: &str, end: &End) -> bool {
+fn is_wrong_restart(cause: &str, end: &TrueEnd) -> bool {
     let goes_on = ["liveness", "definition_changed", "external_stop"];
     cause == "restart" && !end.causes.iter().any(|one| goes_on.contains(&one.as_str()))
 }
@@ -156,7 +156,7 @@ fn is_wrong_restart(cause: &str, end: &End) -> bool {
 pub(crate) fn judge(expected: &Expected, inputs: &[Received]) -> Shares {
     let anchor = Anchor { boot_ns: 0, wall_ns: 0 };
     let mut engine = Engine::new(Settings { uses_api: true, ..Settings::new(anchor) });
-    let mut told: BTreeMap<String, Vec<Told>> = BTreeMap::new();
+    let mut told: BTreeMap<String, Vec<ReportedDeath>> = BTreeMap::new();
     let mut ended: Vec<(u64, &'static str, String)> = Vec::new();
     let mut judgement = Shares::default();
     let mut uncounted: BTreeMap<String, i32> = BTreeMap::new();
@@ -174,7 +174,7 @@ pub(crate) fn judge(expected: &Expected, inputs: &[Received]) -> Shares {
         }
         for said in outputs.reports {
             let mut note = |what, death: &ContainerDeath| {
-                told.entry(death.id.to_string()).or_default().push(Told {
+                told.entry(death.id.to_string()).or_default().push(ReportedDeath {
                     at,
                     what,
                     verdict: death.verdict.as_str(),
@@ -244,7 +244,7 @@ pub(crate) fn judge(expected: &Expected, inputs: &[Received]) -> Shares {
             continue;
         };
         for told in reports {
-            let Told { at, what, verdict, cause, why } = told;
+            let ReportedDeath { at, what, verdict, cause, why } = told;
             let of = format!("{name}, {what} at {at}");
             if *verdict != "unknown" && *verdict != end.verdict {
                 let text = format!("{of}: {verdict} instead of {}: {why}", end.verdict);

@@ -3,7 +3,7 @@
 
 use super::{
     plan::{Fault, Plan, Response},
-    truth::{Attempt, Change, End, InRuntime, MS, PAUSE_CGROUP, POD_CGROUP, name, runc, shim},
+    truth::{Attempt, Change, InRuntime, MS, PAUSE_CGROUP, POD_CGROUP, TrueEnd, name, runc, shim},
 };
 use coroner_core::{
     ids::{CgroupId, ContainerId, Tgid},
@@ -163,7 +163,7 @@ impl Builder<'_> {
             let (tgid, comm, in_container) = (task.tgid, task.comm, Some(true));
             sent.sender = ProcessRef { tgid, comm, cgroup: Some(cgroup), in_container };
         }
-        self.attempts[index].end = Some(End::new(at, "oom_killed", &["completed"]));
+        self.attempts[index].end = Some(TrueEnd::new(at, "oom_killed", &["completed"]));
         self.ends(at, index, ExitStatus::Signal { signal: 9, core: false }, true);
     }
 
@@ -260,7 +260,7 @@ impl Builder<'_> {
             _ => false,
         };
         self.ends(dead, index, status, shown || interrupted);
-        self.attempts[index].end = Some(End::new(dead, verdict, causes));
+        self.attempts[index].end = Some(TrueEnd::new(dead, verdict, causes));
         dead
     }
 

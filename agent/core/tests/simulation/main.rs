@@ -34,7 +34,7 @@ mod oracle;
 #[path = "../random/mod.rs"]
 mod random;
 
-use oracle::{FAULTS, Outcome, judge, read, simulate};
+use oracle::{FAULTS, FaultTally, judge, read, simulate};
 use proptest::test_runner::{Config, RngSeed};
 use std::{
     env, fs,
@@ -52,7 +52,7 @@ fn nothing_contradicts_the_truth_and_enough_is_known() {
     let folder = env::var_os("CORONER_FAILED_DIR").unwrap_or(env!("CARGO_TARGET_TMPDIR").into());
     let folder = PathBuf::from(folder);
     let mut wrong = Vec::new();
-    println!("{}", Outcome::head());
+    println!("{}", FaultTally::head());
     for fault in FAULTS {
         let outcome = simulate(fault, cases, seed);
         println!("{outcome}");
@@ -61,7 +61,7 @@ fn nothing_contradicts_the_truth_and_enough_is_known() {
             wrong.push(format!("{outcome}{}", kept.unwrap_or_default()));
         }
     }
-    assert!(wrong.is_empty(), "{}\n{}", Outcome::head(), wrong.join("\n\n"));
+    assert!(wrong.is_empty(), "{}\n{}", FaultTally::head(), wrong.join("\n\n"));
 }
 
 /// Histories that `cargo xtask simulate` once found something wrong in.

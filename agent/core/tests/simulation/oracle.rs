@@ -25,7 +25,7 @@ use std::{
 pub(crate) use truth::Expected;
 
 /// What came of the histories of one fault.
-pub(crate) struct Outcome {
+pub(crate) struct FaultTally {
     pub(crate) fault: &'static str,
     pub(crate) seed: u64,
     pub(crate) histories: u32,
@@ -61,12 +61,12 @@ struct Example {
     judgement: Shares,
 }
 
-pub(crate) fn simulate(fault: &'static str, cases: u32, seed: u64) -> Outcome {
+pub(crate) fn simulate(fault: &'static str, cases: u32, seed: u64) -> FaultTally {
     let (histories, rng_seed) = (cases, RngSeed::Fixed(seed));
     let config = Config { cases, rng_seed, failure_persistence: None, ..Config::default() };
     let mut runner = TestRunner::new(config);
     let (known, kinds) = (Floor::default(), [0; Kind::ALL.len()]);
-    let mut outcome = Outcome { fault, seed, histories, wrong: 0, kinds, known, example: None };
+    let mut outcome = FaultTally { fault, seed, histories, wrong: 0, kinds, known, example: None };
     for number in 1..=histories {
         let mut tree = plan::plan(fault).new_tree(&mut runner).expect("a plan");
         let judgement = play(&tree.current());
@@ -109,7 +109,7 @@ fn history(plan: &Plan) -> (Expected, Vec<Received>) {
     (truth.expected(complete), inputs)
 }
 
-impl Outcome {
+impl FaultTally {
     fn row(&self) -> Vec<&'static str> {
         let lines = include_str!("floors.txt").lines().filter(|line| !line.starts_with('#'));
         let mut rows = lines.map(|line| line.split_whitespace().collect::<Vec<_>>());
@@ -182,7 +182,7 @@ impl Outcome {
     }
 }
 
-impl fmt::Display for Outcome {
+impl fmt::Display for FaultTally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { fault, histories, wrong, kinds, known, .. } = self;
         let [contradictions, lost, twice, disagreements] = kinds;

@@ -3,7 +3,7 @@
 use super::{
     kubelet::{Builder, by_itself},
     plan::{Container, Fault, Plan, Story, Why},
-    truth::{BEGIN, End, PAUSE_CGROUP, POD_CGROUP, Truth, name, sandbox_id, uid},
+    truth::{BEGIN, PAUSE_CGROUP, POD_CGROUP, TrueEnd, Truth, name, sandbox_id, uid},
 };
 use coroner_core::input::{
     ApiContainer, ApiPod, ApiProbe, ContainerKind, ExitStatus, Hook, KernelFact,
@@ -113,7 +113,7 @@ impl Truth {
                             let code = plan.containers[which].code;
                             builder.ends(story, which, ExitStatus::Code(code), true);
                             builder.attempts[which].end =
-                                Some(End::new(story, by_itself(code), &["completed"]));
+                                Some(TrueEnd::new(story, by_itself(code), &["completed"]));
                             (story, "completed")
                         };
                         let found = dead + builder.soon(1_000, 2_500);
@@ -149,7 +149,7 @@ impl Truth {
                     failed |= code != 0;
                     builder.ends(at, index, ExitStatus::Code(code), true);
                     builder.attempts[index].end =
-                        Some(End::new(at, by_itself(code), &["completed"]));
+                        Some(TrueEnd::new(at, by_itself(code), &["completed"]));
                     last = last.max(at);
                 }
                 let at = last + builder.soon(50, 1_000);

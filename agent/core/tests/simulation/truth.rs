@@ -38,7 +38,7 @@ pub(crate) struct Attempt {
     /// What the runtime says it exited with.
     pub(super) code: i32,
     /// When its main process ended, how, and why; `None`: it still runs at the end of the history.
-    pub(crate) end: Option<End>,
+    pub(crate) end: Option<TrueEnd>,
 }
 
 impl Attempt {
@@ -54,14 +54,14 @@ impl Attempt {
 
 /// The truth of an end.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct End {
+pub(crate) struct TrueEnd {
     pub(crate) at: u64,
     pub(crate) verdict: String,
     /// Any of these is true.
     pub(crate) causes: Vec<String>,
 }
 
-impl End {
+impl TrueEnd {
     pub(super) fn new(at: u64, verdict: &str, causes: &[&str]) -> Self {
         let causes = causes.iter().map(ToString::to_string).collect();
         Self { at, verdict: verdict.into(), causes }
@@ -83,7 +83,7 @@ pub(crate) struct Expected {
 pub(crate) struct ExpectedAttempt {
     pub(crate) id: String,
     pub(crate) name: String,
-    pub(crate) end: Option<End>,
+    pub(crate) end: Option<TrueEnd>,
 }
 
 pub(super) type Change = Box<dyn Fn(&mut ApiPod)>;

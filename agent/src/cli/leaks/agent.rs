@@ -6,7 +6,7 @@ use crate::{
     outputs::report::{LeakList, span, words},
 };
 use anyhow::{Context, bail};
-use coroner_api::{Event, List, ListQuery, client::Agent, leaks::Leak, openapi};
+use coroner_api::{Event, List, ListQuery, client::AgentAddress, leaks::Leak, openapi};
 use coroner_core::leak::DetectionState;
 use futures::{StreamExt as _, future::pending};
 use std::{collections::BTreeMap, pin::pin, time::Duration};
@@ -18,7 +18,7 @@ const NO_AGENT: &str = "use --standalone to scan without an agent";
 
 /// Prints the agent's list and returns the number of confirmed leaks.
 pub(super) async fn answer(
-    agent: &Agent,
+    agent: &AgentAddress,
     namespace: Option<&str>,
     mode: Mode,
     out: &mut Printer,
@@ -71,12 +71,12 @@ fn is_early(list: &LeakList) -> bool {
     list.progress.detection_state == DetectionState::Possible && !list.progress.has_seen_enough()
 }
 
-async fn ask(agent: &Agent, query: &ListQuery) -> anyhow::Result<LeakList> {
+async fn ask(agent: &AgentAddress, query: &ListQuery) -> anyhow::Result<LeakList> {
     agent.list::<Leak>(openapi::LEAKS, query).await.map(Into::into).context(NO_AGENT)
 }
 
 /// Until a signal.
-async fn watch(agent: &Agent, query: &ListQuery, out: &mut Printer) -> anyhow::Result<()> {
+async fn watch(agent: &AgentAddress, query: &ListQuery, out: &mut Printer) -> anyhow::Result<()> {
     let mut stop = WatchSignals::listen()?;
     let mut steps = pin!(follow::<Leak>(agent, openapi::LEAKS, query));
     let (mut leaks, mut detection, mut due) = (BTreeMap::new(), None, None);

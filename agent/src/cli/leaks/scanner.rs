@@ -6,7 +6,7 @@ use crate::{
     linux::clock,
     sources::{cri, host, kernel, kube, tasks::Adapters},
     store::{
-        health::{Health, State},
+        health::{Health, PartState},
         leaks::LeakStore,
     },
 };
@@ -213,7 +213,7 @@ impl StandaloneScanner {
     pub(super) fn suspension_reason(&self) -> String {
         let mut text = "leak detection is suspended".to_owned();
         for part in self.health.readiness(clock::boot_now()).parts {
-            if part.state == State::Ok || !matches!(part.part, "cri" | "api" | "leaks") {
+            if part.state == PartState::Ok || !matches!(part.part, "cri" | "api" | "leaks") {
                 continue;
             }
             let _ = write!(text, "\n  {:<6} {}", part.part, part.detail);

@@ -1,6 +1,6 @@
 //! The lists of the API: pages, which are written as the client reads, and watches.
 
-use super::{Parameters, Shared, no};
+use super::{Parameters, SharedState, no};
 use crate::{linux::clock, outputs::report, store::entry::Entry};
 use axum::{
     body::{Body, Bytes},
@@ -50,15 +50,15 @@ pub(super) trait Item: Send + Sync + 'static {
     fn at(&self, clock: &Anchor) -> Option<WallTime>;
     fn wire(&self, clock: &Anchor) -> Self::Wire;
     /// Calls `each` with every entry, in no order.
-    fn visit(shared: &Shared, each: &mut dyn FnMut(&Entry<Self>))
+    fn visit(shared: &SharedState, each: &mut dyn FnMut(&Entry<Self>))
     where
         Self: Sized;
     /// The number of the last change, and of the last one that [`Item::visit`] no longer shows although a reader needs
     /// it.
-    fn changes(shared: &Shared) -> (u64, u64) {
+    fn changes(shared: &SharedState) -> (u64, u64) {
         (shared.history.lock().changes(), 0)
     }
-    fn detection(_: &Shared) -> Option<Detection> {
+    fn detection(_: &SharedState) -> Option<Detection> {
         None
     }
 }
@@ -79,7 +79,7 @@ impl Item for PodTermination {
         self.into()
     }
 
-    fn visit(shared: &Shared, each: &mut dyn FnMut(&Entry<Self>)) {
+    fn visit(shared: &SharedState, each: &mut dyn FnMut(&Entry<Self>)) {
         shared.history.lock().terminations().for_each(each);
     }
 }
@@ -100,7 +100,7 @@ impl Item for ContainerDeath {
         Death::of(self, clock)
     }
 
-    fn visit(shared: &Shared, each: &mut dyn FnMut(&Entry<Self>)) {
+    fn visit(shared: &SharedState, each: &mut dyn FnMut(&Entry<Self>)) {
         shared.history.lock().deaths().for_each(each);
     }
 }
@@ -121,22 +121,22 @@ impl Item for Leak {
         report::leak_json(self, clock)
     }
 
-    fn visit(shared: &Shared, each: &mut dyn FnMut(&Entry<Self>)) {
+    fn visit(shared: &SharedState, each: &mut dyn FnMut(&Entry<Self>)) {
         shared.leaks.lock().entries().for_each(each);
     }
 
-    fn changes(shared: &Shared) -> (u64, u64) {
+    fn changes(shared: &SharedState) -> (u64, u64) {
         shared.leaks.lock().changes()
     }
 
-    fn detection(shared: &Shared) -> Option<Detection> {
+    fn detection(shared: &SharedState) -> Option<Detection> {
         Some(report::detection_json(&shared.leaks.lock().progress()))
     }
 }
 
 /// A page, or a watch.
 pub(super) async fn list<T: Item>(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<SharedState>>,
     Parameters(query): Parameters<ListQuery>,
 ) -> Response {
     let selected = match Selected::of(&query) {
@@ -226,7 +226,7 @@ fn parse_token(token: &str, run: u64) -> Result<u64, (StatusCode, &'static str)>
 
 /// The first few entries in an order, without a copy of the others.
 fn first<T: Item>(
-    shared: &Shared,
+    shared: &SharedState,
     limit: usize,
     wanted: impl Fn(&Entry<T>) -> bool,
     order: impl Fn(&Entry<T>) -> u64,
@@ -250,7 +250,7 @@ fn first<T: Item>(
 /// The envelope around items, which are written one after the other as the client reads: many clients that do not
 /// read hold no copies.
 fn page<T: Item>(
-    shared: &Shared,
+    shared: &SharedState,
     found: Vec<Entry<T>>,
     next: Option<String>,
     clock: Anchor,
@@ -280,7 +280,7 @@ fn page<T: Item>(
     ([(CONTENT_TYPE, "application/json")], body).into_response()
 }
 
-fn watch<T: Item>(shared: Arc<Shared>, selected: Selected) -> Response {
+fn watch<T: Item>(shared: Arc<SharedState>, selected: Selected) -> Response {
     let watch = ListWatch::<T> {
         news: shared.news.subscribe(),
         began: T::changes(&shared).0,
@@ -301,7 +301,7 @@ fn watch<T: Item>(shared: Arc<Shared>, selected: Selected) -> Response {
 
 /// What a client has seen of a list.
 struct ListWatch<T> {
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     news: watch::Receiver<bool>,
     selected: Selected,
     /// The last change before the watch.

@@ -33,13 +33,13 @@ pub struct Header {
     pub without_api: bool,
     /// What is worth knowing of the node when reading a bug report. A replay needs none of it.
     #[serde(default)]
-    pub node: Node,
+    pub node: NodeFacts,
 }
 
 /// Facts about the recorded node that tell nothing of its owner. The runtime's name and version
 /// come with its first answer.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Node {
+pub struct NodeFacts {
     /// `uname -r`.
     #[serde(default)]
     pub kernel: String,
@@ -56,7 +56,7 @@ pub struct Node {
 
 impl Header {
     /// The header of a recording that this version writes.
-    pub fn new(settings: &Settings, node: Node) -> Self {
+    pub fn new(settings: &Settings, node: NodeFacts) -> Self {
         let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         Self {
             coroner_recording: VERSION,
@@ -96,12 +96,12 @@ pub(super) enum MarkKind {
     /// Inputs that the engine had just before this moment, and the recording has not.
     Gap { inputs: u64 },
     /// The last line.
-    End(End),
+    End(RecordingEnd),
 }
 
 /// The last line of a recording that was not cut off.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct End {
+pub struct RecordingEnd {
     /// Inputs that were written.
     pub inputs: u64,
     /// Why it ends.

@@ -13,7 +13,7 @@ mod redact;
 pub mod replay;
 mod write;
 
-pub use format::{End, Header, Node, Stopped, VERSION};
+pub use format::{Header, NodeFacts, RecordingEnd, Stopped, VERSION};
 pub use read::{ReadError, Reader, RecordingStatus};
 pub use recorder::{Recorder, RecorderCounters, RecorderOptions, create};
 pub use redact::redact;

@@ -1,6 +1,6 @@
 //! Reads a recording, as much of it as there is.
 
-use super::format::{self, End, Header, MarkKind, RecordedLine, Stopped, VERSION};
+use super::format::{self, Header, MarkKind, RecordedLine, RecordingEnd, Stopped, VERSION};
 use crate::outputs::report::printable;
 use coroner_core::{
     input::{Input, Loss, LossKind, Received},
@@ -60,7 +60,7 @@ pub struct RecordingStatus {
     /// Lines that were not understood.
     pub misread: u64,
     /// Its last line; `None`: it is cut off.
-    pub end: Option<End>,
+    pub end: Option<RecordingEnd>,
     /// Where it is cut off by more than an end, what the reader met there.
     pub broken: Option<String>,
 }
@@ -89,17 +89,19 @@ impl fmt::Display for RecordingStatus {
                      completely; using the {inputs} inputs before that"
                 )?;
             }
-            Some(End { why: Stopped::Limit, .. }) => writeln!(
+            Some(RecordingEnd { why: Stopped::Limit, .. }) => writeln!(
                 f,
                 "the recording stopped at its size limit while the agent continued; to cover a \
                  longer time, record again with a larger --record-limit"
             )?,
-            Some(End { inputs, .. }) if *inputs != self.inputs && self.misread == 0 => writeln!(
-                f,
-                "the recording should have {inputs} inputs but has {}; the file was probably \
+            Some(RecordingEnd { inputs, .. }) if *inputs != self.inputs && self.misread == 0 => {
+                writeln!(
+                    f,
+                    "the recording should have {inputs} inputs but has {}; the file was probably \
                  modified",
-                self.inputs
-            )?,
+                    self.inputs
+                )?
+            }
             Some(_) => {}
         }
         if self.dropped > 0 {

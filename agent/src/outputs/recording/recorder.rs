@@ -5,7 +5,7 @@ use super::{
     format::{Header, Stopped},
     write::Writer,
 };
-use crate::linux::landlock::{self, Files};
+use crate::linux::landlock::{self, FileAccess};
 use coroner_core::{input::Received, time::BootTime};
 use std::{
     fs::{self, File, OpenOptions},
@@ -114,7 +114,7 @@ impl Recorder {
         counters.recording.store(true, Relaxed);
         thread::Builder::new().name("recorder".into()).spawn(move || {
             // Its file is open.
-            if let Err(why) = landlock::restrict(&Files::Opened) {
+            if let Err(why) = landlock::restrict(&FileAccess::Opened) {
                 debug!(why, "the thread that writes the recording is not restricted");
             }
             match write(to, &header, limit, &inbox, &shared) {

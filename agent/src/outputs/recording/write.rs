@@ -1,6 +1,6 @@
 //! Writes a recording: JSON lines through gzip.
 
-use super::format::{End, Header, Mark, MarkKind, Stopped};
+use super::format::{Header, Mark, MarkKind, RecordingEnd, Stopped};
 use coroner_core::{input::Received, time::BootTime};
 use flate2::{Compression, write::GzEncoder};
 use serde::Serialize;
@@ -60,7 +60,7 @@ impl<W: Write> Writer<W> {
 
     /// Writes the last line and closes the compression; what it was written to comes back.
     pub fn end(mut self, why: Stopped) -> io::Result<W> {
-        let end = End { inputs: self.inputs, why };
+        let end = RecordingEnd { inputs: self.inputs, why };
         self.write(&Mark { at: self.last, what: MarkKind::End(end) })?;
         let mut to = self.gzip.finish()?.to;
         to.flush()?;

@@ -5,7 +5,7 @@ use super::{
     calls::{Call, Runtime, Version},
     convert::{InvalidItem, RawContainer, RawSandbox, RawStatus, sandbox_status::RawSandboxStatus},
     events::{self, ContainerEvent},
-    failure::{self, CriError, Failure, Scope},
+    failure::{self, CallFailure, CriError, Scope},
     messages::{ContainerItem, ContainerStatusAnswer, ItemList, SandboxItem, SandboxStatusAnswer},
     pending::PendingRequests,
 };
@@ -126,21 +126,21 @@ impl Connection {
     }
 
     /// Version, in the newest version of the protocol that the runtime speaks.
-    pub(super) async fn runtime(&mut self) -> Result<Runtime, Failure> {
+    pub(super) async fn runtime(&mut self) -> Result<Runtime, CallFailure> {
         for speaks in [Version::V1, Version::V1Alpha2] {
             self.version = speaks;
             self.streams = AtomicBool::new(speaks == Version::V1);
             let request = VersionRequest { version: speaks.name().into() };
             let answer: VersionResponse = match self.call(Call::VERSION, request).await {
                 Ok(answer) => answer,
-                Err(Failure::Lacking(_)) => continue,
+                Err(CallFailure::Lacking(_)) => continue,
                 Err(failure) => return Err(failure),
             };
             let version = answer.runtime_version.trim_start_matches('v').to_owned();
             return Ok(Runtime { name: answer.runtime_name, version, speaks });
         }
         self.counters.errors.fetch_add(1, Ordering::Relaxed);
-        Err(Failure::Refused(CriError {
+        Err(CallFailure::Refused(CriError {
             text:
                 "Version: the server supports neither CRI v1 nor v1alpha2; check that this is the \
                  socket of a container runtime and that its CRI plugin is enabled"
@@ -155,7 +155,7 @@ impl Connection {
         &self,
         only: Option<&SandboxId>,
         each: impl FnMut(Bytes),
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CallFailure> {
         let filter =
             only.map(|id| PodSandboxFilter { id: id.as_str().to_owned(), ..Default::default() });
         let request = ListPodSandboxRequest { filter };
@@ -168,7 +168,7 @@ impl Connection {
         &self,
         only: Option<&SandboxId>,
         each: impl FnMut(Bytes),
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CallFailure> {
         let filter = only.map(|id| ContainerFilter {
             pod_sandbox_id: id.as_str().to_owned(),
             ..Default::default()
@@ -187,10 +187,10 @@ impl Connection {
         full: bool,
         request: Q,
         mut each: impl FnMut(Bytes),
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CallFailure> {
         if full && self.streams.load(Ordering::Relaxed) {
             match self.stream(stream, request.clone(), &mut each).await {
-                Err(Failure::Lacking(_)) => self.streams.store(false, Ordering::Relaxed),
+                Err(CallFailure::Lacking(_)) => self.streams.store(false, Ordering::Relaxed),
                 done => return done,
             }
         }
@@ -205,7 +205,7 @@ impl Connection {
         call: Call,
         message: Q,
         mut each: impl FnMut(Bytes),
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CallFailure> {
         let path = call.path(self.version);
         let limit = self.limit;
         let mut grpc = self.grpc.clone();
@@ -232,7 +232,7 @@ impl Connection {
         &self,
         container: &ContainerId,
         verbose: bool,
-    ) -> Result<(RawStatus, HashMap<String, String>), Failure> {
+    ) -> Result<(RawStatus, HashMap<String, String>), CallFailure> {
         const CALL: Call = Call::CONTAINER_STATUS;
         let request =
             ContainerStatusRequest { container_id: container.as_str().to_owned(), verbose };
@@ -246,7 +246,7 @@ impl Connection {
     pub(super) async fn sandbox_status(
         &self,
         sandbox: &SandboxId,
-    ) -> Result<RawSandboxStatus, Failure> {
+    ) -> Result<RawSandboxStatus, CallFailure> {
         const CALL: Call = Call::SANDBOX_STATUS;
         let request =
             PodSandboxStatusRequest { pod_sandbox_id: sandbox.as_str().to_owned(), verbose: true };
@@ -291,7 +291,7 @@ impl Connection {
     }
 
     /// A call about the runtime, with the deadline that all have.
-    async fn call<Q, A>(&self, call: Call, message: Q) -> Result<A, Failure>
+    async fn call<Q, A>(&self, call: Call, message: Q) -> Result<A, CallFailure>
     where
         Q: prost::Message + 'static,
         A: prost::Message + Default + 'static,
@@ -300,7 +300,7 @@ impl Connection {
     }
 
     /// A call about the runtime, or about one thing in it.
-    async fn call_about<Q, A>(&self, call: Call, scope: Scope, message: Q) -> Result<A, Failure>
+    async fn call_about<Q, A>(&self, call: Call, scope: Scope, message: Q) -> Result<A, CallFailure>
     where
         Q: prost::Message + 'static,
         A: prost::Message + Default + 'static,
@@ -341,7 +341,7 @@ async fn counted<A>(
     limit: Duration,
     counters: &CriCounters,
     answer: impl Future<Output = Result<A, Status>>,
-) -> Result<A, Failure> {
+) -> Result<A, CallFailure> {
     counters.calls.fetch_add(1, Ordering::Relaxed);
     let begun = Instant::now();
     // A shim that hangs says nothing of the runtime.
@@ -356,7 +356,7 @@ async fn counted<A>(
         Err(_) => failure::of_silence(call, scope, limit),
     };
     // The others are answers, too.
-    if matches!(failure, Failure::Broken(_) | Failure::Refused(_)) {
+    if matches!(failure, CallFailure::Broken(_) | CallFailure::Refused(_)) {
         counters.errors.fetch_add(1, Ordering::Relaxed);
     }
     Err(failure)
@@ -376,9 +376,9 @@ pub(super) fn decode<M: prost::Message + Default>(item: Bytes) -> Result<M, Inva
     M::decode(item).map_err(|_| InvalidItem::Undecodable)
 }
 
-fn no_status(call: Call) -> Failure {
+fn no_status(call: Call) -> CallFailure {
     let text = format!("{}: response without a status", call.name);
-    Failure::Refused(CriError::without_code(text))
+    CallFailure::Refused(CriError::without_code(text))
 }
 
 /// Why a socket could not be opened or connected to.
@@ -424,7 +424,7 @@ mod tests {
             let call = counted(Call::LIST_SANDBOXES, Scope::Runtime, limit, &counters, answer);
             match call.await {
                 Ok(_) => assert!(answered, "{takes} s"),
-                Err(Failure::Broken(_)) => assert!(!answered, "{takes} s"),
+                Err(CallFailure::Broken(_)) => assert!(!answered, "{takes} s"),
                 Err(other) => panic!("{other:?}"),
             }
         }
@@ -445,7 +445,7 @@ mod tests {
             };
             let counters = CriCounters::default();
             let call = counted(Call::VERSION, Scope::Runtime, limit, &counters, answer);
-            let Err(Failure::Broken(error)) = call.await else { panic!("{code:?}: no outage") };
+            let Err(CallFailure::Broken(error)) = call.await else { panic!("{code:?}: no outage") };
             assert_eq!(error.code, Some(code), "{}", error.text);
         }
     }

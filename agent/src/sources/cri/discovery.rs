@@ -6,7 +6,7 @@ use super::{
     client::Connection,
     convert,
     endpoint::{KNOWN_SOCKETS, known},
-    failure::{CriError, Failure},
+    failure::{CallFailure, CriError},
 };
 use crate::linux::{
     blocking::{BlockingPool, CallError},
@@ -85,7 +85,7 @@ async fn ask(socket: &SocketFile, options: &CriOptions) -> Candidate {
         let limit = TIMEOUT.min(options.timeout);
         let opened = Connection::open(socket, &proc, limit, Arc::clone(&options.counters)).await;
         let mut connection =
-            opened.map_err(|error| Failure::Broken(CriError::without_code(error)))?;
+            opened.map_err(|error| CallFailure::Broken(CriError::without_code(error)))?;
         let runtime = connection.runtime().await?;
         let mut pods = BTreeSet::new();
         let counters = &options.counters;
@@ -102,11 +102,11 @@ async fn ask(socket: &SocketFile, options: &CriOptions) -> Candidate {
         Ok(DialAnswer::Runtime(format!("{} {}", runtime.name, runtime.version), pods))
     };
     let answer = asking.await.unwrap_or_else(|failure| match failure {
-        Failure::Refused(error) if error.code == Some(Code::Unimplemented) => DialAnswer::NoCri,
-        Failure::Broken(error) | Failure::Refused(error) | Failure::Lacking(error) => {
+        CallFailure::Refused(error) if error.code == Some(Code::Unimplemented) => DialAnswer::NoCri,
+        CallFailure::Broken(error) | CallFailure::Refused(error) | CallFailure::Lacking(error) => {
             DialAnswer::None(error.text)
         }
-        Failure::NotFound => DialAnswer::None("the runtime answered NotFound".to_owned()),
+        CallFailure::NotFound => DialAnswer::None("the runtime answered NotFound".to_owned()),
     });
     Candidate { path: socket.id.path.clone(), answer }
 }

@@ -6,7 +6,7 @@ use tonic::{Code, Status, TimeoutExpired};
 
 /// Why a call gave no answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Failure {
+pub(super) enum CallFailure {
     /// The connection is of no more use.
     Broken(CriError),
     /// The runtime answered that it could not, or with more than a message may hold; the
@@ -50,7 +50,7 @@ pub(super) enum Scope {
 }
 
 /// What a status means for the connection.
-pub(super) fn of_status(call: Call, scope: Scope, limit: Duration, status: &Status) -> Failure {
+pub(super) fn of_status(call: Call, scope: Scope, limit: Duration, status: &Status) -> CallFailure {
     // The deadline sent with the request is watched by tonic, too.
     if causes(status).any(|cause| cause.is::<TimeoutExpired>()) {
         return of_silence(call, scope, limit);
@@ -61,7 +61,7 @@ pub(super) fn of_status(call: Call, scope: Scope, limit: Duration, status: &Stat
     // Only statuses made on this side have a source: they tell of the transport.
     let transport = causes(status).next().is_some();
     let text = match code {
-        Code::NotFound => return Failure::NotFound,
+        Code::NotFound => return CallFailure::NotFound,
         // ResourceExhausted is how Go's gRPC says it of itself, OutOfRange how tonic does.
         Code::ResourceExhausted | Code::OutOfRange => format!(
             "{call}: response too large for one message. The CRI's limit is 16 MiB (about 11,000 \
@@ -69,29 +69,29 @@ pub(super) fn of_status(call: Call, scope: Scope, limit: Duration, status: &Stat
         ),
         Code::Unimplemented => {
             let text = format!("{call}: not implemented by the runtime: {message}");
-            return Failure::Lacking(CriError { text, code: Some(code) });
+            return CallFailure::Lacking(CriError { text, code: Some(code) });
         }
         _ if transport => {
             // As Go's gRPC does: whatever this side's library made of it, nobody was reached.
             let text = format!("{call}: {}", chain(status));
-            return Failure::Broken(CriError { text, code: Some(Code::Unavailable) });
+            return CallFailure::Broken(CriError { text, code: Some(Code::Unavailable) });
         }
         Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled if scope == Scope::Runtime => {
             let text = format!("{call}: {}", chain(status));
-            return Failure::Broken(CriError { text, code: Some(code) });
+            return CallFailure::Broken(CriError { text, code: Some(code) });
         }
         code => format!("{call}: {code:?}: {message}"),
     };
-    Failure::Refused(CriError { text, code: Some(code) })
+    CallFailure::Refused(CriError { text, code: Some(code) })
 }
 
 /// What it means that no answer came in time.
-pub(super) fn of_silence(call: Call, scope: Scope, limit: Duration) -> Failure {
+pub(super) fn of_silence(call: Call, scope: Scope, limit: Duration) -> CallFailure {
     let text = format!("{}: no answer within {limit:?}", call.name);
     let error = CriError { text, code: Some(Code::DeadlineExceeded) };
     match scope {
-        Scope::Runtime => Failure::Broken(error),
-        Scope::OneThing => Failure::Refused(error),
+        Scope::Runtime => CallFailure::Broken(error),
+        Scope::OneThing => CallFailure::Refused(error),
     }
 }
 
@@ -144,9 +144,9 @@ mod tests {
 
     fn judged(scope: Scope, status: &Status) -> (bool, String) {
         match of_status(Call::LIST_CONTAINERS, scope, LIMIT, status) {
-            Failure::Broken(error) => (true, error.code().unwrap()),
-            Failure::Refused(error) => (false, error.code().unwrap()),
-            Failure::Lacking(_) | Failure::NotFound => panic!("{status:?}"),
+            CallFailure::Broken(error) => (true, error.code().unwrap()),
+            CallFailure::Refused(error) => (false, error.code().unwrap()),
+            CallFailure::Lacking(_) | CallFailure::NotFound => panic!("{status:?}"),
         }
     }
 
@@ -172,11 +172,11 @@ mod tests {
         for scope in [Scope::Runtime, Scope::OneThing] {
             let lacking = Status::unimplemented("unknown method");
             let failure = of_status(Call::CONTAINER_STATUS, scope, LIMIT, &lacking);
-            assert!(matches!(failure, Failure::Lacking(_)), "{failure:?}");
+            assert!(matches!(failure, CallFailure::Lacking(_)), "{failure:?}");
             let missing = Status::not_found("c1");
             assert_eq!(
                 of_status(Call::CONTAINER_STATUS, scope, LIMIT, &missing),
-                Failure::NotFound
+                CallFailure::NotFound
             );
         }
     }
@@ -185,7 +185,7 @@ mod tests {
     fn an_answer_too_large_is_named() {
         for status in [Status::resource_exhausted("too large"), Status::out_of_range("too large")] {
             let failure = of_status(Call::LIST_CONTAINERS, Scope::Runtime, LIMIT, &status);
-            let Failure::Refused(CriError { text, .. }) = failure else { panic!("{status:?}") };
+            let CallFailure::Refused(CriError { text, .. }) = failure else { panic!("{status:?}") };
             assert!(text.contains("16 MiB") && text.contains("ListContainers"), "{text}");
         }
     }
@@ -193,8 +193,8 @@ mod tests {
     #[test]
     fn silence_about_one_thing_is_no_outage() {
         let silence = |scope| of_silence(Call::SANDBOX_STATUS, scope, LIMIT);
-        assert!(matches!(silence(Scope::Runtime), Failure::Broken(_)));
-        let Failure::Refused(error) = silence(Scope::OneThing) else { panic!("an outage") };
+        assert!(matches!(silence(Scope::Runtime), CallFailure::Broken(_)));
+        let CallFailure::Refused(error) = silence(Scope::OneThing) else { panic!("an outage") };
         assert_eq!(error.code().as_deref(), Some("DEADLINE_EXCEEDED"));
         assert!(error.text.contains("3s"), "{}", error.text);
     }

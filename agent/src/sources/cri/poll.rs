@@ -15,7 +15,7 @@ use super::{
     client::Connection,
     convert::InvalidItem,
     discovery, events,
-    failure::{CriError, Failure},
+    failure::{CallFailure, CriError},
     pending::PendingRequests,
 };
 use crate::{
@@ -30,7 +30,7 @@ use coroner_core::{
 };
 use index::Index;
 use parking_lot::Mutex;
-use seen::Seen;
+use seen::SeenItems;
 use std::{
     collections::VecDeque,
     convert::Infallible,
@@ -52,25 +52,25 @@ const MIN_PAUSE: Duration = Duration::from_millis(100);
 const MAX_PAUSE: Duration = Duration::from_millis(2_500);
 
 /// Why the lanes ended.
-enum Stop {
+enum LanesEnd {
     Closed,
-    Outage(Failure),
+    Outage(CallFailure),
 }
 
-impl From<Closed> for Stop {
+impl From<Closed> for LanesEnd {
     fn from(_: Closed) -> Self {
         Self::Closed
     }
 }
 
-impl From<Failure> for Stop {
-    fn from(failure: Failure) -> Self {
+impl From<CallFailure> for LanesEnd {
+    fn from(failure: CallFailure) -> Self {
         Self::Outage(failure)
     }
 }
 
 /// What a lane gives: it goes on until the channel closes or a call fails.
-type Lane = Result<Infallible, Stop>;
+type Lane = Result<Infallible, LanesEnd>;
 
 pub(super) struct Poller {
     options: CriOptions,
@@ -86,7 +86,7 @@ pub(super) struct Poller {
 struct PollState {
     index: Index,
     /// What the last full lists held.
-    seen: (Seen<CriSandbox>, Seen<CriContainer>),
+    seen: (SeenItems<CriSandbox>, SeenItems<CriContainer>),
     /// Sandboxes to be listed, one after the other.
     round: VecDeque<SandboxId>,
     next_full: Instant,
@@ -132,16 +132,16 @@ impl Poller {
         let mut connection = None;
         loop {
             let failure = match self.poll(&mut connection).await {
-                Stop::Closed => return,
-                Stop::Outage(failure) => failure,
+                LanesEnd::Closed => return,
+                LanesEnd::Outage(failure) => failure,
             };
             let error = match failure {
-                Failure::Broken(error) => {
+                CallFailure::Broken(error) => {
                     connection = None;
                     error
                 }
-                Failure::Refused(error) | Failure::Lacking(error) => error,
-                Failure::NotFound => CriError {
+                CallFailure::Refused(error) | CallFailure::Lacking(error) => error,
+                CallFailure::NotFound => CriError {
                     text: "the runtime answered NotFound to a list".to_owned(),
                     code: Some(Code::NotFound),
                 },
@@ -154,7 +154,7 @@ impl Poller {
     }
 
     /// Connects if need be, then works until something fails.
-    async fn poll(&self, slot: &mut Option<Connection>) -> Stop {
+    async fn poll(&self, slot: &mut Option<Connection>) -> LanesEnd {
         let connection = match slot {
             Some(connection) => &*connection,
             None => match self.connect().await {
@@ -190,12 +190,12 @@ impl Poller {
         }
     }
 
-    async fn connect(&self) -> Result<Connection, Stop> {
+    async fn connect(&self) -> Result<Connection, LanesEnd> {
         let CriOptions { host_root, timeout, counters, .. } = &self.options;
         let proc = host_proc(host_root);
         let failed = |error| {
             counters.errors.fetch_add(1, Ordering::Relaxed);
-            Failure::Broken(CriError::without_code(error))
+            CallFailure::Broken(CriError::without_code(error))
         };
         let socket = discovery::socket(&self.options, &self.pool).await.map_err(failed)?;
         let opened = Connection::open(&socket, &proc, *timeout, Arc::clone(counters)).await;

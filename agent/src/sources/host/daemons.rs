@@ -17,12 +17,12 @@ use tracing::{debug, info, warn};
 
 /// The two daemons.
 pub(super) struct Daemons {
-    runtime: Watched,
-    kubelet: Watched,
+    runtime: WatchedDaemon,
+    kubelet: WatchedDaemon,
 }
 
 /// One daemon.
-struct Watched {
+struct WatchedDaemon {
     daemon: Daemon,
     proc: PathBuf,
     /// The numbers in this /proc are those that a pidfd is opened by.
@@ -51,7 +51,7 @@ impl Daemons {
                  surveys only"
             );
         }
-        let watched = |daemon| Watched {
+        let watched = |daemon| WatchedDaemon {
             daemon,
             proc: proc.to_owned(),
             own_numbers,
@@ -111,7 +111,7 @@ impl Daemons {
     }
 }
 
-impl Watched {
+impl WatchedDaemon {
     fn event(&self) -> HostEvent {
         HostEvent::Daemon { daemon: self.daemon, state: self.state.clone() }
     }

@@ -273,14 +273,14 @@ mod tests {
     const STUCK: Duration = Duration::from_secs(60);
     const LONG: Duration = Duration::from_secs(3600);
 
-    struct Bench {
+    struct HostBench {
         events: mpsc::Receiver<Received>,
         ask: mpsc::Sender<HostRequest>,
         counters: Arc<HostCounters>,
         adapter: tokio::task::JoinHandle<anyhow::Result<()>>,
     }
 
-    impl Bench {
+    impl HostBench {
         fn start(fake: &Fake, every: Duration) -> Self {
             let socket = Arc::new(Dialed::default());
             socket.set(SocketId { path: "/run/ours.sock".into(), file: (0, 0) });
@@ -328,7 +328,7 @@ mod tests {
         fake.file("proc/1/mountinfo", "");
         fake.file("proc/self/mountinfo", "22 1 8:1 / / rw - ext4 /dev/vda1 rw\n");
         let kubelet = fake.process(9, "kubelet", 1, 90);
-        let mut bench = Bench::start(&fake, LONG);
+        let mut bench = HostBench::start(&fake, LONG);
         assert_eq!(bench.event().await, HostEvent::Boot { boot_id: Some("b0".into()) });
         assert_eq!(
             bench.daemon().await,
@@ -360,7 +360,7 @@ mod tests {
     #[tokio::test]
     async fn a_runtime_that_ends_is_told_between_surveys() {
         let fake = Fake::new();
-        let mut bench = Bench::start(&fake, LONG);
+        let mut bench = HostBench::start(&fake, LONG);
         assert!(matches!(bench.event().await, HostEvent::Boot { .. }));
         bench.survey().await;
         let runtime = DaemonProcess { pid: 7, started: 70 };
@@ -377,7 +377,7 @@ mod tests {
         let mut fake = Fake::new();
         fake.file("proc/self/mountinfo", "22 1 8:1 / / rw - ext4 /dev/vda1 rw\n");
         fake.host.cgroup_root = "/nonexistent".into();
-        let mut bench = Bench::start(&fake, Duration::from_millis(1));
+        let mut bench = HostBench::start(&fake, Duration::from_millis(1));
         for round in 1..=2 {
             let survey = bench.survey().await;
             let volumes = HostSurvey { volumes: Some(vec![]), ..HostSurvey::default() };

@@ -16,7 +16,7 @@ const KTHREADD: u32 = 2;
 
 /// One process.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Process {
+pub(super) struct TableEntry {
     pub(super) comm: String,
     pub(super) parent: u32,
     pub(super) started: u64,
@@ -28,7 +28,7 @@ pub(super) struct Process {
 #[derive(Debug)]
 pub(super) struct Table {
     proc: PathBuf,
-    processes: BTreeMap<u32, Process>,
+    processes: BTreeMap<u32, TableEntry>,
 }
 
 /// A namespace that a process is in could not be told.
@@ -66,11 +66,11 @@ impl Table {
         Err(SurveyError::NotTheHostView(table.proc))
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Process)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &TableEntry)> {
         self.processes.iter().map(|(pid, process)| (*pid, process))
     }
 
-    pub(super) fn get(&self, pid: u32) -> Option<&Process> {
+    pub(super) fn get(&self, pid: u32) -> Option<&TableEntry> {
         self.processes.get(&pid)
     }
 
@@ -91,10 +91,10 @@ impl Table {
     }
 
     /// Processes that have not ended and are no kernel threads.
-    pub(super) fn living(&self) -> impl Iterator<Item = (u32, &Process)> {
+    pub(super) fn living(&self) -> impl Iterator<Item = (u32, &TableEntry)> {
         // In a PID namespace of containers 2 is somebody else.
         let is_first = self.get(KTHREADD).is_some_and(|process| process.comm == "kthreadd");
-        let is_kernel = move |pid, process: &Process| {
+        let is_kernel = move |pid, process: &TableEntry| {
             is_first && (pid == KTHREADD || process.parent == KTHREADD)
         };
         self.iter().filter(move |(pid, process)| process.lives && !is_kernel(*pid, process))
@@ -114,9 +114,9 @@ impl Table {
 }
 
 /// A process as it is now. `None`: there is none of that number.
-pub(super) fn process(proc: &Path, pid: u32) -> Option<Process> {
+pub(super) fn process(proc: &Path, pid: u32) -> Option<TableEntry> {
     let stat = read_stat(&proc.join(pid.to_string()))?;
-    Some(Process {
+    Some(TableEntry {
         comm: stat.comm,
         parent: stat.parent,
         started: stat.started,

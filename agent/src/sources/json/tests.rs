@@ -30,7 +30,7 @@ fn in_pieces(text: &[u8], piece: usize) -> Option<(String, bool, u64, u64)> {
     let mut found = None;
     for mut piece in text.chunks(piece) {
         while let Some(event) = reader.next(&mut piece).ok()? {
-            let Event::End(Reduced { json, is_sound }) = event else { panic!("no list") };
+            let JsonEvent::End(Reduced { json, is_sound }) = event else { panic!("no list") };
             assert!(json.len() <= SHAPE.longest());
             assert!(found.replace((String::from_utf8(json).unwrap(), is_sound)).is_none());
         }
@@ -161,7 +161,7 @@ fn neither_depth_nor_length_costs_memory() {
             held.max(reader.out.capacity() + reader.open.capacity() + reader.name.text.capacity());
     }
     let expected = br#"{"text":"\u0041b","head":"","number":1}"#.to_vec();
-    assert_eq!(found, Some(Event::End(Reduced { json: expected, is_sound: true })));
+    assert_eq!(found, Some(JsonEvent::End(Reduced { json: expected, is_sound: true })));
     assert!(held < 4096, "{held}");
 }
 
@@ -169,8 +169,8 @@ fn neither_depth_nor_length_costs_memory() {
 fn items_come_one_by_one_and_none_spoils_another() {
     let text = r#"{"kind":"L","items":[{"text":"a"},{"text":7},{"x":[[[]]]},{"text":"b"}],
         "version":"5"} {"items":[{"text":"c"}]}{"items":null}"#;
-    let item = |json: &str, is_sound| Event::Item(Reduced { json: json.into(), is_sound });
-    let end = |json: &str| Event::End(Reduced { json: json.into(), is_sound: true });
+    let item = |json: &str, is_sound| JsonEvent::Item(Reduced { json: json.into(), is_sound });
+    let end = |json: &str| JsonEvent::End(Reduced { json: json.into(), is_sound: true });
     let expected = [
         item(r#"{"text":"a"}"#, true),
         item(r#"{"text":null}"#, false),

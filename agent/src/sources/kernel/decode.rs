@@ -28,19 +28,19 @@ pub struct Undecodable {
 ///
 /// # Safety
 /// Any bytes must be a value of the type.
-unsafe trait Record: Copy {}
+unsafe trait RawRecord: Copy {}
 // SAFETY: see the const assertions in `coroner_ebpf::record`.
-unsafe impl Record for Header {}
-unsafe impl Record for record::Mkdir {}
-unsafe impl Record for record::Moment {}
-unsafe impl Record for record::Generate {}
-unsafe impl Record for record::Deliver {}
-unsafe impl Record for record::Exec {}
-unsafe impl Record for record::Exit {}
-unsafe impl Record for record::Victim {}
-unsafe impl Record for record::Zapped {}
+unsafe impl RawRecord for Header {}
+unsafe impl RawRecord for record::Mkdir {}
+unsafe impl RawRecord for record::Moment {}
+unsafe impl RawRecord for record::Generate {}
+unsafe impl RawRecord for record::Deliver {}
+unsafe impl RawRecord for record::Exec {}
+unsafe impl RawRecord for record::Exit {}
+unsafe impl RawRecord for record::Victim {}
+unsafe impl RawRecord for record::Zapped {}
 
-fn read<T: Record>(bytes: &[u8]) -> Option<T> {
+fn read<T: RawRecord>(bytes: &[u8]) -> Option<T> {
     // SAFETY: as many bytes are there as are read, in any alignment, and any are a `T`.
     (bytes.len() == size_of::<T>()).then(|| unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
 }
@@ -239,7 +239,7 @@ mod tests {
     use super::*;
     use record::{Deliver, Exec, Exit, Generate, Mkdir, Moment, Peer, Victim};
 
-    fn bytes<T: Record>(record: &T) -> Vec<u8> {
+    fn bytes<T: RawRecord>(record: &T) -> Vec<u8> {
         // SAFETY: a `Record` is integers without padding.
         unsafe { std::slice::from_raw_parts((&raw const *record).cast(), size_of::<T>()) }.to_vec()
     }
@@ -265,7 +265,7 @@ mod tests {
         }
     }
 
-    fn fact<T: Record>(record: &T) -> KernelFact {
+    fn fact<T: RawRecord>(record: &T) -> KernelFact {
         let (event, _) = decode(&bytes(record)).unwrap();
         assert_eq!(event.time, BootTime(7));
         event.fact

@@ -20,7 +20,7 @@ use std::{
 
 /// The facts. Nothing was loaded to learn them.
 #[derive(Debug)]
-pub struct Facts {
+pub struct KernelFacts {
     /// `uname -r`.
     pub release: String,
     /// The kernel's BTF, or why it could not be had.
@@ -142,8 +142,8 @@ pub enum HierarchyError {
 }
 
 /// Looks at the host. Loads nothing, changes nothing.
-pub fn probe(options: &KernelOptions) -> Facts {
-    Facts {
+pub fn probe(options: &KernelOptions) -> KernelFacts {
+    KernelFacts {
         release: release(),
         memlock_is_short: memlock_is_short(options.ring_bytes),
         btf: probe_btf(),

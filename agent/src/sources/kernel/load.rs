@@ -16,7 +16,9 @@ use aya::{
     programs::ProgramError,
 };
 use coroner_core::{ids::CgroupId, input::Task};
-use coroner_ebpf::{CONTAINER_PID_ONE, Container, Layout, Told, backup, filter, maps, signal_bit};
+use coroner_ebpf::{
+    CONTAINER_PID_ONE, Container, FilterWords, Layout, backup, filter, maps, signal_bit,
+};
 use parking_lot::Mutex;
 use std::{io, sync::Arc};
 
@@ -43,7 +45,7 @@ const DEBUG_OBJECT: Option<&[u8]> = None;
 /// The programs, for as long as this lives, and what they are told.
 pub(super) struct Watching {
     containers: HashMap<MapData, u64, Value<Container>>,
-    told: Array<MapData, Value<Told>>,
+    told: Array<MapData, Value<FilterWords>>,
     /// Shared with what attaches some of them on demand.
     programs: Arc<Mutex<Ebpf>>,
     diagnostics: Option<Diagnostics>,
@@ -143,7 +145,11 @@ impl Watching {
     }
 
     /// Sets a bit of what the programs are told. Nobody else writes there.
-    fn tell(&mut self, word: impl FnOnce(&mut Told) -> &mut u64, bit: u64) -> Result<(), MapError> {
+    fn tell(
+        &mut self,
+        word: impl FnOnce(&mut FilterWords) -> &mut u64,
+        bit: u64,
+    ) -> Result<(), MapError> {
         let Value(mut told) = self.told.get(&0, 0)?;
         let word = word(&mut told);
         if *word & bit == 0 {

@@ -23,7 +23,7 @@ use coroner_core::{
     time::BootTime,
 };
 pub use error::StartError;
-pub use facts::{Facts, Hierarchy, HierarchyError, hierarchy, probe};
+pub use facts::{Hierarchy, HierarchyError, KernelFacts, hierarchy, probe};
 
 use crate::linux::{
     blocking::{BlockingPool, CallError},

@@ -5,7 +5,7 @@ use aya::{
     programs::{ProgramError, RawTracePoint},
 };
 use coroner_ebpf::{
-    Container, Layout, Told,
+    Container, FilterWords, Layout,
     traffic::{Marked, Traffic},
 };
 use std::io;
@@ -19,7 +19,7 @@ unsafe impl aya::Pod for Value<Layout> {}
 // SAFETY: as above.
 unsafe impl aya::Pod for Value<Container> {}
 // SAFETY: as above.
-unsafe impl aya::Pod for Value<Told> {}
+unsafe impl aya::Pod for Value<FilterWords> {}
 // SAFETY: as above.
 unsafe impl aya::Pod for Value<Marked> {}
 // SAFETY: as above.

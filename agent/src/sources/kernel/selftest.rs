@@ -119,7 +119,7 @@ fn attached(plan: &[Planned]) -> impl Iterator<Item = &'static str> {
 }
 
 /// What must have been seen.
-struct Expected {
+struct ExpectedRecord {
     base: CgroupId,
     leaf: CgroupId,
     /// Name of the leaf; `None`: it was not made, but is the agent's own cgroup.
@@ -131,7 +131,7 @@ struct Expected {
     execer: Option<u32>,
 }
 
-impl Expected {
+impl ExpectedRecord {
     /// Something was done that this hook must tell.
     fn tests(&self, hook: &str) -> bool {
         match hook {
@@ -144,7 +144,7 @@ impl Expected {
 }
 
 /// Whether what was seen proves a hook.
-fn verify(hook: &str, expected: &Expected, seen: &[KernelFact]) -> Result<(), String> {
+fn verify(hook: &str, expected: &ExpectedRecord, seen: &[KernelFact]) -> Result<(), String> {
     // The actors are in the agent's own PID namespace, whichever of the kernel's that is.
     let is = |task: &Task, pid: u32| {
         task.ns_pid == Some(pid) && task.tgid.0 == pid && task.started.is_some()
@@ -254,7 +254,7 @@ impl Stage {
         &self,
         hierarchy: &Hierarchy,
         mut announce: impl FnMut(CgroupId) -> bool,
-    ) -> io::Result<Expected> {
+    ) -> io::Result<ExpectedRecord> {
         let made = if self.is_own { None } else { Some(self.make_leaf(hierarchy, &mut announce)?) };
         let procs = made.as_ref().map(|leaf| leaf.path.join("cgroup.procs"));
         let procs = procs.as_deref();
@@ -271,7 +271,7 @@ impl Stage {
             wait_until_empty(&leaf.path);
             remove_patiently(&leaf.path)?;
         }
-        Ok(Expected {
+        Ok(ExpectedRecord {
             base: self.base,
             leaf: made.as_ref().map_or(self.base, |leaf| leaf.id),
             frozen: made.as_ref().is_some_and(|leaf| leaf.frozen),

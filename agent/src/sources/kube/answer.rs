@@ -7,7 +7,7 @@ use crate::{
     printable::shown,
     sources::{
         cut::Cuts,
-        json::{self, DocumentReader, Event, Keep, Malformed, Reduced},
+        json::{self, DocumentReader, JsonEvent, Keep, Malformed, Reduced},
     },
 };
 use http_body_util::BodyExt;
@@ -106,18 +106,18 @@ impl Refusal {
 }
 
 /// An answer, document by document.
-pub(super) struct Answer {
+pub(super) struct AnswerStream {
     body: Body,
     reader: DocumentReader,
     /// What has arrived and is not read yet.
     rest: Bytes,
 }
 
-impl Answer {
+impl AnswerStream {
     /// Sends a request. The answer has documents of this shape.
     pub(super) async fn to(
         client: &Client,
-        request: Request,
+        request: HttpRequest,
         shape: &'static Keep,
     ) -> Result<Self, RequestFailure> {
         let body = send(client, request).await?;
@@ -126,7 +126,7 @@ impl Answer {
 
     /// The next item or document; `None`: the answer is complete. Nothing is lost if this is dropped
     /// before it is done.
-    pub(super) async fn next(&mut self, cuts: &Cuts) -> Result<Option<Event>, RequestFailure> {
+    pub(super) async fn next(&mut self, cuts: &Cuts) -> Result<Option<JsonEvent>, RequestFailure> {
         loop {
             let mut rest = &*self.rest;
             let event = self.reader.next(&mut rest)?;
@@ -148,8 +148,8 @@ impl Answer {
     pub(super) async fn only(mut self, cuts: &Cuts) -> Result<Reduced, RequestFailure> {
         loop {
             match self.next(cuts).await? {
-                Some(Event::End(document)) => return Ok(document),
-                Some(Event::Item(_)) => {}
+                Some(JsonEvent::End(document)) => return Ok(document),
+                Some(JsonEvent::Item(_)) => {}
                 None => return Err(RequestFailure::Short),
             }
         }
@@ -157,16 +157,16 @@ impl Answer {
 }
 
 /// A request without its body, or with one that is held.
-pub(super) type Request = http::Request<Vec<u8>>;
+pub(super) type HttpRequest = http::Request<Vec<u8>>;
 
 /// Sends a request of which only success matters.
-pub(crate) async fn order(client: &Client, request: Request) -> Result<(), RequestFailure> {
+pub(crate) async fn order(client: &Client, request: HttpRequest) -> Result<(), RequestFailure> {
     let body = send(client, request).await?;
     // Read to its end, so that the connection can be used again.
     beginning(body).await.map(|_| ())
 }
 
-async fn send(client: &Client, mut request: Request) -> Result<Body, RequestFailure> {
+async fn send(client: &Client, mut request: HttpRequest) -> Result<Body, RequestFailure> {
     // Nothing is there to unpack another.
     let identity = http::HeaderValue::from_static("identity");
     request.headers_mut().insert(http::header::ACCEPT_ENCODING, identity);

@@ -2,7 +2,7 @@
 //! a watch, because a cluster has thousands of agents.
 
 use super::{
-    answer::{Answer, Request, RequestFailure},
+    answer::{AnswerStream, HttpRequest, RequestFailure},
     client,
     errors::describe,
     lookup::is_name,
@@ -14,7 +14,7 @@ use crate::{
     sources::{
         bucket::{Bucket, Rate},
         cut::Cuts,
-        json::Event,
+        json::JsonEvent,
         kubelet,
     },
 };
@@ -140,15 +140,15 @@ async fn list(
         let events = format!("/api/v1/namespaces/{}/events", pod.namespace);
         let fields = format!("involvedObject.uid={},source={KUBELET}", pod.uid);
         let params = ListParams::default().fields(&fields).limit(MAX_EVENTS);
-        let request: Request = kube::core::Request::new(events).list(&params)?;
-        let mut answer = Answer::to(client, request, &shape::EVENTS).await?;
+        let request: HttpRequest = kube::core::Request::new(events).list(&params)?;
+        let mut answer = AnswerStream::to(client, request, &shape::EVENTS).await?;
         let (cuts, anchor) = (Cuts::default(), clock::anchor());
         let mut entries = Vec::new();
         while let Some(event) = answer.next(&cuts).await? {
             let item = match event {
-                Event::Item(item) if entries.len() < 2 * MAX_EVENTS as usize => item,
+                JsonEvent::Item(item) if entries.len() < 2 * MAX_EVENTS as usize => item,
                 // What is not on the first page may be what proves a cause.
-                Event::End(list) if ListMetadata::of(&list)?.following.is_none() => {
+                JsonEvent::End(list) if ListMetadata::of(&list)?.following.is_none() => {
                     return Ok(entries);
                 }
                 _ => return Err(RequestFailure::Unexpected("a whole list of events")),

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::sources::{
     cut::Cuts,
-    json::{self, DocumentReader, Event, Keep},
+    json::{self, DocumentReader, JsonEvent, Keep},
 };
 use coroner_core::input::{ApiNode, ApiPod};
 use k8s_openapi::api::core::v1::Node;
@@ -19,11 +19,11 @@ pub fn list(body: &[u8], piece: usize) -> Option<Vec<Option<ApiPod>>> {
     for mut piece in body.chunks(piece.max(1)) {
         while let Some(event) = reader.next(&mut piece).ok()? {
             match event {
-                Event::Item(item) => {
+                JsonEvent::Item(item) => {
                     assert!(item.json.len() <= shape::POD.longest());
                     pods.push(watch::pod(&item));
                 }
-                Event::End(list) => {
+                JsonEvent::End(list) => {
                     assert!(list.json.len() <= shape::PODS.longest());
                     return watch::ListMetadata::of(&list).ok().map(|_| pods);
                 }
@@ -60,7 +60,7 @@ pub fn reduced(text: &[u8], piece: usize) -> Option<Vec<(Vec<u8>, bool)>> {
     let (mut reader, mut documents) = (DocumentReader::new(&shape::LINE), Vec::new());
     for mut piece in text.chunks(piece.max(1)) {
         while let Some(event) = reader.next(&mut piece).ok()? {
-            let (Event::End(left) | Event::Item(left)) = event;
+            let (JsonEvent::End(left) | JsonEvent::Item(left)) = event;
             assert!(left.json.len() <= shape::LINE.longest());
             documents.push((left.json, left.is_sound));
         }

@@ -3,7 +3,7 @@
 //! the very leak (kubernetes#107730).
 
 use super::{
-    answer::{Answer, Request, RequestFailure},
+    answer::{AnswerStream, HttpRequest, RequestFailure},
     client,
     errors::describe,
     shape,
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     linux::clock,
-    sources::{cut::Cuts, json::Event},
+    sources::{cut::Cuts, json::JsonEvent},
 };
 use anyhow::Context as _;
 use coroner_core::{
@@ -148,13 +148,13 @@ pub fn certificates(file: &Path) -> Result<Vec<Vec<u8>>, String> {
 
 /// The UIDs of the pods that the kubelet has, mirror pods by their static pods'.
 async fn pods_of(client: &Client) -> Result<BTreeSet<PodUid>, RequestFailure> {
-    let request: Request = http::Request::get("/pods")
+    let request: HttpRequest = http::Request::get("/pods")
         .body(Vec::new())
         .map_err(|_| RequestFailure::Unexpected("a request"))?;
-    let mut answer = Answer::to(client, request, &shape::IDENTITIES).await?;
+    let mut answer = AnswerStream::to(client, request, &shape::IDENTITIES).await?;
     let (cuts, mut known) = (Cuts::default(), BTreeSet::new());
     while let Some(event) = answer.next(&cuts).await? {
-        let Event::Item(item) = event else { return Ok(known) };
+        let JsonEvent::Item(item) = event else { return Ok(known) };
         match pod(&item) {
             Some(pod) if known.len() < MAX_PODS => {
                 known.extend(pod.mirror_of);

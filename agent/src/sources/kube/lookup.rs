@@ -2,7 +2,7 @@
 
 use super::{
     KubeCounters, KubeOptions,
-    answer::{Answer, RequestFailure},
+    answer::{AnswerStream, RequestFailure},
     client::ANSWER_LIMIT,
     convert,
     errors::describe,
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     linux::clock,
-    sources::{Closed, json::Event},
+    sources::{Closed, json::JsonEvent},
 };
 use coroner_core::{
     ids::{PodRef, PodUid},
@@ -130,7 +130,7 @@ impl Lookups {
     /// The Node object; `None`: no kubelet has reported for it yet.
     async fn node(&self) -> Result<Option<ApiNode>, RequestFailure> {
         let request = Request::new("/api/v1/nodes").get(&self.node, &GetParams::default())?;
-        let answer = Answer::to(&self.client, request, &shape::NODE).await?;
+        let answer = AnswerStream::to(&self.client, request, &shape::NODE).await?;
         let node = answer.only(&self.counters.truncated).await?;
         let sound = node.decode::<Node>().filter(|_| node.is_sound);
         Ok(convert::node(&sound.ok_or(RequestFailure::Unexpected("a Node"))?))
@@ -214,7 +214,7 @@ impl Lookups {
         let found = async {
             let pods = format!("/api/v1/namespaces/{}/pods", pod.namespace);
             let request = Request::new(pods).get(&pod.name, &GetParams::default())?;
-            let answer = Answer::to(&self.client, request, &shape::IDENTITY).await?;
+            let answer = AnswerStream::to(&self.client, request, &shape::IDENTITY).await?;
             let found = self::pod(&answer.only(&self.counters.truncated).await?);
             found.ok_or(RequestFailure::Unexpected("a pod"))
         };
@@ -305,18 +305,18 @@ impl Lookups {
         known: &mut BTreeSet<PodUid>,
     ) -> Result<(bool, Option<String>), RequestFailure> {
         let request = Request::new(PODS).list(page)?;
-        let mut answer = Answer::to(&self.client, request, &shape::IDENTITIES).await?;
+        let mut answer = AnswerStream::to(&self.client, request, &shape::IDENTITIES).await?;
         let mut complete = true;
         loop {
             match answer.next(&self.counters.truncated).await? {
-                Some(Event::Item(item)) => match pod(&item) {
+                Some(JsonEvent::Item(item)) => match pod(&item) {
                     Some(pod) if known.len() < MAX_LISTED => {
                         known.extend(pod.mirror_of);
                         known.insert(PodUid::new(pod.uid));
                     }
                     _ => complete = false,
                 },
-                Some(Event::End(list)) => {
+                Some(JsonEvent::End(list)) => {
                     return Ok((complete, ListMetadata::of(&list)?.following));
                 }
                 None => return Err(RequestFailure::Short),

@@ -2,7 +2,7 @@
 
 use super::{
     KubeCounters, KubeOptions,
-    answer::{Answer, Refusal, RequestFailure},
+    answer::{AnswerStream, Refusal, RequestFailure},
     client::WATCH_SECONDS,
     convert, errors,
     room::{MAX_PODS, Room},
@@ -12,7 +12,7 @@ use crate::{
     linux::clock,
     sources::{
         Closed,
-        json::{Event, Reduced},
+        json::{JsonEvent, Reduced},
     },
 };
 use backon::ExponentialBackoff;
@@ -173,15 +173,15 @@ impl Watch {
         let mut list = PodList::default();
         loop {
             let request = Request::new(PODS).list(&params)?;
-            let mut answer = Answer::to(&self.client, request, &shape::PODS).await?;
+            let mut answer = AnswerStream::to(&self.client, request, &shape::PODS).await?;
             let metadata = loop {
                 match answer.next(&self.counters.truncated).await? {
-                    Some(Event::Item(one)) => {
+                    Some(JsonEvent::Item(one)) => {
                         if let Some(pod) = self.sensible(pod(&one)) {
                             list.add(pod, &mut self.room, &self.counters)?;
                         }
                     }
-                    Some(Event::End(list)) => break ListMetadata::of(&list)?,
+                    Some(JsonEvent::End(list)) => break ListMetadata::of(&list)?,
                     None => return Err(RequestFailure::Short),
                 }
             };
@@ -200,7 +200,7 @@ impl Watch {
         let params = WatchParams::default().fields(&on_node(&self.node)).timeout(seconds);
         let begun = Instant::now();
         let answer = match Request::new(PODS).watch(&params, &place) {
-            Ok(request) => Answer::to(&self.client, request, &shape::LINE).await,
+            Ok(request) => AnswerStream::to(&self.client, request, &shape::LINE).await,
             Err(error) => Err(error.into()),
         };
         let mut answer = match answer {
@@ -221,8 +221,8 @@ impl Watch {
                 }
             };
             let line = match line {
-                Ok(Ok(Some(Event::End(line)))) => read_line(&line),
-                Ok(Ok(Some(Event::Item(_)))) => continue,
+                Ok(Ok(Some(JsonEvent::End(line)))) => read_line(&line),
+                Ok(Ok(Some(JsonEvent::Item(_)))) => continue,
                 // An end that the protocol foresees, and a connection that died: neither is an outage.
                 Ok(Ok(None)) | Err(_) => {
                     if begun.elapsed() < BRIEF {
@@ -415,11 +415,11 @@ pub(super) fn read_line(line: &Reduced) -> Result<(WatchLine, String), RequestFa
     struct Head {
         #[serde(rename = "type")]
         kind: String,
-        object: Object,
+        object: NamedObject,
     }
     #[derive(Default, Deserialize)]
     #[serde(default)]
-    struct Object {
+    struct NamedObject {
         metadata: ObjectMetadata,
     }
     #[derive(Default, Deserialize)]

@@ -8,7 +8,7 @@ const MAX_FIELDS: usize = 48;
 
 /// A line taken apart.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Line<'a> {
+pub(super) struct KlogLine<'a> {
     /// When it was written.
     pub(super) time: LineTime,
     /// The text after the header.
@@ -79,7 +79,7 @@ fn starts_a_line(line: &[u8]) -> bool {
 }
 
 /// Takes the header off: `I1123 14:18:35.558172  315900 kubelet.go:2124] `.
-pub(super) fn line(line: &[u8]) -> Option<Line<'_>> {
+pub(super) fn line(line: &[u8]) -> Option<KlogLine<'_>> {
     if !starts_a_line(line) {
         return None;
     }
@@ -104,7 +104,7 @@ pub(super) fn line(line: &[u8]) -> Option<Line<'_>> {
     // Thread and caller are short; a `] ` further on is part of the message.
     let head = &line[21..line.len().min(21 + 120)];
     let end = memchr::memmem::find(head, b"] ")?;
-    Some(Line { time, text: &line[21 + end + 2..] })
+    Some(KlogLine { time, text: &line[21 + end + 2..] })
 }
 
 /// The quoted message at the beginning of a text, as it stands there, and what follows it.

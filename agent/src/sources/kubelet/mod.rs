@@ -23,4 +23,4 @@ mod time;
 
 pub use parser::{LineResult, event};
 pub use reading::LineCounters;
-pub use run::{Found, KubeletLogOptions, LogSource, MAX_MIB, PersonsLog, probe, read_all, run};
+pub use run::{FoundLog, KubeletLogOptions, LogSource, MAX_MIB, PersonsLog, probe, read_all, run};

@@ -60,7 +60,7 @@ pub struct KubeletLogOptions {
 
 /// What is found of a log, for a person.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Found {
+pub struct FoundLog {
     /// Where it is.
     pub place: String,
     /// The highest level of a line.
@@ -147,7 +147,7 @@ impl Log {
 }
 
 /// Looks at a log once, for a person. The error says why it is not read.
-pub fn probe(options: &KubeletLogOptions) -> Result<Found, String> {
+pub fn probe(options: &KubeletLogOptions) -> Result<FoundLog, String> {
     let found = options.source.found(&options.host_root);
     let mut log = Log::new(&found, &options.host_root);
     let mut reading = Reading::new(Budget::unlimited(), BootTime(0));
@@ -160,7 +160,7 @@ pub fn probe(options: &KubeletLogOptions) -> Result<Found, String> {
         LogSource::File(path) => path.display().to_string(),
         LogSource::Journal | LogSource::Auto => "the systemd journal".to_owned(),
     };
-    Ok(Found { place, level: level.max(), lines: options.counters.of(LineResult::Read) })
+    Ok(FoundLog { place, level: level.max(), lines: options.counters.of(LineResult::Read) })
 }
 
 /// A live log, and how far it was read.
@@ -453,7 +453,7 @@ mod tests {
             probed().unwrap_err();
             node.write("a");
             let place = "/var/log/kubelet.log".to_owned();
-            assert_eq!(probed(), Ok(Found { place, level: Some(4), lines: 1 }));
+            assert_eq!(probed(), Ok(FoundLog { place, level: Some(4), lines: 1 }));
         }
     }
 

@@ -1,6 +1,6 @@
 //! Writes the state file on its own thread, so that a slow or hanging disk never blocks the event loop.
 
-use crate::linux::landlock::{self, Files};
+use crate::linux::landlock::{self, FileAccess};
 use coroner_core::input::PersistedLeak;
 use parking_lot::{Condvar, Mutex};
 use std::{
@@ -67,7 +67,7 @@ impl StateWriter {
     /// the file already. Fails only if the thread cannot start.
     pub fn start(
         kept: Vec<PersistedLeak>,
-        own: Files,
+        own: FileAccess,
         write: impl FnMut(Vec<PersistedLeak>) -> io::Result<()> + Send + 'static,
     ) -> io::Result<Self> {
         let slot = Arc::new(Slot::default());
@@ -141,7 +141,7 @@ mod tests {
     fn only_changes_are_written_and_of_those_that_wait_the_newest() {
         let (begun, has_begun) = channel();
         let (release, released) = sync_channel::<()>(0);
-        let mut writer = StateWriter::start(leaks(0), Files::Opened, move |leaks| {
+        let mut writer = StateWriter::start(leaks(0), FileAccess::Opened, move |leaks| {
             begun.send(leaks).unwrap();
             released.recv().map_err(io::Error::other)
         })
@@ -164,7 +164,7 @@ mod tests {
     fn the_last_one_is_written_at_the_end() {
         let (wrote, written) = channel();
         let write = move |leaks| wrote.send(leaks).map_err(io::Error::other);
-        let mut writer = StateWriter::start(Vec::new(), Files::Opened, write).unwrap();
+        let mut writer = StateWriter::start(Vec::new(), FileAccess::Opened, write).unwrap();
         writer.keep(leaks(1));
         assert!(writer.end(LONG));
         assert_eq!(written.iter().last(), Some(leaks(1)));
@@ -174,7 +174,7 @@ mod tests {
     fn the_end_waits_for_no_disk_that_hangs() {
         let (release, released) = sync_channel::<()>(0);
         let write = move |_| released.recv().map_err(io::Error::other);
-        let mut writer = StateWriter::start(Vec::new(), Files::Opened, write).unwrap();
+        let mut writer = StateWriter::start(Vec::new(), FileAccess::Opened, write).unwrap();
         writer.keep(leaks(1));
         assert!(!writer.end(Duration::from_millis(20)));
         drop(release);
@@ -184,7 +184,7 @@ mod tests {
     fn what_could_not_be_written_is_tried_again() {
         let (tried, tries) = channel();
         let mut attempts = 0;
-        let mut writer = StateWriter::start(Vec::new(), Files::Opened, move |leaks| {
+        let mut writer = StateWriter::start(Vec::new(), FileAccess::Opened, move |leaks| {
             tried.send(leaks).unwrap();
             attempts += 1;
             if attempts == 1 { Err(io::Error::other("full")) } else { Ok(()) }

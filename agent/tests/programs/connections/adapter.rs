@@ -1,6 +1,6 @@
 //! The adapter: what it answers about real processes.
 
-use super::network::{Server, connect, drain, unshare};
+use super::network::{TestServer, connect, drain, unshare};
 use crate::stage;
 use coroner::sources::{
     kernel::counting::EntryKey,
@@ -123,7 +123,7 @@ fn a_pods_connections_are_counted_from_the_request_on() {
     let _machine = stage::machine();
     let mut asked = Asked::start();
     in_a_namespace(|| {
-        let mut server = Server::listening("10.0.0.1:8080", None);
+        let mut server = TestServer::listening("10.0.0.1:8080", None);
         let early = connect("10.0.0.2:0", "10.0.0.1:8080");
         server.act("a");
         let TrafficFact::Began { reading, sees_refusals } =
@@ -171,7 +171,7 @@ fn what_was_counted_outlives_the_number_of_the_namespace() {
     let mut asked = Asked::start();
     let next = || SandboxId::new("next");
     in_a_namespace(|| {
-        let mut server = Server::listening("10.0.0.1:8080", None);
+        let mut server = TestServer::listening("10.0.0.1:8080", None);
         let pid = server.pid.unsigned_abs();
         let began = asked.ask(count(pid, None, 1));
         assert!(matches!(began, TrafficFact::Began { .. }), "{began:?}");
@@ -197,7 +197,7 @@ fn the_ports_at_the_stop_signal_are_read_once() {
     let _machine = stage::machine();
     let mut asked = Asked::start();
     in_a_namespace(|| {
-        let server = Server::listening("10.0.0.1:8080", None);
+        let server = TestServer::listening("10.0.0.1:8080", None);
         let TrafficRequest::Count(wanted) = count(server.pid.unsigned_abs(), None, 0) else {
             unreachable!()
         };
@@ -216,7 +216,7 @@ fn a_stop_signal_that_the_programs_missed_is_told_to_them() {
     let _machine = stage::machine();
     let mut asked = Asked::start();
     in_a_namespace(|| {
-        let mut server = Server::listening("10.0.0.1:8080", None);
+        let mut server = TestServer::listening("10.0.0.1:8080", None);
         asked.ask(count(server.pid.unsigned_abs(), None, 1));
         asked.ask(TrafficRequest::Stopped(sandbox(), BootTime(1)));
         let client = connect("10.0.0.2:0", "10.0.0.1:8080");
@@ -242,7 +242,7 @@ fn what_finds_no_room_is_not_visible_and_takes_none() {
     let _machine = stage::machine();
     let mut asked = Asked::beside(TRAFFIC_MAX - 1);
     in_a_namespace(|| {
-        let server = Server::listening("10.0.0.1:8080", None);
+        let server = TestServer::listening("10.0.0.1:8080", None);
         let pid = server.pid.unsigned_abs();
         assert_eq!(asked.ask(count(pid, None, 1)), refused(TrafficBlindness::MapFull));
         assert!(matches!(asked.ask(count(pid, None, 0)), TrafficFact::Began { .. }));
@@ -255,7 +255,7 @@ fn a_pod_has_a_bounded_number_of_entries() {
     let _machine = stage::machine();
     let mut asked = Asked::start();
     in_a_namespace(|| {
-        let server = Server::listening("10.0.0.1:8080", None);
+        let server = TestServer::listening("10.0.0.1:8080", None);
         let pid = server.pid.unsigned_abs();
         // One pod has no more than 33 entries, however many containers it has.
         assert!(matches!(asked.ask(count(pid, None, 2000)), TrafficFact::Began { .. }));

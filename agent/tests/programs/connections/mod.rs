@@ -12,7 +12,8 @@ use coroner_core::{
     time::BootTime,
 };
 use network::{
-    CLIENT, Network, SERVER, Server, connect, drain, in_network, ip, reset, try_connect, unshare,
+    CLIENT, SERVER, TestNetwork, TestServer, connect, drain, in_network, ip, reset, try_connect,
+    unshare,
 };
 use std::{
     io::{ErrorKind, Read, Write},
@@ -21,7 +22,7 @@ use std::{
 };
 
 /// Runs a test in a marked network namespace, on each hierarchy.
-fn counted(test: fn(&mut Network<'_>)) {
+fn counted(test: fn(&mut TestNetwork<'_>)) {
     on_each_hierarchy(|hierarchy| {
         let mut kernel = stage::start(&stage::options(hierarchy));
         in_network(&mut kernel, &[], None, test);
@@ -31,7 +32,7 @@ fn counted(test: fn(&mut Network<'_>)) {
 #[test]
 fn connections_that_the_application_closes() {
     counted(|network| {
-        let mut server = Server::listening(SERVER, None);
+        let mut server = TestServer::listening(SERVER, None);
         let clients: Vec<_> = (0..3).map(|_| connect(CLIENT, SERVER)).collect();
         server.act("aaaccc");
         clients.into_iter().for_each(drain);
@@ -50,7 +51,7 @@ fn connections_that_the_application_closes() {
 #[test]
 fn idle_connections_that_an_exit_cuts() {
     counted(|network| {
-        let mut server = Server::listening(SERVER, None);
+        let mut server = TestServer::listening(SERVER, None);
         let new = connect(CLIENT, SERVER);
         server.act("a");
         let mut old = connect(CLIENT, SERVER);
@@ -73,7 +74,7 @@ fn idle_connections_that_an_exit_cuts() {
 #[test]
 fn a_request_that_sigkill_leaves_unanswered() {
     counted(|network| {
-        let mut server = Server::listening(SERVER, None);
+        let mut server = TestServer::listening(SERVER, None);
         let mut client = connect(CLIENT, SERVER);
         client.write_all(b"?").unwrap();
         server.act("ar");
@@ -92,7 +93,7 @@ fn a_request_that_sigkill_leaves_unanswered() {
 #[test]
 fn an_answer_that_is_being_sent_when_the_process_exits() {
     counted(|network| {
-        let mut server = Server::listening(SERVER, None);
+        let mut server = TestServer::listening(SERVER, None);
         let client = connect(CLIENT, SERVER);
         server.act("af");
         server.kill();
@@ -110,7 +111,7 @@ fn an_answer_that_is_being_sent_when_the_process_exits() {
 #[test]
 fn a_request_that_was_never_read() {
     counted(|network| {
-        let mut server = Server::listening(SERVER, None);
+        let mut server = TestServer::listening(SERVER, None);
         let mut client = connect(CLIENT, SERVER);
         client.write_all(b"?").unwrap();
         server.act("a");
@@ -129,11 +130,11 @@ fn a_request_that_was_never_read() {
 #[test]
 fn connections_that_nobody_accepted() {
     counted(|network| {
-        let server = Server::listening(SERVER, None);
+        let server = TestServer::listening(SERVER, None);
         let first = connect(CLIENT, SERVER);
         server.kill();
         drain(first);
-        let mut server = Server::listening(SERVER, None);
+        let mut server = TestServer::listening(SERVER, None);
         let second = connect(CLIENT, SERVER);
         server.act("s");
         drain(second);
@@ -152,7 +153,7 @@ fn connections_that_nobody_accepted() {
 fn connections_that_their_clients_have_closed_and_nobody_has_accepted_or_read() {
     counted(|network| {
         // In the queue of a listener that the application closes, and of one that goes with its process.
-        let mut server = Server::listening(SERVER, None);
+        let mut server = TestServer::listening(SERVER, None);
         drop(connect(CLIENT, SERVER));
         let closed = [
             (Client, Opened, 1),
@@ -162,14 +163,14 @@ fn connections_that_their_clients_have_closed_and_nobody_has_accepted_or_read() 
         ];
         network.expect_pod(&closed);
         server.act("s");
-        let server = Server::listening(SERVER, None);
+        let server = TestServer::listening(SERVER, None);
         drop(connect(CLIENT, SERVER));
         let both = closed.map(|(peer, event, n)| (peer, event, 2 * n));
         let reset = [(Client, ResetHalfClosed, 1), (Client, ListenerClosed, 1)];
         network.expect_pod(&[&both[..], &reset].concat());
         server.kill();
         // Accepted, and closed without reading what was sent.
-        let mut server = Server::listening(SERVER, None);
+        let mut server = TestServer::listening(SERVER, None);
         let mut client = connect(CLIENT, SERVER);
         client.write_all(b"?").unwrap();
         client.shutdown(Shutdown::Write).unwrap();
@@ -190,7 +191,7 @@ fn connections_that_their_clients_have_closed_and_nobody_has_accepted_or_read() 
 #[test]
 fn clients_that_half_close_and_wait() {
     counted(|network| {
-        let mut server = Server::listening(SERVER, None);
+        let mut server = TestServer::listening(SERVER, None);
         let clients: Vec<_> = ["", "read", "unread"]
             .into_iter()
             .map(|request| {
@@ -225,7 +226,7 @@ fn clients_that_half_close_and_wait() {
 #[test]
 fn a_reset_that_the_process_asked_for_loses_only_what_has_no_answer() {
     counted(|network| {
-        let mut server = Server::listening(SERVER, None);
+        let mut server = TestServer::listening(SERVER, None);
         let all = [("", "az"), ("?", "arwkz"), ("?", "arz"), ("?", "az"), ("?", "arwfz")];
         let clients: Vec<_> = all
             .into_iter()
@@ -264,7 +265,7 @@ fn a_reset_that_the_process_asked_for_loses_only_what_has_no_answer() {
 #[test]
 fn resets_of_either_end_and_clients_that_close_first() {
     counted(|network| {
-        let mut server = Server::listening(SERVER, None);
+        let mut server = TestServer::listening(SERVER, None);
         let client = connect(CLIENT, SERVER);
         server.act("azc");
         drain(client);
@@ -300,7 +301,7 @@ fn what_stays_in_the_pod_is_internal() {
             (SERVER, "10.0.0.1:0"),
             ("0.0.0.0:8081", "127.0.0.1:0"),
         ] {
-            let mut listener = Server::listening(server, None);
+            let mut listener = TestServer::listening(server, None);
             let to = server.replace("0.0.0.0", "127.0.0.6");
             let client = connect(client, &to);
             listener.act("a");
@@ -324,7 +325,7 @@ fn ipv6_and_mapped_addresses() {
             ("[::]:8081", "[fd00::2]:0", "[fd00::1]:8081"),
             ("[::]:8082", CLIENT, "10.0.0.1:8082"),
         ] {
-            let mut server = Server::listening(server, None);
+            let mut server = TestServer::listening(server, None);
             let client = connect(from, to);
             server.act("a");
             server.kill();
@@ -343,8 +344,8 @@ fn ipv6_and_mapped_addresses() {
 #[test]
 fn what_the_pod_opens_itself_is_outbound() {
     counted(|network| {
-        let mut other = Server::listening("10.0.0.1:9090", None);
-        let mut pod = Server::listening(SERVER, None);
+        let mut other = TestServer::listening("10.0.0.1:9090", None);
+        let mut pod = TestServer::listening(SERVER, None);
         pod.act("o");
         other.act("a");
         pod.kill();
@@ -362,7 +363,7 @@ fn what_the_pod_opens_itself_is_outbound() {
 fn the_node_and_pods_that_are_terminating_are_told_apart() {
     use AddressKind as A;
     counted(|network| {
-        let mut server = Server::listening("[::]:8080", None);
+        let mut server = TestServer::listening("[::]:8080", None);
         // What an address is named, and what is forgotten before a client comes from it: pods can have any address.
         let clients: [(_, &[_], &[_]); 5] = [
             ("10.0.0.3:0", &[A::Terminating, A::Node], &[]),
@@ -405,7 +406,7 @@ fn what_comes_after_a_stop_that_was_seen_before() {
     on_each_hierarchy(|hierarchy| {
         let mut kernel = stage::start(&stage::options(hierarchy));
         in_network(&mut kernel, &[], Some(BootTime(1)), |network| {
-            let mut server = Server::listening(SERVER, None);
+            let mut server = TestServer::listening(SERVER, None);
             let client = connect(CLIENT, SERVER);
             server.act("ac");
             drain(client);
@@ -429,9 +430,9 @@ fn the_programs_notice_the_stop_and_count_for_each_container() {
         // On v1 nothing says which container a socket belongs to.
         let is_known = hierarchy.join("cgroup.controllers").exists();
         in_network(&mut kernel, &[own, sidecar], None, |network| {
-            let mut server = Server::listening(SERVER, Some(&pod.container.path));
+            let mut server = TestServer::listening(SERVER, Some(&pod.container.path));
             let nested = other.child("nested");
-            let mut beside = Server::listening("10.0.0.1:8081", Some(&nested.path));
+            let mut beside = TestServer::listening("10.0.0.1:8081", Some(&nested.path));
             let mut connect_to_both = || {
                 for (server, to) in [(&mut server, SERVER), (&mut beside, "10.0.0.1:8081")] {
                     let client = connect(CLIENT, to);
@@ -480,7 +481,7 @@ fn signals_are_reported_as_before_where_nothing_is_marked() {
     on_each_hierarchy(|hierarchy| {
         let mut session = Session::start(hierarchy);
         let pod = Pod::make(hierarchy);
-        let server = Server::listening("127.0.0.1:0", Some(&pod.container.path));
+        let server = TestServer::listening("127.0.0.1:0", Some(&pod.container.path));
         server.signal(libc::SIGTERM);
         session.until("the signal", |fact| matches!(fact, KernelFact::SignalGenerated(_)));
         server.kill();
@@ -493,7 +494,7 @@ fn signals_are_reported_as_before_where_nothing_is_marked() {
 fn a_namespace_with_the_number_of_one_that_is_gone_is_not_counted() {
     counted(|network| {
         let serve = || {
-            let mut server = Server::listening(SERVER, None);
+            let mut server = TestServer::listening(SERVER, None);
             let client = connect(CLIENT, SERVER);
             server.act("ac");
             drain(client);

@@ -34,7 +34,7 @@ pub(crate) const CLIENT: &str = "10.0.0.2:0";
 pub(crate) type Counted = BTreeMap<(Option<CgroupId>, TrafficPeer, ConnectionEvent), u64>;
 
 /// A network namespace that is marked, with the calling thread in it.
-pub(crate) struct Network<'k> {
+pub(crate) struct TestNetwork<'k> {
     pub(crate) netns: u32,
     pub(crate) counting: &'k mut Counting,
     containers: Vec<CgroupId>,
@@ -45,14 +45,14 @@ pub(crate) fn in_network(
     kernel: &mut Kernel,
     containers: &[CgroupId],
     stopped: Option<BootTime>,
-    test: impl FnOnce(&mut Network<'_>) + Send,
+    test: impl FnOnce(&mut TestNetwork<'_>) + Send,
 ) {
     let mut counting = kernel.take_counting().expect("taken once");
     counting.attach().unwrap();
     let run = || {
         let netns = unshare();
         let mut network =
-            Network { netns, counting: &mut counting, containers: containers.to_vec() };
+            TestNetwork { netns, counting: &mut counting, containers: containers.to_vec() };
         for key in network.keys() {
             network.counting.insert(key, &[], stopped).unwrap();
         }
@@ -153,7 +153,7 @@ fn raw(address: &SocketAddr) -> (libc::sockaddr_in6, libc::socklen_t) {
     }
 }
 
-impl Network<'_> {
+impl TestNetwork<'_> {
     fn keys(&self) -> Vec<EntryKey> {
         let containers = self.containers.iter().map(|cgroup| Some(*cgroup));
         let all = containers.chain([None]);
@@ -270,13 +270,13 @@ pub(crate) fn drain(mut stream: TcpStream) {
 }
 
 /// A process with a listener and connections, which does what it is told. Killed and reaped when dropped.
-pub(crate) struct Server {
+pub(crate) struct TestServer {
     pub(crate) pid: libc::pid_t,
     orders: fs::File,
     done: fs::File,
 }
 
-impl Server {
+impl TestServer {
     /// One that listens, in the network namespace of the calling thread, and in a cgroup.
     pub(crate) fn listening(address: &str, cgroup: Option<&Path>) -> Self {
         let mut server = Self::start(address, cgroup);
@@ -332,7 +332,7 @@ impl Server {
     pub(crate) fn kill(self) {}
 }
 
-impl Drop for Server {
+impl Drop for TestServer {
     fn drop(&mut self) {
         if self.pid != 0 {
             // SAFETY: as above.

@@ -2,8 +2,8 @@
 //! connections that are not internal.
 
 use super::network::{
-    Network, Server, assign, connect, connect_alone, drain, in_network, raise, socket, try_connect,
-    unshare,
+    TestNetwork, TestServer, assign, connect, connect_alone, drain, in_network, raise, socket,
+    try_connect, unshare,
 };
 use crate::stage;
 use coroner_core::input::{ConnectionEvent::*, TrafficPeer::Client};
@@ -110,7 +110,7 @@ fn refused_connections_and_data_after_the_end() {
     });
 }
 
-fn over(network: &mut Network<'_>, clients: &Clients) {
+fn over(network: &mut TestNetwork<'_>, clients: &Clients) {
     assign("pod0", "192.168.7.1:0").unwrap();
     raise("pod0").unwrap();
     clients.act(|| {
@@ -118,7 +118,7 @@ fn over(network: &mut Network<'_>, clients: &Clients) {
         raise("client0").unwrap();
     });
     let is_visible = stage::tracepoint("tcp_send_reset").len() >= 3;
-    let mut server = Server::listening(ADDRESS, None);
+    let mut server = TestServer::listening(ADDRESS, None);
     let (give, connections) = mpsc::channel();
     clients.act(move || {
         for _ in 0..2 {

@@ -51,13 +51,13 @@ impl ObservedMoment {
 }
 
 /// By key: the process, and who wants to know.
-type Watched = HashMap<u64, (Arc<OwnedFd>, oneshot::Sender<ObservedMoment>)>;
+type WatchedProcesses = HashMap<u64, (Arc<OwnedFd>, oneshot::Sender<ObservedMoment>)>;
 
 /// The running thread. Dropped, it ends.
 #[derive(Debug)]
 pub(super) struct Observer {
     epoll: Arc<OwnedFd>,
-    watched: Arc<Mutex<Watched>>,
+    watched: Arc<Mutex<WatchedProcesses>>,
     next: AtomicU64,
     stop: OwnedFd,
     thread: Option<JoinHandle<()>>,
@@ -69,7 +69,7 @@ impl Observer {
         let epoll = Arc::new(epoll::create(CreateFlags::CLOEXEC).context("epoll")?);
         let stop = eventfd(0, EventfdFlags::CLOEXEC).context("eventfd")?;
         epoll::add(&epoll, &stop, EventData::new_u64(STOP), EventFlags::IN).context("epoll")?;
-        let watched = Arc::new(Mutex::new(Watched::new()));
+        let watched = Arc::new(Mutex::new(WatchedProcesses::new()));
         let (tell, told) = mpsc::sync_channel(1);
         let thread = thread::Builder::new().name("observer".into()).spawn({
             let (epoll, watched) = (epoll.clone(), watched.clone());
@@ -119,7 +119,7 @@ impl Drop for Observer {
     }
 }
 
-fn watch(epoll: &OwnedFd, watched: &Mutex<Watched>) {
+fn watch(epoll: &OwnedFd, watched: &Mutex<WatchedProcesses>) {
     let mut events = Vec::with_capacity(64);
     loop {
         events.clear();
@@ -145,7 +145,7 @@ fn watch(epoll: &OwnedFd, watched: &Mutex<Watched>) {
     }
 }
 
-fn lock(watched: &Mutex<Watched>) -> MutexGuard<'_, Watched> {
+fn lock(watched: &Mutex<WatchedProcesses>) -> MutexGuard<'_, WatchedProcesses> {
     watched.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

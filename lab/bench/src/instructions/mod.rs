@@ -51,7 +51,7 @@ async fn count(
     let object = object::read(object)?;
     console.step("starting the agent, for what the verifier makes of its programs");
     let root = kernel::cgroup2()?;
-    let agent = kernel::Agent::start(&setup.agent, &root, &work.join(AGENT_LOG)).await?;
+    let agent = kernel::AgentProcess::start(&setup.agent, &root, &work.join(AGENT_LOG)).await?;
     let verified = programs::by_hook(programs::of_process(agent.pid()?)?)
         .into_values()
         .filter_map(|program| Some((program.hook, u64::from(program.verified?))))

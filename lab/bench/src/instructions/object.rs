@@ -13,20 +13,20 @@ const CALLED: &str = ".text";
 
 /// What an object holds.
 #[derive(Debug)]
-pub(super) struct Object {
+pub(super) struct ProgramObject {
     /// Instructions of each program, and of each function of ours that they call.
     pub(super) instructions: BTreeMap<String, u64>,
     /// Who made it, as its debugging information says.
     pub(super) compiler: String,
 }
 
-pub(super) fn read(file: &Path) -> anyhow::Result<Object> {
+pub(super) fn read(file: &Path) -> anyhow::Result<ProgramObject> {
     let bytes = fs::read(file)
         .with_context(|| format!("cannot read {}: `cargo xtask build` makes it", file.display()))?;
     parse(&bytes).with_context(|| file.display().to_string())
 }
 
-fn parse(bytes: &[u8]) -> anyhow::Result<Object> {
+fn parse(bytes: &[u8]) -> anyhow::Result<ProgramObject> {
     let elf = object::File::parse(bytes)?;
     let programs = elf.section_by_name(PROGRAMS).context("it holds no programs")?.index();
     let called = elf.section_by_name(CALLED).map(|section| section.index());
@@ -45,7 +45,7 @@ fn parse(bytes: &[u8]) -> anyhow::Result<Object> {
         .collect();
     let strings = elf.section_by_name(".debug_str").and_then(|section| section.data().ok());
     let compiler = strings.and_then(producer).unwrap_or("an unknown compiler").to_owned();
-    Ok(Object { instructions, compiler })
+    Ok(ProgramObject { instructions, compiler })
 }
 
 /// The last part of a mangled path, as `7process6exited` ends (RFC 2603). `None` for what is not

@@ -2,7 +2,7 @@
 
 /// Where the events happen.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum Place {
+pub(super) enum CasePlace {
     /// In a cgroup that nobody watches: nearly everything that happens on a node.
     Outside,
     /// In a container.
@@ -39,7 +39,7 @@ pub(super) struct Case {
     /// What is done.
     pub(super) act: KernelEvent,
     /// Where.
-    pub(super) place: Place,
+    pub(super) place: CasePlace,
     /// Of the figure, without the place.
     pub(super) name: &'static str,
     /// What the program may cost beyond an empty one, ns for each event.
@@ -49,15 +49,15 @@ pub(super) struct Case {
 const fn case(
     hook: &'static str,
     act: KernelEvent,
-    place: Place,
+    place: CasePlace,
     name: &'static str,
     goal: Option<f64>,
 ) -> Case {
     Case { hook, act, place, name, goal }
 }
 
+use CasePlace::{Inside, Outside};
 use KernelEvent::{Chatter, Exits, Handled, HandledBeyond, Kill, Lives, Term, TermPaced};
-use Place::{Inside, Outside};
 
 /// All rows, in the order in which they are shown.
 pub(super) const CASES: [Case; 26] = [
@@ -99,7 +99,7 @@ pub(super) fn hooks() -> Vec<&'static str> {
 
 /// Every act that is done, once, in the order in which a round does it: what must not be beyond
 /// its budget comes first.
-pub(super) fn acts() -> Vec<(Place, KernelEvent)> {
+pub(super) fn acts() -> Vec<(CasePlace, KernelEvent)> {
     let mut acts: Vec<_> = CASES.iter().map(|case| (case.place, case.act)).collect();
     acts.sort_unstable_by_key(|(place, act)| {
         (*act == HandledBeyond, *act != Handled, *place, *act)
@@ -108,7 +108,7 @@ pub(super) fn acts() -> Vec<(Place, KernelEvent)> {
     acts
 }
 
-impl Place {
+impl CasePlace {
     /// In the names of figures.
     pub(super) fn name(self) -> &'static str {
         match self {

@@ -17,7 +17,7 @@ use super::{
     publish,
 };
 use anyhow::{Context as _, bail};
-use case::{CASES, KernelEvent, Place};
+use case::{CASES, CasePlace, KernelEvent};
 use coroner_lab_cluster::port::Port;
 use coroner_lab_harness::{
     agent::{Http, die_with_parent},
@@ -69,7 +69,7 @@ async fn measure(
     // The kernel runs the programs of a hook in the order in which they were attached.
     let first = Ours::attach(&hooks)?;
     console.step("starting the agent, on cgroup2, without a runtime and an apiserver");
-    let agent = Agent::start(&setup.agent, &root, log).await?;
+    let agent = AgentProcess::start(&setup.agent, &root, log).await?;
     let last = Ours::attach(&hooks)?;
     let mut stage = KernelScenes::build(&root, &setup.program).await?;
     let look = || look(&first, &agent, &last);
@@ -86,7 +86,7 @@ async fn measure(
         for (place, act) in &acts {
             stage.act(*place, *act, times(*act)).await?;
             let after = look()?;
-            if (*place, *act) == (Place::Inside, KernelEvent::Lives) {
+            if (*place, *act) == (CasePlace::Inside, KernelEvent::Lives) {
                 lives += times(*act);
             }
             let done = CASES
@@ -151,7 +151,11 @@ impl Ours {
 }
 
 /// What the kernel says of the programs of each hook now.
-fn look(first: &Ours, agent: &Agent, last: &Ours) -> anyhow::Result<BTreeMap<String, Three>> {
+fn look(
+    first: &Ours,
+    agent: &AgentProcess,
+    last: &Ours,
+) -> anyhow::Result<BTreeMap<String, Three>> {
     let ours = programs::of_process(std::process::id())?;
     let of = |ids: &BTreeSet<u32>, hook: &str| {
         ours.iter().find(|program| ids.contains(&program.id) && program.hook == hook).cloned()
@@ -165,13 +169,13 @@ fn look(first: &Ours, agent: &Agent, last: &Ours) -> anyhow::Result<BTreeMap<Str
 }
 
 /// The agent's process. Dropped, it is killed.
-pub(super) struct Agent {
+pub(super) struct AgentProcess {
     child: Child,
     http: Http,
     _port: Port,
 }
 
-impl Agent {
+impl AgentProcess {
     /// Starts one without a runtime and an apiserver, whose programs are attached and proven.
     pub(super) async fn start(binary: &Path, root: &Path, log: &Path) -> anyhow::Result<Self> {
         let port = Port::reserve()?;

@@ -2,7 +2,7 @@
 
 use super::{
     actor::{self, EventOrder},
-    case::{KernelEvent, Place},
+    case::{CasePlace, KernelEvent},
 };
 use anyhow::{Context as _, bail};
 use coroner_ebpf::maps::SIGNAL_WAKE_PAUSE;
@@ -27,16 +27,16 @@ const POD: &str = "pod8dbc5577-d0e2-4706-8787-57d52c03ddf2";
 
 /// A cgroup of ours. Dropped, it goes with all that is below and in it.
 #[derive(Debug)]
-struct Cgroup(PathBuf);
+struct StageCgroup(PathBuf);
 
-impl Cgroup {
+impl StageCgroup {
     fn make(path: PathBuf) -> anyhow::Result<Self> {
         fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
         Ok(Self(path))
     }
 }
 
-impl Drop for Cgroup {
+impl Drop for StageCgroup {
     fn drop(&mut self) {
         // Linux 5.14 and later; before that there is nobody left, for the actors are dropped first.
         let _ = fs::write(self.0.join("cgroup.kill"), "1");
@@ -111,7 +111,7 @@ struct Scene {
 pub(super) struct KernelScenes {
     outside: Scene,
     inside: Scene,
-    _cgroups: Vec<Cgroup>,
+    _cgroups: Vec<StageCgroup>,
 }
 
 impl KernelScenes {
@@ -119,11 +119,11 @@ impl KernelScenes {
     /// actors there. `program` is `coroner-lab`.
     pub(super) async fn build(root: &Path, program: &Path) -> anyhow::Result<Self> {
         let name = |what: &str| root.join(format!("{PREFIX}{}-{what}", std::process::id()));
-        let outside = Cgroup::make(name("outside"))?;
-        let leaf = Cgroup::make(outside.0.join("service"))?;
-        let top = Cgroup::make(name("kubepods"))?;
-        let pod = Cgroup::make(top.0.join(POD))?;
-        let container = |number: u32| Cgroup::make(pod.0.join(format!("{number:064x}")));
+        let outside = StageCgroup::make(name("outside"))?;
+        let leaf = StageCgroup::make(outside.0.join("service"))?;
+        let top = StageCgroup::make(name("kubepods"))?;
+        let pod = StageCgroup::make(top.0.join(POD))?;
+        let container = |number: u32| StageCgroup::make(pod.0.join(format!("{number:064x}")));
         let (signalled, quiet) = (container(1)?, container(2)?);
         let scene = async |cgroup: &Path, lives: PathBuf, quiet: Option<&Path>| {
             let mut actor = Actor::start(program, cgroup)?;
@@ -147,13 +147,13 @@ impl KernelScenes {
     /// Does it, so that there are so many events.
     pub(super) async fn act(
         &mut self,
-        place: Place,
+        place: CasePlace,
         act: KernelEvent,
         times: u32,
     ) -> anyhow::Result<()> {
         let (from, at) = match place {
-            Place::Outside => (None, &mut self.outside),
-            Place::Inside => (Some(&mut self.outside.actor), &mut self.inside),
+            CasePlace::Outside => (None, &mut self.outside),
+            CasePlace::Inside => (Some(&mut self.outside.actor), &mut self.inside),
         };
         let (ignorer, zombie, cgroup) = (at.ignorer, at.zombie, at.lives.clone());
         let send = |to, signal, pause_us| EventOrder::Send { to, signal, times, pause_us };

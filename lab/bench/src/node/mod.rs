@@ -30,7 +30,7 @@ use coroner_lab_harness::{
 use cost::MeasuredProcess;
 use figures::{NodeMeasurements, Page, Start, Usage, Window};
 use ground::Ground;
-use pods::{NodeParts, Running};
+use pods::{NodeParts, RunningPod};
 use relist::Relister;
 use runtime::{Runtime, Serving};
 use serde_json::json;
@@ -70,7 +70,7 @@ pub async fn run(setup: &Setup, pods: usize, window: Duration) -> anyhow::Result
     let lock = containerd::lock(&work)?;
     // All that is up goes down when the future goes.
     let measured = async {
-        let files = Files::new(&work);
+        let files = BenchFiles::new(&work);
         let up = SyntheticNode::start(setup, pods, &files, console).await?;
         up.measure(window, console).await
     };
@@ -82,14 +82,14 @@ pub async fn run(setup: &Setup, pods: usize, window: Duration) -> anyhow::Result
 }
 
 /// The benchmark's own files. Dropped, they are gone.
-struct Files {
+struct BenchFiles {
     kubeconfig: PathBuf,
     socket: PathBuf,
     kubelet_log: PathBuf,
     log: PathBuf,
 }
 
-impl Files {
+impl BenchFiles {
     fn new(work: &Path) -> Self {
         Self {
             kubeconfig: work.join("kubeconfig"),
@@ -100,7 +100,7 @@ impl Files {
     }
 }
 
-impl Drop for Files {
+impl Drop for BenchFiles {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.kubeconfig);
         let _ = fs::remove_file(&self.socket);
@@ -113,7 +113,7 @@ impl Drop for Files {
 struct SyntheticNode {
     agent: Agent,
     relister: Relister,
-    pods: VecDeque<Running>,
+    pods: VecDeque<RunningPod>,
     node: Arc<NodeParts>,
     planned: usize,
     log: BusyLog,
@@ -125,7 +125,7 @@ impl SyntheticNode {
     async fn start(
         setup: &Setup,
         planned: usize,
-        files: &Files,
+        files: &BenchFiles,
         console: Console,
     ) -> anyhow::Result<Self> {
         let work = files.socket.parent().unwrap_or(Path::new("/"));

@@ -33,7 +33,7 @@ pub(super) struct NodeParts {
 
 /// A pod that runs.
 #[derive(Debug)]
-pub(super) struct Running {
+pub(super) struct RunningPod {
     plan: Plan,
     uid: String,
     pause: PodProcess,
@@ -43,7 +43,7 @@ pub(super) struct Running {
 
 impl NodeParts {
     /// Creates a pod and everything that a running one has.
-    pub(super) fn run(&self, plan: Plan) -> anyhow::Result<Running> {
+    pub(super) fn run(&self, plan: Plan) -> anyhow::Result<RunningPod> {
         let made = self.store.create(
             ResourceKind::Pod,
             &plan.namespace,
@@ -61,7 +61,7 @@ impl NodeParts {
             self.runtime.run_container(&plan, &uid, name, process.pid());
             containers.push((name, process));
         }
-        Ok(Running { plan, uid, pause, shim, containers })
+        Ok(RunningPod { plan, uid, pause, shim, containers })
     }
 
     fn main(&self, pod: &str, id: &str, behaviour: &[&str]) -> anyhow::Result<PodProcess> {
@@ -72,8 +72,8 @@ impl NodeParts {
 
     /// Deletes it and lets it die: request, SIGTERM, exits, the runtime's word, teardown of the
     /// sandbox, the object's end, and after a while the sandbox'.
-    pub(super) async fn terminate(&self, pod: Running) -> anyhow::Result<()> {
-        let Running { plan, uid, mut pause, mut shim, containers } = pod;
+    pub(super) async fn terminate(&self, pod: RunningPod) -> anyhow::Result<()> {
+        let RunningPod { plan, uid, mut pause, mut shim, containers } = pod;
         self.store.delete_pod(&plan.namespace, &plan.name, &DeleteOptions::default())?;
         tokio::time::sleep(NOTICE).await;
         let group = plan.cgroup(&uid);

@@ -26,11 +26,11 @@ use tonic_prost::{ProstCodec, prost::Message as _};
 /// The runtime's state; cloning gives another handle on the same.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Runtime {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<ServedState>>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ServedState {
     sandboxes: BTreeMap<String, v1::PodSandbox>,
     containers: BTreeMap<String, RuntimeContainer>,
 }
@@ -69,7 +69,7 @@ impl Runtime {
         })))
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ServedState> {
         // Every change is one insertion or one assignment.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -26,7 +26,7 @@ use cost::Parts;
 use crowd::Crowd;
 use mix::{CONTAINERS, Mix};
 use pods::Pods;
-use report::{Report, Run, StormEvidence};
+use report::{Report, StormEvidence, StormRun};
 use std::{fs, path::Path, time::Duration};
 use tool::Tool;
 
@@ -99,7 +99,7 @@ impl StormSite<'_> {
         lasting: Duration,
         parts: &Parts,
         http: Option<&Http>,
-    ) -> anyhow::Result<(Run, StormEvidence)> {
+    ) -> anyhow::Result<(StormRun, StormEvidence)> {
         self.console.step(&format!("{under}: the load, {} s", lasting.as_secs()));
         let mut crowd = Crowd::gather(self.program, self.pods).await?;
         // What the gathering itself made is told.
@@ -107,7 +107,7 @@ impl StormSite<'_> {
         let (evidence, cost) = (evidence(http).await?, parts.cost()?);
         let totals = crowd.rage(mix, lasting, self.pods).await?;
         tokio::time::sleep(SETTLE).await;
-        let run = Run { totals, lasting, cost: parts.cost()?.since(cost) };
+        let run = StormRun { totals, lasting, cost: parts.cost()?.since(cost) };
         let evidence = self::evidence(http).await?.since(&evidence);
         crowd.disperse().await?;
         Ok((run, evidence))

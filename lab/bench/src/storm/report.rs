@@ -68,7 +68,7 @@ impl StormEvidence {
 
 /// One run of the load.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) struct Run {
+pub(super) struct StormRun {
     /// What was sent.
     pub(super) totals: Totals,
     /// For how long.
@@ -77,7 +77,7 @@ pub(super) struct Run {
     pub(super) cost: CpuCost,
 }
 
-impl Run {
+impl StormRun {
     fn per_second(&self, count: u64) -> f64 {
         count as f64 / self.lasting.as_secs_f64()
     }
@@ -127,13 +127,13 @@ impl Run {
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Report {
     /// The load alone.
-    pub(super) nothing: Run,
+    pub(super) nothing: StormRun,
     /// The load under coroner, and what it told.
-    pub(super) coroner: (Run, StormEvidence),
+    pub(super) coroner: (StormRun, StormEvidence),
     /// The short burst under coroner.
-    pub(super) burst: (Run, StormEvidence),
+    pub(super) burst: (StormRun, StormEvidence),
     /// The load under others, by name, and what they told.
-    pub(super) others: Vec<(&'static str, Run, ToolReport)>,
+    pub(super) others: Vec<(&'static str, StormRun, ToolReport)>,
 }
 
 impl Report {
@@ -155,13 +155,13 @@ impl Report {
         figures.extend(run.shares("coroner"));
         // Who slows the load down gets less of it: that its cost for all is held against coroner's is
         // to coroner's disadvantage.
-        let cost = |run: &Run| run.of_a_core(run.cost.total());
-        let each = |run: &Run| run.per_event(run.cost.total());
+        let cost = |run: &StormRun| run.of_a_core(run.cost.total());
+        let each = |run: &StormRun| run.per_event(run.cost.total());
         let (all, event) = (
             figure("coroner.cpu", cost(run), PERCENT),
             figure("coroner.cpu.event", each(run), "µs"),
         );
-        let cheapest = |cost: &dyn Fn(&Run) -> f64| {
+        let cheapest = |cost: &dyn Fn(&StormRun) -> f64| {
             let costs = self.others.iter().map(|(name, run, _)| (*name, cost(run)));
             costs.min_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or(("nothing", 0.0))
         };
@@ -182,7 +182,7 @@ impl Report {
     }
 }
 
-fn losses(of: &str, run: &Run, evidence: &StormEvidence) -> Vec<Figure> {
+fn losses(of: &str, run: &StormRun, evidence: &StormEvidence) -> Vec<Figure> {
     let lost = |kind| evidence.lost(kind) as f64;
     let missing = evidence.missing(run.totals.records()) as f64;
     vec![
@@ -194,7 +194,7 @@ fn losses(of: &str, run: &Run, evidence: &StormEvidence) -> Vec<Figure> {
     ]
 }
 
-fn other(name: &'static str, run: &Run, told: ToolReport) -> Vec<Figure> {
+fn other(name: &'static str, run: &StormRun, told: ToolReport) -> Vec<Figure> {
     let all = run.totals.all();
     let missing = |sent: u64, told: u64| sent.saturating_sub(told) as f64;
     let mut figures = run.achieved(name);
@@ -219,11 +219,11 @@ mod tests {
     use super::*;
     use crate::storm::mix::Done;
 
-    fn run(signals: u64, cost_ms: u64) -> Run {
+    fn run(signals: u64, cost_ms: u64) -> StormRun {
         let cost = CpuCost { kernel: Duration::from_millis(cost_ms), user: Duration::ZERO };
         let inside = Done { signals, caught: signals, exits: 100, ..Done::default() };
         let totals = Totals { stopped: inside, ..Totals::default() };
-        Run { totals, lasting: Duration::from_secs(10), cost }
+        StormRun { totals, lasting: Duration::from_secs(10), cost }
     }
 
     fn evidence(records: u64, lost: &[(&str, u64)]) -> StormEvidence {

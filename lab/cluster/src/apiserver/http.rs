@@ -81,7 +81,7 @@ async fn answer(
     answered.unwrap_or_else(IntoResponse::into_response)
 }
 
-type Answer = Result<Response, ApiFailure>;
+type HandlerResult = Result<Response, ApiFailure>;
 
 fn namespace(target: &Target) -> &str {
     target.namespace.as_deref().unwrap_or_default()
@@ -93,7 +93,12 @@ fn as_table(headers: &HeaderMap, query: &Query) -> Option<Include> {
     accept.contains("as=Table").then(|| Include::parse(query.include_object.as_deref()))
 }
 
-fn watch(shared: ApiserverShared, target: &Target, query: &Query, headers: &HeaderMap) -> Answer {
+fn watch(
+    shared: ApiserverShared,
+    target: &Target,
+    query: &Query,
+    headers: &HeaderMap,
+) -> HandlerResult {
     if target.newer {
         return Err(ApiFailure::method("WATCH")); // who watches Events asks core/v1
     }
@@ -120,7 +125,7 @@ fn watch(shared: ApiserverShared, target: &Target, query: &Query, headers: &Head
     Ok(([(header::CONTENT_TYPE, "application/json")], Body::from_stream(lines)).into_response())
 }
 
-fn list(store: &Store, target: &Target, query: &Query, headers: &HeaderMap) -> Answer {
+fn list(store: &Store, target: &Target, query: &Query, headers: &HeaderMap) -> HandlerResult {
     let selector = query.selector(target)?;
     let (version, objects) = store.list(target.kind);
     let version = version.to_string();
@@ -144,7 +149,13 @@ fn list(store: &Store, target: &Target, query: &Query, headers: &HeaderMap) -> A
     .into_response())
 }
 
-fn get(store: &Store, target: &Target, name: &str, query: &Query, headers: &HeaderMap) -> Answer {
+fn get(
+    store: &Store,
+    target: &Target,
+    name: &str,
+    query: &Query,
+    headers: &HeaderMap,
+) -> HandlerResult {
     let object = store.get(target.kind, namespace(target), name)?;
     Ok(Json(match as_table(headers, query) {
         Some(include) => {
@@ -156,14 +167,14 @@ fn get(store: &Store, target: &Target, name: &str, query: &Query, headers: &Head
     .into_response())
 }
 
-fn create(store: &Store, target: &Target, headers: &HeaderMap, body: &[u8]) -> Answer {
+fn create(store: &Store, target: &Target, headers: &HeaderMap, body: &[u8]) -> HandlerResult {
     let Some(namespace) = &target.namespace else {
         return Err(ApiFailure::method("POST"));
     };
     add(store, target, namespace, object(read(headers, body)?)?)
 }
 
-fn add(store: &Store, target: &Target, namespace: &str, mut object: Value) -> Answer {
+fn add(store: &Store, target: &Target, namespace: &str, mut object: Value) -> HandlerResult {
     // Scenarios have Events on pods in namespaces that nobody created.
     if target.kind.is_namespaced() && target.kind != ResourceKind::Event {
         let found = store.get(ResourceKind::Namespace, "", namespace)?;
@@ -179,7 +190,13 @@ fn add(store: &Store, target: &Target, namespace: &str, mut object: Value) -> An
     Ok((StatusCode::CREATED, Json(target.shown(&made))).into_response())
 }
 
-fn replace(store: &Store, target: &Target, name: &str, headers: &HeaderMap, body: &[u8]) -> Answer {
+fn replace(
+    store: &Store,
+    target: &Target,
+    name: &str,
+    headers: &HeaderMap,
+    body: &[u8],
+) -> HandlerResult {
     let new = object(read(headers, body)?)?;
     let made =
         store.update(target.kind, namespace(target), name, |object| take(target, object, new))?;
@@ -195,7 +212,7 @@ fn patch(
     query: &Query,
     headers: &HeaderMap,
     body: &[u8],
-) -> Answer {
+) -> HandlerResult {
     // A strategic patch is taken as a merge patch: its lists replace instead of being merged.
     const MERGE: [&str; 2] =
         ["application/merge-patch+json", "application/strategic-merge-patch+json"];
@@ -237,7 +254,7 @@ fn delete(
     query: &Query,
     headers: &HeaderMap,
     body: &[u8],
-) -> Answer {
+) -> HandlerResult {
     let body = if body.is_empty() { Value::Null } else { read(headers, body)? };
     let options = query.delete_options(&body)?;
     let left = store.delete(target.kind, namespace(target), name, &options)?;

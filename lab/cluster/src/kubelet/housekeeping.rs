@@ -31,12 +31,12 @@ pub fn believes_cache(version: &str) -> bool {
 
 /// What runs of a pod, as the runtime told.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(super) struct Running {
+pub(super) struct RuntimeItems {
     sandboxes: Vec<String>,
     containers: Vec<String>,
 }
 
-impl Running {
+impl RuntimeItems {
     /// Asks the runtime.
     pub(super) async fn of(cri: &Cri, uid: &str) -> Result<Self, tonic::Status> {
         let labels = HashMap::from([("io.kubernetes.pod.uid".to_owned(), uid.to_owned())]);

@@ -5,7 +5,7 @@ use super::{
     Cri, KubeletOrder, KubeletShared,
     api::PodChange,
     gc,
-    housekeeping::{self, Come, Running},
+    housekeeping::{self, Come, RuntimeItems},
     klog::PodLog,
     translate::{self, PodId},
     worker::{Worker, WorkerTarget},
@@ -63,7 +63,7 @@ struct Manager {
     version: String,
     /// What the runtime cache shows of pods, by UID, until the housekeeping that follows the end
     /// of their objects.
-    cached: BTreeMap<String, (Running, Come)>,
+    cached: BTreeMap<String, (RuntimeItems, Come)>,
     /// The UIDs of pods whose worker was made again by the housekeeping and failed: to the
     /// collector they are terminating, for good.
     stuck: BTreeSet<String>,
@@ -188,12 +188,14 @@ impl Manager {
                 Some(known) => known.tell.send_modify(|wanted| wanted.ending = Some(ending)),
                 None => tracing::warn!(uid, "no such pod to end"),
             },
-            KubeletOrder::Cache(uid, come) => match Running::of(&self.shared.cri, &uid).await {
-                Ok(running) => {
-                    self.cached.insert(uid, (running, come));
+            KubeletOrder::Cache(uid, come) => {
+                match RuntimeItems::of(&self.shared.cri, &uid).await {
+                    Ok(running) => {
+                        self.cached.insert(uid, (running, come));
+                    }
+                    Err(status) => tracing::warn!(uid, error = status.message(), "runtime cache"),
                 }
-                Err(status) => tracing::warn!(uid, error = status.message(), "runtime cache"),
-            },
+            }
             KubeletOrder::Pause(uid, tell) => {
                 if let Some(known) = self.pods.get(&uid) {
                     // The caller may have given up.
@@ -302,7 +304,7 @@ impl Manager {
             let believes = housekeeping::believes_cache(&self.version);
             come.pass().await;
             let orphan =
-                if believes { Ok(cached) } else { Running::of(&self.shared.cri, &uid).await };
+                if believes { Ok(cached) } else { RuntimeItems::of(&self.shared.cri, &uid).await };
             match orphan {
                 Ok(orphan) if orphan.is_nothing() => {}
                 Ok(orphan) => {

@@ -29,7 +29,7 @@ pub(super) struct Stopper {
 }
 
 /// One stop of one container.
-pub(super) struct Stop {
+pub(super) struct ContainerStop {
     pub(super) name: String,
     pub(super) id: String,
     /// Seconds.
@@ -40,7 +40,7 @@ pub(super) struct Stop {
     pub(super) message: String,
 }
 
-impl Stop {
+impl ContainerStop {
     /// With all others of the pod.
     fn of_all(name: &str, id: &str, grace: i64) -> Self {
         let message = format!("Stopping container {name}");
@@ -70,7 +70,7 @@ impl Stopper {
                     .collect(),
                 gone: watched.clone(),
             };
-            let (own, stop) = (self.clone(), Stop::of_all(name, id, grace));
+            let (own, stop) = (self.clone(), ContainerStop::of_all(name, id, grace));
             let (name, gone) = (name.clone(), gone.clone());
             stops.spawn(async move {
                 let stopped = own.stop(stop, turn).await;
@@ -89,14 +89,14 @@ impl Stopper {
     }
 
     /// Stops one container of a pod that goes on: nobody is waited for.
-    pub(super) async fn one(&self, stop: Stop) -> anyhow::Result<()> {
+    pub(super) async fn one(&self, stop: ContainerStop) -> anyhow::Result<()> {
         let (_, gone) = watch::channel(BTreeSet::new());
         self.stop(stop, Turn { after: BTreeSet::new(), gone }).await
     }
 
     /// kuberuntime_container.go, `killContainer`.
-    async fn stop(&self, stop: Stop, mut turn: Turn) -> anyhow::Result<()> {
-        let Stop { name, id, grace, overrides, message } = stop;
+    async fn stop(&self, stop: ContainerStop, mut turn: Turn) -> anyhow::Result<()> {
+        let ContainerStop { name, id, grace, overrides, message } = stop;
         let log = self.log.of_container(&name, &id);
         let mut left = grace;
         let entry = self.record.begin(&id);

@@ -12,7 +12,7 @@ use coroner_lab_cluster::traffic::{Between, Bounds, ClientConnection, Ending, Ha
 use std::ops::Range;
 
 /// All that clients have recorded.
-pub type Record = [(Origin, Vec<ClientConnection>)];
+pub type ClientRecord = [(Origin, Vec<ClientConnection>)];
 
 /// The ways in which a client's connection ends.
 const ENDS: &[E] = &[
@@ -43,7 +43,7 @@ struct Occurrence {
 /// Every point in which they disagree, as a sentence; empty: they agree.
 pub fn disagreements(
     expected: &ExpectedTraffic,
-    record: &Record,
+    record: &ClientRecord,
     termination: &PodTermination,
 ) -> Vec<String> {
     let Some(traffic) = &termination.traffic else {
@@ -235,7 +235,7 @@ fn ended_first(expected: &ExpectedTraffic, traffic: &Traffic) -> bool {
 }
 
 /// What was open at the beginning, and what is at the end.
-fn sums(expected: &ExpectedTraffic, record: &Record, traffic: &Traffic) -> Vec<String> {
+fn sums(expected: &ExpectedTraffic, record: &ClientRecord, traffic: &Traffic) -> Vec<String> {
     let mut points = Vec::new();
     let established = |open: &OpenConnections| open.established.saturating_sub(expected.within);
     let opened =

@@ -21,7 +21,7 @@ use tonic::transport::Channel;
 const EVERY: Duration = Duration::from_millis(20);
 
 /// A pod that serves on port 8080.
-struct Server {
+struct TrafficServer {
     cri: RuntimeServiceClient<Channel>,
     config: PodSandboxConfig,
     sandbox: String,
@@ -30,7 +30,7 @@ struct Server {
     network: Network,
 }
 
-impl Server {
+impl TrafficServer {
     /// Runs it with this command line.
     async fn run(lab: &Containerd, name: &str, command: &str) -> Self {
         let mut cri = client(lab).await;
@@ -114,7 +114,8 @@ async fn a_drain_loses_nothing_and_an_exit_what_is_open() {
     let elsewhere = lab.network().other_node(1).unwrap();
     let load = Load::standing([(Habit::Idle, 3), (Habit::Pending, 2), (Habit::Silent, 1)]);
 
-    let server = Server::run(&lab, "drain", "listen --ports 8080 --work 1s --on-stop drain").await;
+    let server =
+        TrafficServer::run(&lab, "drain", "listen --ports 8080 --work 1s --on-stop drain").await;
     let clients = settled(&elsewhere, server.v4(), load.clone()).await;
     // The first ones have their answers; another's is under way.
     let late = settled(&elsewhere, server.v4(), Load::standing([(Habit::Pending, 1)])).await;
@@ -129,7 +130,7 @@ async fn a_drain_loses_nothing_and_an_exit_what_is_open() {
     assert_eq!(truth, expected);
     server.end().await;
 
-    let server = Server::run(&lab, "exit", "listen --ports 8080 --sockets 2").await;
+    let server = TrafficServer::run(&lab, "exit", "listen --ports 8080 --sockets 2").await;
     let load = Load::standing([(Habit::Idle, 3)]);
     let clients = settled(lab.network(), server.v4(), load).await;
     let stop = server.stop().await;
@@ -144,12 +145,12 @@ async fn a_drain_loses_nothing_and_an_exit_what_is_open() {
 async fn sigkill_cuts_requests_and_resets_what_is_unread() {
     let (lab, _parent) = lab().await;
     assert!(lab.network().addresses().unwrap().v6.is_some(), "this test needs IPv6");
-    let kill = async |server: &Server| {
+    let kill = async |server: &TrafficServer| {
         let asked = boot_now();
         lab.kill_task(&server.container, "SIGKILL").await.unwrap();
         asked
     };
-    let server = Server::run(&lab, "mid-answer", "listen --ports 8080 --work 1h").await;
+    let server = TrafficServer::run(&lab, "mid-answer", "listen --ports 8080 --work 1h").await;
     let load = Load::standing([(Habit::Silent, 2), (Habit::Pending, 3), (Habit::HalfClosed, 1)]);
     let clients = settled(lab.network(), server.v6(), load).await;
     has_read(&server.network, 8080).await.unwrap();
@@ -163,7 +164,7 @@ async fn sigkill_cuts_requests_and_resets_what_is_unread() {
         ("unread", "listen --ports 8080 --takes unread"),
         ("unaccepted", "listen --ports 8080 --takes none"),
     ] {
-        let server = Server::run(&lab, name, command).await;
+        let server = TrafficServer::run(&lab, name, command).await;
         let clients =
             settled(lab.network(), server.v4(), Load::standing([(Habit::Pending, 2)])).await;
         let stop = kill(&server).await;
@@ -173,7 +174,7 @@ async fn sigkill_cuts_requests_and_resets_what_is_unread() {
         server.end().await;
     }
 
-    let server = Server::run(&lab, "sending", "listen --ports 8080 --bytes 16777216").await;
+    let server = TrafficServer::run(&lab, "sending", "listen --ports 8080 --bytes 16777216").await;
     let clients = settled(lab.network(), server.v4(), Load::standing([(Habit::Deaf, 1)])).await;
     kill(&server).await;
     let truth = counts(ClientsTruth::of(&clients.finish().await.unwrap(), 0));
@@ -190,7 +191,7 @@ async fn clients_that_do_not_know_yet_are_refused_or_served() {
     let load = Load::standing([(Habit::Idle, 2)]).arriving(EVERY, Habit::Once);
 
     let command = "listen --ports 8080 --on-stop close --for 1500ms";
-    let server = Server::run(&lab, "closes-early", command).await;
+    let server = TrafficServer::run(&lab, "closes-early", command).await;
     let clients = settled(lab.network(), server.v4(), load.clone()).await;
     clients.stop_arriving_after(Duration::from_secs(1));
     let stop = server.stop().await;
@@ -202,7 +203,7 @@ async fn clients_that_do_not_know_yet_are_refused_or_served() {
     server.end().await;
 
     let command = "listen --ports 8080 --on-stop serve --for 1500ms";
-    let server = Server::run(&lab, "serves-on", command).await;
+    let server = TrafficServer::run(&lab, "serves-on", command).await;
     let clients = settled(lab.network(), server.v4(), load).await;
     clients.stop_arriving_after(Duration::from_secs(1));
     let stop = server.stop().await;
@@ -219,7 +220,7 @@ async fn clients_that_do_not_know_yet_are_refused_or_served() {
 async fn a_sidecar_answers_for_an_application_that_has_gone() {
     let (lab, _parent) = lab().await;
     let app = "listen --ports 8081 --at 127.0.0.1";
-    let mut server = Server::run(&lab, "behind-a-sidecar", app).await;
+    let mut server = TrafficServer::run(&lab, "behind-a-sidecar", app).await;
     let relay = words("relay --ports 8080 --to 8081 --on-stop drain");
     let relay =
         run_container(&mut server.cri, &server.config, &server.sandbox, "relay", &relay).await;

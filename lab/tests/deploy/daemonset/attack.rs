@@ -1,7 +1,7 @@
 //! What neighbours may do to the agent, all at once: objects without a bound, connections that ask nothing or read
 //! nothing, a flood of signals under a name that is no text, and a container that delegates cgroups to itself.
 
-use super::node::{Deployed, Node};
+use super::node::{DaemonSetNode, Deployed};
 use anyhow::{Context as _, Result};
 use coroner_lab_cluster::{image, kubelet::translate::PodId, network::Network, wait};
 use coroner_lab_scenarios::NAMESPACE;
@@ -33,7 +33,7 @@ const KEPT: Duration = Duration::from_secs(20);
 
 /// An attack that goes on until [`Attack::stop`].
 pub(super) struct Attack<'a> {
-    node: &'a Node,
+    node: &'a DaemonSetNode,
     pods: Vec<PodId>,
     /// The cgroups of a container, to one of which all others belong.
     delegated: PathBuf,
@@ -106,7 +106,7 @@ impl<'a> Attack<'a> {
 const CONTAINER: &str = "app";
 
 /// A pod whose container behaves like this.
-fn neighbour(node: &Node, name: &str, behaviour: &str) -> Pod {
+fn neighbour(node: &DaemonSetNode, name: &str, behaviour: &str) -> Pod {
     let mut pod = Pod::default();
     pod.metadata.name = Some(name.to_owned());
     pod.metadata.namespace = Some(NAMESPACE.to_owned());

@@ -8,7 +8,7 @@ mod pod;
 
 use self::{
     attack::Attack,
-    node::{Deployed, Node},
+    node::{DaemonSetNode, Deployed},
 };
 use crate::{manifest, release::User, tools::Tool};
 use anyhow::{Context as _, Result, anyhow, ensure};
@@ -56,7 +56,7 @@ async fn node(
     directory: &Path,
     set: &mut DaemonSet,
     with: impl FnOnce(&mut ContainerdOptions) -> Result<()>,
-) -> Result<Node> {
+) -> Result<DaemonSetNode> {
     ensure!(rustix::process::geteuid().is_root(), "the lab needs root: run this with sudo");
     let workload = Path::new(env!("CARGO_BIN_EXE_coroner-lab")).with_file_name("workload");
     let mut options =
@@ -64,7 +64,7 @@ async fn node(
     with(&mut options)?;
     let archive = built("CORONER_IMAGE", workspace().join("target/image/coroner.tar"));
     let image = container(set)?.image.clone().context("the container has no image")?;
-    Node::start(options, &archive, &image).await
+    DaemonSetNode::start(options, &archive, &image).await
 }
 
 fn directory() -> Result<tempfile::TempDir> {
@@ -142,7 +142,7 @@ async fn measures(deployed: &Deployed<'_>) -> Result<()> {
 }
 
 /// Each is needed: without it /readyz names it.
-async fn each_capability_is_missed(node: &Node, set: &mut DaemonSet) -> Result<()> {
+async fn each_capability_is_missed(node: &DaemonSetNode, set: &mut DaemonSet) -> Result<()> {
     let all = capabilities(set)?.clone();
     for one in &all {
         capabilities(set)?.retain(|other| other != one);
@@ -161,7 +161,10 @@ async fn each_capability_is_missed(node: &Node, set: &mut DaemonSet) -> Result<(
 }
 
 /// Where the runtime's own seccomp profile does not let bpf(2) through, as CRI-O's.
-async fn the_profile_that_is_shipped_lets_it_work(node: &Node, set: &mut DaemonSet) -> Result<()> {
+async fn the_profile_that_is_shipped_lets_it_work(
+    node: &DaemonSetNode,
+    set: &mut DaemonSet,
+) -> Result<()> {
     let mut crio = daemon_set("overlays/crio")?;
     let context = container(&mut crio)?.security_context.clone();
     let profile = context.as_ref().and_then(|context| context.seccomp_profile.clone());

@@ -36,7 +36,7 @@ use std::{
 const CREDENTIALS: &str = "credentials";
 
 /// A node on which the image is.
-pub(crate) struct Node {
+pub(crate) struct DaemonSetNode {
     pub(super) lab: Cluster,
     work: PathBuf,
     _controller: DaemonSetController,
@@ -44,7 +44,7 @@ pub(crate) struct Node {
 
 /// A pod of the DaemonSet whose agent answers.
 pub(crate) struct Deployed<'a> {
-    pub(super) node: &'a Node,
+    pub(super) node: &'a DaemonSetNode,
     set: DaemonSet,
     id: PodId,
     probes: pod::Probes,
@@ -66,7 +66,7 @@ pub(crate) struct ProbeAnswer {
     pub(crate) text: String,
 }
 
-impl Node {
+impl DaemonSetNode {
     /// Brings the lab up and imports the archive of the image of this name.
     pub(crate) async fn start(
         options: containerd::ContainerdOptions,

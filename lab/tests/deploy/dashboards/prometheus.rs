@@ -70,7 +70,7 @@ impl Series {
 }
 
 #[derive(Deserialize)]
-struct Answer<T> {
+struct PrometheusAnswer<T> {
     data: Option<T>,
     error: Option<String>,
 }
@@ -174,7 +174,7 @@ impl Prometheus {
 
     async fn ask<T: DeserializeOwned>(&self, what: &str) -> anyhow::Result<T> {
         let (_, body) = self.answer(&format!("/api/v1/{what}")).await?;
-        let answer: Answer<T> = serde_json::from_slice(&body)
+        let answer: PrometheusAnswer<T> = serde_json::from_slice(&body)
             .with_context(|| String::from_utf8_lossy(&body).into_owned())?;
         answer.data.with_context(|| answer.error.unwrap_or_default())
     }

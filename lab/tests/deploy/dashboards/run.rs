@@ -65,7 +65,7 @@ async fn play(agent: SocketAddr, work: &Path) -> anyhow::Result<String> {
 
 /// What has become of a query.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Told {
+enum Drawn {
     /// No point that is a number.
     Nothing,
     /// Zero all the time.
@@ -74,7 +74,7 @@ enum Told {
     Something,
 }
 
-impl Told {
+impl Drawn {
     fn of(series: &[Series]) -> Self {
         let mut numbers = series.iter().flat_map(Series::values).filter(|value| value.is_finite());
         let first = numbers.next();
@@ -87,7 +87,7 @@ impl Told {
 }
 
 /// A run of the lab, and the Prometheus that has seen it.
-struct Run {
+struct ObservedRun {
     prometheus: Prometheus,
     /// Its pair.
     second: Prometheus,
@@ -95,7 +95,7 @@ struct Run {
     said: String,
 }
 
-impl Run {
+impl ObservedRun {
     async fn of(work: &Path) -> anyhow::Result<Self> {
         let port = Port::reserve()?;
         let agent = port.address();
@@ -143,7 +143,7 @@ impl Run {
 async fn every_query_tells_of_its_event_in_a_run_that_contains_it() -> anyhow::Result<()> {
     binaries::demand_root();
     let work = tempfile::tempdir()?;
-    let run = Run::of(work.path()).await?;
+    let run = ObservedRun::of(work.path()).await?;
     let dashboards = dashboards();
     let mut wrong = Vec::new();
     wrong.extend(queries(&run, &dashboards).await?);
@@ -155,25 +155,25 @@ async fn every_query_tells_of_its_event_in_a_run_that_contains_it() -> anyhow::R
 }
 
 /// Every query gives data; those that are listed as quiet give zero, and no others but the brief.
-async fn queries(run: &Run, dashboards: &[Dashboard]) -> anyhow::Result<Vec<String>> {
+async fn queries(run: &ObservedRun, dashboards: &[Dashboard]) -> anyhow::Result<Vec<String>> {
     let quiet: BTreeMap<&str, &str> = QUIET.iter().copied().collect();
     let mut wrong = Vec::new();
     let mut asked = BTreeSet::new();
     for query in dashboards.iter().flat_map(Dashboard::queries) {
         let name = query.name();
         let series = run.ask(&run.substitution().apply(query.expression())).await?;
-        let (told, reason) = (Told::of(&series), quiet.get(name.as_str()));
+        let (told, reason) = (Drawn::of(&series), quiet.get(name.as_str()));
         let is_brief = BRIEF.iter().any(|(brief, _)| *brief == name);
         match (told, reason) {
-            (Told::Something, None) | (Told::Zero, Some(_)) => {}
-            (Told::Zero, None) if is_brief => {}
-            (Told::Something, Some(reason)) => {
+            (Drawn::Something, None) | (Drawn::Zero, Some(_)) => {}
+            (Drawn::Zero, None) if is_brief => {}
+            (Drawn::Something, Some(reason)) => {
                 wrong.push(format!(
                     "{name}: tells something; it is listed as quiet, for it {reason}"
                 ));
             }
-            (Told::Zero, None) => wrong.push(format!("{name}: nothing has happened")),
-            (Told::Nothing, _) => {
+            (Drawn::Zero, None) => wrong.push(format!("{name}: nothing has happened")),
+            (Drawn::Nothing, _) => {
                 wrong.push(format!("{name}: no data ({} series)", series.len()));
             }
         }
@@ -187,7 +187,7 @@ async fn queries(run: &Run, dashboards: &[Dashboard]) -> anyhow::Result<Vec<Stri
 }
 
 /// Every variable has the values that there are, and is told from what the target is called.
-async fn variables(run: &Run, dashboards: &[Dashboard]) -> anyhow::Result<Vec<String>> {
+async fn variables(run: &ObservedRun, dashboards: &[Dashboard]) -> anyhow::Result<Vec<String>> {
     let expected =
         BTreeMap::from([("cluster", "c1"), ("node", "n1"), ("namespace", "lab"), ("job", JOB)]);
     let mut wrong = Vec::new();
@@ -206,7 +206,7 @@ async fn variables(run: &Run, dashboards: &[Dashboard]) -> anyhow::Result<Vec<St
 
 /// Where target and metric have a label of the same name, the metric's is kept; the node is always
 /// the target's.
-async fn labels(run: &Run) -> anyhow::Result<Vec<String>> {
+async fn labels(run: &ObservedRun) -> anyhow::Result<Vec<String>> {
     let expected = [
         ("coroner_container_deaths_total", "namespace", "lab"),
         ("coroner_container_deaths_total", "pod", "coroner-abc"),
@@ -235,7 +235,7 @@ async fn labels(run: &Run) -> anyhow::Result<Vec<String>> {
 
 /// Every server of a pair counts every death, the first one of a verdict included: a scrape changes nothing for the
 /// next one.
-async fn pairs(run: &Run) -> anyhow::Result<Vec<String>> {
+async fn pairs(run: &ObservedRun) -> anyhow::Result<Vec<String>> {
     let counter = "coroner_container_deaths_total";
     let truth = run.greatest(&format!("sum by (verdict) ({counter})"), "verdict").await?;
     let range = (run.time.1 - run.time.0).ceil();

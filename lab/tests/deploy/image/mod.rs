@@ -5,14 +5,14 @@ mod dns;
 mod node;
 mod unpacked;
 
-use node::{NAME, Network, Pod};
+use node::{NAME, NodeNetwork, Pod};
 use unpacked::Image;
 
 /// A static glibc could want its libnss from the disk, where there is none.
 #[test]
 fn an_apiserver_given_by_name_is_found_from_an_empty_root() {
     let image = Image::read();
-    Network::within(|network| {
+    NodeNetwork::within(|network| {
         // As a kubelet writes it for a pod (dnsPolicy ClusterFirst).
         let resolver = "nameserver 127.0.0.1\nsearch ns.svc.cluster.test svc.cluster.test\n\
                         options ndots:5\n";

@@ -31,7 +31,7 @@ use tokio_rustls::{
 pub(crate) const NAME: &str = "apiserver.coroner.test";
 
 /// A network namespace with an apiserver, by https, and a name server.
-pub(crate) struct Network {
+pub(crate) struct NodeNetwork {
     port: u16,
     certificate: String,
     asked: Arc<AtomicUsize>,
@@ -39,9 +39,9 @@ pub(crate) struct Network {
     _apiserver: Apiserver,
 }
 
-impl Network {
+impl NodeNetwork {
     /// Makes one, and calls `body` within it.
-    pub(crate) fn within(body: impl FnOnce(&Network) + Send) {
+    pub(crate) fn within(body: impl FnOnce(&NodeNetwork) + Send) {
         let inside = || {
             loopback::make_and_bring_up().expect("root, and a kernel with network namespaces");
             let asked = dns::serve(NAME);
@@ -66,7 +66,7 @@ impl Network {
             });
             let certificate = cert.pem();
             let network =
-                Network { port, certificate, asked, _runtime: runtime, _apiserver: apiserver };
+                NodeNetwork { port, certificate, asked, _runtime: runtime, _apiserver: apiserver };
             body(&network);
         };
         // A thread of its own, for it cannot come back.
@@ -140,7 +140,7 @@ impl Pod {
 
     /// What `coroner doctor` says of the apiserver, as whom a cluster makes it: by its service
     /// account, and with the apiserver's name in the environment.
-    pub(crate) fn apiserver(&self, network: &Network) -> (String, String) {
+    pub(crate) fn apiserver(&self, network: &NodeNetwork) -> (String, String) {
         let account = self.root.path().join("var/run/secrets/kubernetes.io/serviceaccount");
         write(&account.join("token"), "not.a.token");
         write(&account.join("namespace"), "coroner");

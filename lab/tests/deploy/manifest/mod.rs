@@ -18,7 +18,7 @@ use std::{path::Path, process::Command};
 
 /// An object of a kind that coroner deploys.
 #[derive(Clone, PartialEq, Debug)]
-pub(crate) enum Object {
+pub(crate) enum DeployedObject {
     Namespace(Box<Namespace>),
     ServiceAccount(Box<ServiceAccount>),
     ResourceQuota(Box<ResourceQuota>),
@@ -39,7 +39,7 @@ pub(crate) enum Object {
 }
 
 /// Renders a kustomization.
-pub(crate) fn render(kubectl: &Path, directory: &Path) -> Result<Vec<Object>> {
+pub(crate) fn render(kubectl: &Path, directory: &Path) -> Result<Vec<DeployedObject>> {
     let output = Command::new(kubectl)
         .arg("kustomize")
         .arg(directory)
@@ -56,9 +56,9 @@ pub(crate) fn render(kubectl: &Path, directory: &Path) -> Result<Vec<Object>> {
 }
 
 /// The DaemonSet among them.
-pub(crate) fn daemon_set(objects: &[Object]) -> Result<&DaemonSet> {
+pub(crate) fn daemon_set(objects: &[DeployedObject]) -> Result<&DaemonSet> {
     let mut all = objects.iter().filter_map(|object| match object {
-        Object::DaemonSet(one) => Some(&**one),
+        DeployedObject::DaemonSet(one) => Some(&**one),
         _ => None,
     });
     let one = all.next().context("there is no DaemonSet")?;
@@ -67,33 +67,37 @@ pub(crate) fn daemon_set(objects: &[Object]) -> Result<&DaemonSet> {
 }
 
 /// The documents of a YAML text.
-pub(crate) fn read(text: &str) -> Result<Vec<Object>> {
+pub(crate) fn read(text: &str) -> Result<Vec<DeployedObject>> {
     let documents: Vec<Value> = serde_saphyr::from_multiple(text).context("not YAML")?;
     documents.into_iter().map(object).collect()
 }
 
-fn object(document: Value) -> Result<Object> {
+fn object(document: Value) -> Result<DeployedObject> {
     let word = |key: &str| document[key].as_str().unwrap_or_default().to_owned();
     let (version, kind) = (word("apiVersion"), word("kind"));
     let name = document["metadata"]["name"].as_str().unwrap_or_default().to_owned();
     let typed = match (version.as_str(), kind.as_str()) {
-        ("v1", "Namespace") => strict(document).map(Object::Namespace),
-        ("v1", "ServiceAccount") => strict(document).map(Object::ServiceAccount),
-        ("v1", "ResourceQuota") => strict(document).map(Object::ResourceQuota),
+        ("v1", "Namespace") => strict(document).map(DeployedObject::Namespace),
+        ("v1", "ServiceAccount") => strict(document).map(DeployedObject::ServiceAccount),
+        ("v1", "ResourceQuota") => strict(document).map(DeployedObject::ResourceQuota),
         ("rbac.authorization.k8s.io/v1", "ClusterRole") => {
-            strict(document).map(Object::ClusterRole)
+            strict(document).map(DeployedObject::ClusterRole)
         }
         ("rbac.authorization.k8s.io/v1", "ClusterRoleBinding") => {
-            strict(document).map(Object::ClusterRoleBinding)
+            strict(document).map(DeployedObject::ClusterRoleBinding)
         }
         ("rbac.authorization.k8s.io/v1", "RoleBinding") => {
-            strict(document).map(Object::RoleBinding)
+            strict(document).map(DeployedObject::RoleBinding)
         }
-        ("apps/v1", "DaemonSet") => strict(document).map(Object::DaemonSet),
-        ("networking.k8s.io/v1", "NetworkPolicy") => strict(document).map(Object::NetworkPolicy),
-        ("monitoring.coreos.com/v1", "PodMonitor") => strict(document).map(Object::PodMonitor),
+        ("apps/v1", "DaemonSet") => strict(document).map(DeployedObject::DaemonSet),
+        ("networking.k8s.io/v1", "NetworkPolicy") => {
+            strict(document).map(DeployedObject::NetworkPolicy)
+        }
+        ("monitoring.coreos.com/v1", "PodMonitor") => {
+            strict(document).map(DeployedObject::PodMonitor)
+        }
         ("monitoring.coreos.com/v1", "PrometheusRule") => {
-            strict(document).map(Object::PrometheusRule)
+            strict(document).map(DeployedObject::PrometheusRule)
         }
         _ => bail!("{version:?} {kind:?} is of no kind that is deployed; is it misspelt?"),
     };
@@ -156,7 +160,7 @@ spec:
       - {name: c, ports: [{containerPort: 1, name: m}], FIELD}
 ";
 
-    fn with(field: &str) -> Result<Vec<Object>> {
+    fn with(field: &str) -> Result<Vec<DeployedObject>> {
         read(&SET.replace("FIELD", field))
     }
 

@@ -27,15 +27,15 @@ replacements:
 ";
 
 /// A setting's place: where in the object, and between which delimiters.
-struct Place {
+struct RulePlace {
     path: String,
     delimiter: &'static str,
     index: usize,
 }
 
 /// Every setting with its default and its places.
-fn settings() -> Result<BTreeMap<String, (String, Vec<Place>)>> {
-    let mut settings: BTreeMap<String, (String, Vec<Place>)> = BTreeMap::new();
+fn settings() -> Result<BTreeMap<String, (String, Vec<RulePlace>)>> {
+    let mut settings: BTreeMap<String, (String, Vec<RulePlace>)> = BTreeMap::new();
     for path in files::rule_paths()? {
         for group in files::read::<RuleFile>(&path)?.groups {
             for rule in group.rules {
@@ -48,7 +48,11 @@ fn settings() -> Result<BTreeMap<String, (String, Vec<Place>)>> {
                         entry.or_insert_with(|| (value.trim().to_owned(), Vec::new()));
                     ensure!(default == value.trim(), "{alert}: {name} is {default} elsewhere");
                     value.trim().parse::<f64>().with_context(|| format!("{alert}: {line}"))?;
-                    places.push(Place { path: format!("{base}.expr"), delimiter: "\\n", index });
+                    places.push(RulePlace {
+                        path: format!("{base}.expr"),
+                        delimiter: "\\n",
+                        index,
+                    });
                 }
                 for (name, key, delimiter) in [
                     ("runbooks", "runbook_url", "/Coroner"),
@@ -61,7 +65,7 @@ fn settings() -> Result<BTreeMap<String, (String, Vec<Place>)>> {
                     let (default, places) = entry.or_insert_with(|| (value.to_owned(), Vec::new()));
                     ensure!(default == value, "{alert}: {key} is {default} elsewhere");
                     let path = format!("{base}.annotations.{key}");
-                    places.push(Place { path, delimiter, index: 0 });
+                    places.push(RulePlace { path, delimiter, index: 0 });
                 }
             }
         }

@@ -39,7 +39,7 @@ const MAX_CONFIGURATION: u64 = 1 << 20;
 
 /// The network's configuration, from stdin.
 #[derive(Deserialize)]
-struct Network {
+struct CniNetwork {
     #[serde(rename = "cniVersion")]
     version: String,
     /// Where the addresses are kept.
@@ -165,13 +165,13 @@ fn pod(arguments: &str) -> &str {
 
 const LOOPBACK_INTERFACE: &str = "lo";
 
-fn network(configuration: impl io::Read) -> Result<Network, CniFailure> {
+fn network(configuration: impl io::Read) -> Result<CniNetwork, CniFailure> {
     let mut text = String::new();
     configuration
         .take(MAX_CONFIGURATION)
         .read_to_string(&mut text)
         .map_err(|error| CniFailure::io("cannot read the configuration", &error))?;
-    let network: Network =
+    let network: CniNetwork =
         serde_json::from_str(&text).map_err(|error| CniFailure::new(CniFailure::DECODE, error))?;
     if VERSIONS.contains(&network.version.as_str()) {
         return Ok(network);
@@ -182,7 +182,7 @@ fn network(configuration: impl io::Read) -> Result<Network, CniFailure> {
     ))
 }
 
-impl Network {
+impl CniNetwork {
     fn node(&self) -> Result<&Path, CniFailure> {
         self.node.as_deref().ok_or_else(|| {
             CniFailure::new(
@@ -226,7 +226,7 @@ impl CniRequest {
         "veth".chars().chain(id).take(NAME).collect()
     }
 
-    fn connect(&self, network: &Network, address: Ipv4Addr) -> Result<Dual, CniFailure> {
+    fn connect(&self, network: &CniNetwork, address: Ipv4Addr) -> Result<Dual, CniFailure> {
         let open = |path: &Path| {
             File::open(path).map_err(|error| {
                 CniFailure::io(format_args!("cannot open {}", path.display()), &error)
@@ -241,7 +241,7 @@ impl CniRequest {
         })
     }
 
-    fn disconnect(&self, network: &Network) -> Result<(), CniFailure> {
+    fn disconnect(&self, network: &CniNetwork) -> Result<(), CniFailure> {
         network::detach(network.node()?, &self.port())
             .map_err(|error| CniFailure::io(format_args!("cannot remove {}", self.port()), &error))
     }
@@ -321,7 +321,7 @@ mod tests {
         assert_eq!(request.port(), "veth0123456789a");
         assert_eq!(request.disconnect(&network).unwrap_err().code, CniFailure::NETWORK);
         assert_eq!(request.connect(&network, network::NODE).unwrap_err().code, CniFailure::NETWORK);
-        let network = Network { node: Some("/nonexistent".into()), ..network };
+        let network = CniNetwork { node: Some("/nonexistent".into()), ..network };
         assert_eq!(request.disconnect(&network), Ok(()), "the node is gone");
         assert_eq!(request.connect(&network, network::NODE).unwrap_err().code, CniFailure::IO);
     }

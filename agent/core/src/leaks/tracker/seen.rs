@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 /// Kinds surveyed before: a new thing of such a kind began while the agent watched.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct SurveyedKinds {
     pods: bool,
     shims: bool,
     pod_cgroups: bool,
@@ -18,7 +18,7 @@ pub(super) struct Seen {
     unused: Option<BTreeSet<u64>>,
 }
 
-impl Seen {
+impl SurveyedKinds {
     pub(super) fn is_since_start(
         &self,
         facts: &LeakFacts<'_>,

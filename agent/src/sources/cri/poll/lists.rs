@@ -1,6 +1,6 @@
 //! The two lanes of lists: all, at intervals, and single sandboxes, while something in them is dying.
 
-use super::{Lane, Poller, Stop, backoff, rest};
+use super::{Lane, LanesEnd, Poller, backoff, rest};
 use crate::{
     linux::{allocator, clock},
     sources::cri::{
@@ -123,7 +123,7 @@ impl Poller {
     }
 
     /// ListPodSandbox and ListContainers, of all.
-    async fn full(&self, connection: &Connection) -> Result<(), Stop> {
+    async fn full(&self, connection: &Connection) -> Result<(), LanesEnd> {
         let (began, cuts) = (Instant::now(), &self.options.counters.truncated);
         let asked = clock::boot_now();
         let (mut sandboxes, mut seen) = (Vec::new(), std::mem::take(&mut self.state.lock().seen.0));
@@ -183,7 +183,7 @@ impl Poller {
     }
 
     /// ListPodSandbox and ListContainers, of one sandbox.
-    async fn filtered(&self, connection: &Connection, only: SandboxId) -> Result<(), Stop> {
+    async fn filtered(&self, connection: &Connection, only: SandboxId) -> Result<(), LanesEnd> {
         let (asked, cuts) = (clock::boot_now(), &self.options.counters.truncated);
         let mut sandboxes = Vec::new();
         let each = |item| {

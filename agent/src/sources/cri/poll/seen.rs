@@ -15,7 +15,7 @@ use std::{
 
 /// Items of one kind, by what they were made from.
 #[derive(Debug)]
-pub(super) struct Seen<T> {
+pub(super) struct SeenItems<T> {
     /// Its keys are secret: nobody can make two items that are taken for one.
     hasher: RandomState,
     items: HashMap<u64, T>,
@@ -23,13 +23,13 @@ pub(super) struct Seen<T> {
     next: Option<HashMap<u64, T>>,
 }
 
-impl<T> Default for Seen<T> {
+impl<T> Default for SeenItems<T> {
     fn default() -> Self {
         Self { hasher: RandomState::new(), items: HashMap::new(), next: None }
     }
 }
 
-impl<T: Clone> Seen<T> {
+impl<T: Clone> SeenItems<T> {
     /// A list begins. What it does not hold is forgotten at its end.
     pub(super) fn begin(&mut self) {
         self.next = Some(HashMap::with_capacity(self.items.len()));
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn the_order_of_a_map_is_no_change_and_its_content_is() {
-        let seen = Seen::<String>::default();
+        let seen = SeenItems::<String>::default();
         let item = |id: &str, labels: &[(&str, &str)]| {
             let labels = labels.iter().map(|(key, value)| ((*key).into(), (*value).into()));
             Labelled { id: id.into(), labels: labels.collect() }.encode_to_vec()
@@ -127,7 +127,7 @@ mod tests {
     }
 
     /// Plays lists of words; each that is read is noted.
-    fn list(seen: &mut Seen<String>, most: usize, words: &[&'static str]) -> Vec<String> {
+    fn list(seen: &mut SeenItems<String>, most: usize, words: &[&'static str]) -> Vec<String> {
         let mut read = Vec::new();
         seen.begin();
         for word in words {
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn only_what_changed_is_read() {
-        let mut seen = Seen::default();
+        let mut seen = SeenItems::default();
         assert_eq!(list(&mut seen, 9, &["a", "b", "b"]), ["a", "b"]);
         assert_eq!(list(&mut seen, 9, &["b", "a"]), [""; 0]);
         assert_eq!(list(&mut seen, 9, &["a", "c"]), ["c"], "b is gone");
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn nonsense_is_read_each_time() {
-        let mut seen = Seen::default();
+        let mut seen = SeenItems::default();
         for _ in 0..2 {
             assert_eq!(list(&mut seen, 9, &[""]), [""]);
         }
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn a_list_that_broke_off_takes_nothing_away_that_cannot_be_read_again() {
-        let mut seen = Seen::default();
+        let mut seen = SeenItems::default();
         list(&mut seen, 9, &["a", "b"]);
         seen.begin();
         assert!(seen.item(Bytes::from_static(b"a"), |_| Err(InvalidItem::NoId)).is_ok());
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn of_too_many_none_is_remembered() {
-        let mut seen = Seen::default();
+        let mut seen = SeenItems::default();
         list(&mut seen, 2, &["a", "b", "c"]);
         assert_eq!(list(&mut seen, 2, &["a", "b"]), ["a", "b"]);
         assert_eq!(list(&mut seen, 2, &["a", "b"]), [""; 0]);

@@ -1,6 +1,6 @@
 //! The lanes of what is asked about single containers and sandboxes.
 
-use super::{Lane, Poller, Stop, rest};
+use super::{Lane, LanesEnd, Poller, rest};
 use crate::linux::process_cgroup;
 use crate::{
     linux::{clock, procfs::host_proc},
@@ -10,7 +10,7 @@ use crate::{
             self, ContainerInfo, RawStatus,
             sandbox_status::{SandboxInfo, sandbox_status},
         },
-        failure::{CriError, Failure},
+        failure::{CallFailure, CriError},
     },
 };
 use coroner_core::{
@@ -59,14 +59,18 @@ impl Poller {
     }
 
     /// ContainerStatus, for a container's end and its stop signal.
-    async fn status(&self, connection: &Connection, container: ContainerId) -> Result<(), Stop> {
+    async fn status(
+        &self,
+        connection: &Connection,
+        container: ContainerId,
+    ) -> Result<(), LanesEnd> {
         let raw = match connection.status(&container, false).await {
             Ok((raw, _)) => raw,
-            Err(Failure::NotFound) => {
+            Err(CallFailure::NotFound) => {
                 self.state.lock().index.forget_container(&container);
                 return Ok(());
             }
-            Err(Failure::Refused(error) | Failure::Lacking(error)) => {
+            Err(CallFailure::Refused(error) | CallFailure::Lacking(error)) => {
                 let error = error.text;
                 debug!(%container, error, "cannot read a container's status");
                 return Ok(());
@@ -89,7 +93,11 @@ impl Poller {
     }
 
     /// A container's cgroup, by the process that its verbose status names.
-    async fn cgroup(&self, connection: &Connection, container: ContainerId) -> Result<(), Stop> {
+    async fn cgroup(
+        &self,
+        connection: &Connection,
+        container: ContainerId,
+    ) -> Result<(), LanesEnd> {
         self.state.lock().asking.0 = Some(container.clone());
         let mut runtime = None;
         let found = match &self.options.cgroup_root {
@@ -104,8 +112,8 @@ impl Poller {
                         None => Err("the runtime reported no process".to_owned()),
                     }
                 }
-                Err(Failure::Refused(error) | Failure::Lacking(error)) => Err(error.text),
-                Err(Failure::NotFound) => Err("unknown to the runtime".to_owned()),
+                Err(CallFailure::Refused(error) | CallFailure::Lacking(error)) => Err(error.text),
+                Err(CallFailure::NotFound) => Err("unknown to the runtime".to_owned()),
                 Err(broken) => return Err(broken.into()),
             },
         };
@@ -137,7 +145,7 @@ impl Poller {
         &self,
         connection: &Connection,
         sandbox: SandboxId,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), LanesEnd> {
         self.state.lock().asking.1 = Some(sandbox.clone());
         let asked = clock::boot_now();
         let answer = connection.sandbox_status(&sandbox).await;
@@ -151,8 +159,8 @@ impl Poller {
                 Some(CriEvent::SandboxStatus(status))
             }
             // A runtime without the call says nothing of the sandbox.
-            Err(Failure::NotFound | Failure::Lacking(_)) => None,
-            Err(Failure::Refused(error)) => {
+            Err(CallFailure::NotFound | CallFailure::Lacking(_)) => None,
+            Err(CallFailure::Refused(error)) => {
                 debug!(%sandbox, error = error.text, "cannot read a sandbox's status");
                 let code = error.code().filter(|_| speaks_of_the_sandbox(&error));
                 let sandbox = sandbox.clone();

@@ -8,7 +8,7 @@ use std::sync::Arc;
 /// The finalizer of an owner that is deleted after its dependents.
 const FOREGROUND: &str = "foregroundDeletion";
 
-type Object = (ResourceKind, Arc<Value>);
+type ObjectOfKind = (ResourceKind, Arc<Value>);
 
 impl Inner {
     /// Before an object is deleted.
@@ -100,25 +100,25 @@ impl Inner {
         }
     }
 
-    fn select(&self, wanted: impl Fn(ResourceKind, &Value) -> bool) -> Vec<Object> {
+    fn select(&self, wanted: impl Fn(ResourceKind, &Value) -> bool) -> Vec<ObjectOfKind> {
         let all = self.objects.iter().map(|((kind, ..), object)| (*kind, object));
         let chosen = all.filter(|(kind, object)| wanted(*kind, object));
         chosen.map(|(kind, object)| (kind, Arc::clone(object))).collect()
     }
 
-    fn dependents(&self, owner: &Value) -> Vec<Object> {
+    fn dependents(&self, owner: &Value) -> Vec<ObjectOfKind> {
         self.select(|kind, object| {
             kind != ResourceKind::Event
                 && references(object).iter().any(|one| one["uid"] == owner["metadata"]["uid"])
         })
     }
 
-    fn content(&self, namespace: &Value) -> Vec<Object> {
+    fn content(&self, namespace: &Value) -> Vec<ObjectOfKind> {
         self.select(|_, object| object["metadata"]["namespace"] == namespace["metadata"]["name"])
     }
 
     /// The owners that exist.
-    fn owners(&self, object: &Value) -> Vec<Object> {
+    fn owners(&self, object: &Value) -> Vec<ObjectOfKind> {
         let find = |reference: &Value| {
             let kind = ResourceKind::all().find(|kind| reference["kind"] == kind.name())?;
             let namespace =

@@ -7,7 +7,7 @@ use super::{
         probe::{self, Finding},
         restart,
         status::Underway,
-        stop::Stop,
+        stop::ContainerStop,
     },
     Worker,
 };
@@ -139,7 +139,7 @@ impl Worker {
                     log.decided("Killing container before removal", "containerID", "");
                 }
                 let (name, id, message) = (name.clone(), id.clone(), "killing".into());
-                let stop = Stop { name, id, grace: NO_GRACE, overrides: true, message };
+                let stop = ContainerStop { name, id, grace: NO_GRACE, overrides: true, message };
                 if let Err(error) = self.stopper().one(stop).await {
                     tracing::warn!(pod = self.id.name, error = format!("{error:#}"), "stop");
                 }
@@ -183,7 +183,7 @@ impl Worker {
         let Some(id) = running.get(name) else { return true };
         let grace = grace::in_force(grace, spec.termination_grace_period_seconds);
         let (name, id) = (name.to_owned(), id.clone());
-        let stop = Stop { name, id, grace, overrides: false, message };
+        let stop = ContainerStop { name, id, grace, overrides: false, message };
         if let Err(error) = self.stopper().one(stop).await {
             self.sync_failed(&error);
             return false;
