@@ -1,9 +1,9 @@
 //! `step(input) → outputs`: the join of the kernel, the container runtime and the apiserver.
 //!
-//! Each source has its own store ([`ContainerProcesses`], [`CriState`], [`ApiState`]). The stores are joined
-//! only when a report is due, so the order in which the sources arrive does not matter. A report is due when
-//! all its evidence has arrived and the settle window has passed. Later evidence updates the report until the
-//! report is final.
+//! Each source has its own store ([`ContainerProcesses`], [`CriState`](crate::cri::CriState),
+//! [`ApiState`](crate::api::ApiState)). The stores are joined only when a report is due, so the order in which
+//! the sources arrive does not matter. A report is due when all its evidence has arrived and the settle window
+//! has passed. Later evidence updates the report until the report is final.
 
 mod eviction;
 mod lifecycle;

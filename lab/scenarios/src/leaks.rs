@@ -1,7 +1,7 @@
 //! The group `leaks`: what is left behind, and what only looks like it.
 //!
 //! Where no bug of the lab's kubelet leaves something behind, it is left by hand, as
-//! [`super::Remnant`] says.
+//! [`Remnant`] says.
 
 use super::{
     Action, AgentFlags, ExpectedLeak, Holding, Scenario, Span, When,

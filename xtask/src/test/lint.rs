@@ -1,4 +1,5 @@
-//! rustfmt and clippy, of the host's crates and of the kernel programs, which no host build sees; and cargo-deny.
+//! rustfmt and clippy, of the host's crates and of the kernel programs, which no host build sees; the links of
+//! comments; and cargo-deny.
 
 use std::process::Command;
 
@@ -40,6 +41,22 @@ pub(super) fn clippy(workspace: &Workspace) -> Result<()> {
             .args(["--", "-Dwarnings"]),
     )?;
     fuzz::check_lock_file(workspace)
+}
+
+/// The links of comments to code, those of private items, too.
+///
+/// # Errors
+/// When one leads nowhere.
+pub(super) fn links(workspace: &Workspace) -> Result<()> {
+    step(
+        "links of comments",
+        cargo("doc")
+            .current_dir(workspace.root())
+            .env("PATH", workspace.path())
+            .env("RUSTDOCFLAGS", "--deny rustdoc::broken_intra_doc_links")
+            .args(["--workspace", "--no-deps", "--document-private-items", "--locked"]),
+    )
+    .map(|_| ())
 }
 
 /// cargo-deny: licences and sources of the dependencies; `advisories`: known faults of theirs, too, where the

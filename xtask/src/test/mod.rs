@@ -307,7 +307,8 @@ impl Job<'_> {
         match layer {
             Layer::Lint => {
                 lint::dependencies(workspace, self.order.long)?;
-                lint::clippy(workspace).map(|()| Tally::default())
+                lint::clippy(workspace)?;
+                lint::links(workspace).map(|()| Tally::default())
             }
             Layer::Arm64 => arm64::run(workspace).map(|()| Tally::default()),
             Layer::Vm => vm::run(workspace, &self.order.guests, programs(self.tests)?, suffix),

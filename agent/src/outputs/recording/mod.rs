@@ -3,7 +3,7 @@
 //!
 //! **Architecture invariant.** A recording can be attached to a bug report: it holds no
 //! environment variables, no command lines beyond a binary's name, and no labels or annotations
-//! but those of the join. The conversions of the adapters leave them out; [`redact`] takes the
+//! but those of the join. The conversions of the adapters leave them out; [`redact`](mod@redact) takes the
 //! free text of errors from what remains, before the engine sees it.
 
 mod format;

@@ -1,8 +1,8 @@
 //! `cargo xtask bench accuracy`: how far from the truth are coroner's times, and how far are the
 //! times that one had before? What each figure compares is written down in docs/accuracy.md.
 //!
-//! Facts → figures: [`observer`], [`witness`] and [`rounds`] act and collect; [`way`], [`interval`],
-//! [`death`] and [`report`] are pure.
+//! Facts → figures: [`observer`], [`witness`] and [`rounds`] act and collect; [`interval`], [`death`]
+//! and [`report`] are pure.
 
 mod death;
 mod interval;

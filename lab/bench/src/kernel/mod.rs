@@ -2,7 +2,7 @@
 //! each event, by the kernel's own count, beside an empty program on the same hook and for the same
 //! events. docs/performance.md says what each figure is.
 //!
-//! [`actor`] and [`stage`] act, [`crate::bench::programs`] collects; [`case`] and [`report`] are
+//! [`actor`] and [`stage`] act, [`crate::programs`] collects; [`case`] and [`report`] are
 //! pure.
 
 pub mod actor;
