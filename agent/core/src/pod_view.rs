@@ -103,6 +103,17 @@ pub struct PodContainers {
     pub sandbox_runs: bool,
 }
 
+/// How many of a report's containers, their processes, sandboxes and objects are in the stores.
+#[derive(Clone, Copy, Debug)]
+pub struct HeldEvidence([usize; 4]);
+
+impl HeldEvidence {
+    /// Nothing was evicted since.
+    pub fn lacks_none_of(&self, earlier: &Self) -> bool {
+        self.0.iter().zip(earlier.0).all(|(now, earlier)| *now >= earlier)
+    }
+}
+
 impl<'a> PodView<'a> {
     /// A view without the sandboxes of `earlier` incarnations.
     pub fn new(
@@ -184,6 +195,17 @@ impl<'a> PodView<'a> {
     /// The container ran while the agent watched.
     fn ran(&self, container: &Container) -> bool {
         container.seen_alive || self.processes_of(&container.info.id).is_some()
+    }
+
+    /// What a report of this view rests on.
+    pub fn evidence(&self) -> HeldEvidence {
+        let all = || self.members.all.iter();
+        HeldEvidence([
+            all().filter(|id| self.container(id).is_some()).count(),
+            all().filter(|id| self.processes_of(id).is_some()).count(),
+            self.sandboxes.len(),
+            usize::from(self.object().is_some()),
+        ])
     }
 
     /// Nothing of this incarnation ran while the agent watched.

@@ -35,6 +35,8 @@ pub struct CountedTraffic {
     is_end_read: bool,
     /// The request to count had the stop signal.
     is_stop_told: bool,
+    /// The kernel counts no longer: what was counted waits for its report to be final.
+    is_over: bool,
     /// Why nothing is seen, or no longer.
     pub not_visible: Option<TrafficBlindness>,
     /// When it was last asked for a reading: at first, when counting was asked for.
@@ -92,7 +94,8 @@ impl TrafficState {
 
     /// Counts are to be read at the stop signal. Once: whoever sends signals is not bounded.
     pub fn read_at_stop(&mut self, sandbox: SandboxId) -> Option<TrafficRequest> {
-        let counted = self.sandboxes.get_mut(&sandbox).filter(|counted| counted.began.is_some())?;
+        let counts = |counted: &&mut CountedTraffic| counted.began.is_some() && !counted.is_over;
+        let counted = self.sandboxes.get_mut(&sandbox).filter(counts)?;
         if std::mem::replace(&mut counted.is_stop_read, true) {
             return None;
         }
@@ -106,7 +109,7 @@ impl TrafficState {
     /// than a short shutdown if many pods are deleted at once.
     pub fn read_at_end(&mut self, at: BootTime, sandbox: SandboxId) -> Option<TrafficRequest> {
         let counted = self.sandboxes.get_mut(&sandbox)?;
-        if counted.not_visible.is_some() {
+        if counted.not_visible.is_some() || counted.is_over {
             return None;
         }
         counted.asked = counted.asked.max(at);
@@ -169,9 +172,15 @@ impl TrafficState {
         true
     }
 
+    /// Stops counting in a sandbox, and keeps what was counted. True: it was counted.
+    pub fn stop(&mut self, sandbox: &SandboxId) -> bool {
+        let counted = self.sandboxes.get_mut(sandbox);
+        counted.is_some_and(|counted| !std::mem::replace(&mut counted.is_over, true))
+    }
+
     /// Stops counting in a sandbox. True: it was counted.
     pub fn forget(&mut self, sandbox: &SandboxId) -> bool {
-        self.sandboxes.remove(sandbox).is_some()
+        self.sandboxes.remove(sandbox).is_some_and(|counted| !counted.is_over)
     }
 
     /// Sandboxes in which nothing has happened for long.

@@ -123,6 +123,10 @@ impl Attempts {
                 }
             }
             for id in container.terminated.iter().filter_map(|end| end.id.as_ref()) {
+                // Only of a pod whose deletion the kubelet has not seen yet is an ended container shown as waiting
+                // (`ShouldContainerBeRestarted`, helpers.go).
+                let waits = container.waiting.is_some() && container.id.as_ref() == Some(id);
+                let goes_on = goes_on || waits;
                 let shown = shown(id, before, container, goes_on && !now.is_done(container));
                 let is_earlier = container.is_after(id);
                 let restarts = container.restarts.saturating_sub(u32::from(is_earlier));

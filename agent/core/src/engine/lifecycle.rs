@@ -223,6 +223,7 @@ impl Engine {
                 earlier.close(out);
             }
             let (sandboxes, is_static) = (view.sandboxes(), view.is_static());
+            let evidence = view.evidence();
             let members = view.members;
             pod.fast_poll(BTreeSet::new(), out);
             pod.incarnation = incarnation;
@@ -233,9 +234,15 @@ impl Engine {
             pod.finished_sandboxes.extend(sandboxes.iter().cloned());
             out.reports.push(Report::PodTerminated(Box::new(report.clone())));
             let (at, is_open, uncounted) = (now, true, Some(uncounted));
-            let reported =
-                ReportedTermination { at, sandboxes, members, report, is_open, uncounted };
-            pod.reported_termination = Some(reported);
+            pod.reported_termination = Some(ReportedTermination {
+                at,
+                sandboxes,
+                members,
+                report,
+                evidence,
+                is_open,
+                uncounted,
+            });
             return true;
         }
         // Deaths in a pod that keeps running or is still terminating.

@@ -3,7 +3,7 @@
 use crate::{ids::*, report::*, time::*, types::*};
 use crate::{
     output::{Outputs, Report},
-    pod_view::{PodContainers, PodView},
+    pod_view::{HeldEvidence, PodContainers, PodView},
 };
 use std::{collections::BTreeSet, time::Duration};
 
@@ -20,6 +20,8 @@ pub(super) struct ReportedTermination {
     pub(super) sandboxes: BTreeSet<SandboxId>,
     pub(super) members: PodContainers,
     pub(super) report: PodTermination,
+    /// What it rests on.
+    pub(super) evidence: HeldEvidence,
     /// Some container was not listed as exited: each list of the runtime may change the report.
     pub(super) is_open: bool,
     /// Containers whose deaths are counted with the pod; `None`: all is counted.
@@ -78,7 +80,13 @@ impl ReportedTermination {
         self.is_open = !view.are_exited();
         if !self.report.is_final {
             view.members.clone_from(&self.members);
-            return self.replace(view.build(self.report.life), out);
+            let evidence = view.evidence();
+            // Evicted evidence must not take back what was reported.
+            if evidence.lacks_none_of(&self.evidence) {
+                self.evidence = evidence;
+                self.replace(view.build(self.report.life), out);
+            }
+            return;
         }
         let is_new = |milestone: &Milestone| self.report.milestone(milestone.kind).is_none();
         let mut tail = view.tail(self.report.began).filter(is_new).peekable();
@@ -99,10 +107,6 @@ impl ReportedTermination {
 
     /// Emits the rebuilt report, if it differs.
     fn replace(&mut self, mut report: PodTermination, out: &mut Outputs) {
-        // Evicted evidence must not take back what was reported.
-        if report.milestones.len() < self.report.milestones.len() {
-            return;
-        }
         if report.began == self.report.began {
             // A changed wall clock is no evidence.
             report.began_wall_ns = self.report.began_wall_ns;

@@ -174,18 +174,30 @@ impl Engine {
         sandboxes: impl IntoIterator<Item = &'a SandboxId>,
         out: &mut Outputs,
     ) {
-        for sandbox in sandboxes {
-            if traffic.forget(sandbox) {
-                out.requests.push(Request::Traffic(TrafficRequest::Forget(sandbox.clone())));
-            }
-        }
+        let counted = sandboxes.into_iter().filter(|sandbox| traffic.forget(sandbox));
+        out.requests
+            .extend(counted.map(|one| Request::Traffic(TrafficRequest::Forget(one.clone()))));
     }
 
-    /// Stops counting where nothing terminates any more: a container was restarted, or its pod is unknown.
+    /// Stops counting where nothing terminates any more: a container was restarted, its pod is unknown, or its
+    /// sandbox has stopped. What was counted stays while its report may be built again.
     pub(super) fn forget_idle_traffic(&mut self, now: BootTime, out: &mut Outputs) {
-        let pod = |id: &SandboxId| self.stores.cri.sandbox(id).map(|known| &known.info.pod);
-        let is_over = |id: &&SandboxId| pod(id).is_none_or(|pod| !self.active.contains(pod));
-        let idle: Vec<_> = self.stores.traffic.idle(now).filter(is_over).cloned().collect();
-        Self::forget_traffic(&mut self.stores.traffic, &idle, out);
+        let is_open = |pod: &PodUid| {
+            let reported = self.pods.get(pod).and_then(|pod| pod.reported_termination.as_ref());
+            self.active.contains(pod) || reported.is_some_and(|reported| !reported.report.is_final)
+        };
+        let of = |id: &SandboxId| {
+            let sandbox = self.stores.cri.sandbox(id);
+            let is_needed = sandbox.is_some_and(|known| is_open(&known.info.pod));
+            let runs = sandbox.is_some_and(|known| known.ended.is_none());
+            (!is_needed || !runs).then(|| (id.clone(), is_needed))
+        };
+        let idle: Vec<_> = self.stores.traffic.idle(now).filter_map(of).collect();
+        for (sandbox, is_needed) in idle {
+            let traffic = &mut self.stores.traffic;
+            if if is_needed { traffic.stop(&sandbox) } else { traffic.forget(&sandbox) } {
+                out.requests.push(Request::Traffic(TrafficRequest::Forget(sandbox)));
+            }
+        }
     }
 }

@@ -239,14 +239,36 @@ impl<'a> PodView<'a> {
         let asked_later = request.is_some_and(|request| {
             stop.began < request.earliest && stop.began + CLOCK_SKEW < request.by_its_clock
         });
+        // Where the record of its stop signal may be lost, it may have begun long before its SIGKILL, which comes
+        // no sooner than at the end of the grace.
+        let is_dated = stop.signal.is_some() || assessment.unproven.is_none();
+        let killed_early = !is_dated
+            && request.is_some_and(|request| {
+                let ended = self.ended(id).unwrap_or(stop.began);
+                let grace =
+                    self.allowed(request.estimate, ended, request.grace_seconds, Some(request));
+                stop.began < request.earliest + grace.unwrap_or_default()
+            });
         // A list dates the request into the whole outage before it, so the rest of the pod decides.
         let shown_later = certain.is_some_and(|by| {
-            stop.began + CLOCK_SKEW < by && self.ran_on_after(id)
+            (!is_dated || stop.began + CLOCK_SKEW < by) && self.ran_on_after(id)
                 || stop.began < by && stop.is_redefined_before(by)
         });
-        let before_request = pod_cause.is_some_and(|reason| reason.cause.is_requested())
-            && (asked_later || shown_later || stop.said.is_some());
+        let is_requested = pod_cause.is_some_and(|reason| reason.cause.is_requested());
+        let before_request =
+            is_requested && (asked_later || killed_early || shown_later || stop.said.is_some());
         let unknown = |message| AttributedCause::unknown(message);
+        if is_requested
+            && !before_request
+            && !is_dated
+            && certain.is_some_and(|by| stop.is_redefined_before(by))
+        {
+            let reason = unknown(
+                "It was stopped; whether for its pod's deletion or for its changed image is not known, because the \
+                 record of its stop signal is missing.",
+            );
+            return (reason, grace);
+        }
         if before_request {
             let reason = stop.explained().or_else(|| stop.remaining()).unwrap_or_else(|| {
                 unknown(
