@@ -64,6 +64,8 @@ pub struct PodObject {
     pub reported: Option<BootTime>,
     /// When the object disappeared.
     pub gone: Option<Interval>,
+    /// The watch showed that, so the last state before it is complete.
+    pub deletion_observed: bool,
     /// The object reappeared after that: only a restored backup does this.
     reappeared: bool,
     /// Only the fields that leak detection needs are left.
@@ -120,7 +122,11 @@ impl ApiState {
                 let (uid, own) = (PodUid::new(runtime_uid(&pod)), pod.uid.clone());
                 self.put(pod, watched, dirty);
                 if let Some(object) = self.pods.get_mut(&uid).filter(|o| o.pod.uid == own) {
-                    object.gone.get_or_insert(Interval { earliest: at, latest: at });
+                    if object.gone.is_none() {
+                        let earliest = if watched.is_queued() { watched.not_before } else { at };
+                        object.gone = Some(Interval { earliest, latest: at });
+                        object.deletion_observed = true;
+                    }
                     object.reappeared = false;
                     self.ends += 1;
                 }
@@ -154,6 +160,7 @@ impl ApiState {
     /// Stores a pod as delivered.
     fn put(&mut self, pod: ApiPod, delivery: Delivery, dirty: &mut Dirty) {
         let Delivery { at, is_watched, .. } = delivery;
+        let is_dated = is_watched && !delivery.is_queued();
         let known = self.pods.get_key_value(runtime_uid(&pod)).map(|(uid, _)| uid.clone());
         let uid = known.unwrap_or_else(|| PodUid::new(runtime_uid(&pod)));
         // Whoever creates pods can claim to mirror any UID. A pod's own object is the one with that UID.
@@ -199,7 +206,7 @@ impl ApiState {
             }
             if !pod.is_over() {
                 known.reported = None;
-            } else if is_watched && !known.pod.is_over() {
+            } else if is_dated && !known.pod.is_over() {
                 known.reported = Some(at);
             }
             known.attempts.apply(at, Some(&known.pod), is_watched, &pod);
@@ -289,6 +296,13 @@ struct Delivery {
     anchor: Anchor,
 }
 
+impl Delivery {
+    /// The watch was away, and this may have happened in that time.
+    fn is_queued(&self) -> bool {
+        self.is_watched && self.not_before + WATCH_LAG < self.at
+    }
+}
+
 impl DeletionRequest {
     /// The end of the grace.
     pub fn deadline(&self) -> BootTime {
@@ -306,11 +320,8 @@ impl DeletionRequest {
 }
 
 /// `had_no_request`: the watch has shown the pod without a request.
-fn request(
-    pod: &ApiPod,
-    Delivery { at, not_before, is_watched, anchor }: Delivery,
-    had_no_request: bool,
-) -> Option<DeletionRequest> {
+fn request(pod: &ApiPod, delivery: Delivery, had_no_request: bool) -> Option<DeletionRequest> {
+    let Delivery { at, not_before, is_watched, anchor } = delivery;
     let deadline = pod.deletion_timestamp?;
     let grace_seconds = pod.deletion_grace_seconds.unwrap_or(0).max(0);
     let api_time = WallTime(deadline.0.saturating_sub(grace_seconds.saturating_mul(1_000_000_000)));
@@ -321,8 +332,8 @@ fn request(
     let first = if granted > grace_seconds { asked - seconds(granted) } else { asked };
     let is_skewed = asked < not_before || by_its_clock > at + CLOCK_SKEW;
     let (estimate, uncertainty, earliest) = match (is_watched, had_no_request) {
-        // The watch was away, and the request may have been made in that time.
-        (true, _) if not_before + WATCH_LAG < at => (at, Duration::ZERO, first.max(not_before)),
+        (true, _) if delivery.is_queued() && is_skewed => (at, at.since(not_before), not_before),
+        (true, _) if delivery.is_queued() => (asked, CLOCK_SKEW, first.max(not_before)),
         (true, _) => (at, Duration::ZERO, asked.min(at - CLOCK_SKEW).max(not_before)),
         // The apiserver's timestamp lies before the last state without a request, or in the future: its clock
         // is skewed, so ignore it.
@@ -366,12 +377,7 @@ impl PodObject {
 
     /// The object was deleted while the watch was broken.
     pub fn deleted_during_gap(&self) -> bool {
-        self.gone.is_some_and(|gone| gone.earliest < gone.latest)
-    }
-
-    /// The watch showed the deletion, so the last state before it is complete.
-    pub fn deletion_observed(&self) -> bool {
-        self.gone.is_some_and(|gone| gone.earliest == gone.latest)
+        self.gone.is_some() && !self.deletion_observed
     }
 
     /// The apiserver has the object, according to the last event.

@@ -95,7 +95,7 @@ pub fn deletion(object: Option<&PodObject>, outlived: bool) -> AttributedCause {
         return reason;
     }
     let request = object.and_then(|o| o.changed.last().or(o.requested.as_ref()));
-    let seen_going = object.is_some_and(PodObject::deletion_observed);
+    let seen_going = object.is_some_and(|object| object.deletion_observed);
     // The kubelet's own last delete also has a grace of 0, and follows the end of all containers.
     let is_last = object.is_some_and(|o| o.pod.is_over());
     let first = object.and_then(|o| o.requested.as_ref());

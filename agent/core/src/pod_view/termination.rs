@@ -91,7 +91,7 @@ impl<'a> PodView<'a> {
             let disrupted = object.pod.disruption.as_deref();
             let by_control_plane = disrupted.is_some_and(|reason| reason != TERMINATION_BY_KUBELET);
             let unasked = object.requested.is_none() && !object.pod.is_over();
-            object.deletion_observed() && (by_control_plane || unasked)
+            object.deletion_observed && (by_control_plane || unasked)
         };
         let deleted = requested
             || gone.is_some_and(|gone| stopped || ran_on(gone))

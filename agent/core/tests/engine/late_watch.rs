@@ -162,3 +162,35 @@ fn a_death_waits_for_the_first_state_of_its_pod() {
     world.ticks(10);
     assert_eq!(world.died[0].cause, Cause::Restart, "{:?}", world.died);
 }
+
+/// What a watch delivers after an outage happened at some time in it: the apiserver's own timestamp dates the
+/// request, and nothing dates the end of the object.
+#[test]
+fn what_was_queued_in_an_outage_is_not_dated_by_its_delivery() {
+    let mut world = World::in_sync();
+    let at = world.at();
+    world.api(ApiEvent::Applied(object(1, false, at)));
+    world.starts(1);
+    world.lists(vec![sandbox(1, true)], vec![container(1, ContainerState::Running)]);
+    world.ticks(10);
+    world.api(ApiEvent::OutOfSync { error: "reset".into() });
+    world.ticks(10);
+    let asked = world.at();
+    world.term(1, true);
+    world.later(1000).exits(1, CODE_0);
+    world.later(100).lists(vec![sandbox(1, false)], vec![container(1, ContainerState::Exited)]);
+    world.status(1, 0);
+    world.ticks(20);
+    let back = world.at();
+    world.api(ApiEvent::Resumed);
+    world.api(ApiEvent::Applied(object(1, true, asked)));
+    world.api(ApiEvent::Deleted(object(1, true, asked)));
+    world.ticks(10);
+    let end = &world.ended[0];
+    let milestone = |kind| end.milestone(kind).unwrap_or_else(|| panic!("no {kind}: {end:?}"));
+    assert_eq!(end.cause, Cause::ApiDelete);
+    assert!(milestone(MilestoneKind::DeleteRequested).at <= asked, "{end:?}");
+    let gone = milestone(MilestoneKind::ObjectGone);
+    assert!(gone.at == back && gone.uncertainty.as_secs() >= 20, "{end:?}");
+    assert!(!end.is_exact(), "{end:?}");
+}
