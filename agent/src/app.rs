@@ -4,7 +4,10 @@
 mod network;
 mod record;
 mod senders;
+mod servers;
 mod start;
+pub(crate) mod stop;
+
 use coroner_core::{
     engine::{Engine, Settings},
     input::PersistedLeak,
@@ -25,7 +28,7 @@ use crate::{
     },
     outputs::{
         events,
-        http::{self, Audience, Observed, SharedState, addresses, listener::Listener, tls},
+        http::{Observed, SharedState, tls},
         log::lines,
         metrics::{Metrics, SourceCounters},
         recording::{self, Recorder},
@@ -42,22 +45,14 @@ use anyhow::Context;
 use network::{Needs, Network};
 use record::OpenRecording;
 use senders::{Events, Senders};
-use std::{
-    future::Future,
-    io,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-    path::PathBuf,
-    sync::Arc,
-    time::Duration,
-};
+use servers::Servers;
+use std::{future::Future, path::PathBuf, sync::Arc, time::Duration};
+use stop::{StopSignals, Stopping};
 use tokio::{
-    net::TcpListener,
-    signal::unix::{Signal, SignalKind, signal},
-    sync::{mpsc, watch},
-    task::JoinSet,
-    time::{Instant, MissedTickBehavior, interval, interval_at, timeout},
+    sync::mpsc,
+    time::{Instant, MissedTickBehavior, interval, interval_at},
 };
-use tracing::{debug, info, warn};
+use tracing::{info, warn};
 
 /// Capacity of the engine's input queue. When it is full, the adapters wait and the kernel's rings fill up
 /// (lost records are counted).
@@ -79,12 +74,6 @@ const TRIM_INTERVAL: Duration = Duration::from_secs(15);
 const CLOCK_DRIFT_TOLERANCE: Duration = Duration::from_millis(100);
 /// Change of the system clock between two ticks that must be a step, because no slew is that fast.
 const CLOCK_STEP: Duration = Duration::from_secs(1);
-/// Time for the adapters to detach and stop after SIGTERM.
-const ADAPTER_SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(500);
-/// Time to write the end of the recording after that. The end matters most for a bug report, and the pod's
-/// grace period is longer.
-const RECORDING_FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
-
 /// Timeout for opening the state directory at the start.
 const STATE_OPEN_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -101,30 +90,6 @@ pub fn run(config: Config) -> anyhow::Result<()> {
     result
 }
 
-/// Every address, of IPv6 and IPv4 both; on a host without IPv6 of IPv4 alone.
-async fn bind(address: SocketAddr) -> io::Result<TcpListener> {
-    match TcpListener::bind(address).await {
-        Err(error)
-            if address.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED)
-                && matches!(
-                    error.raw_os_error(),
-                    Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL)
-                ) =>
-        {
-            TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port())).await
-        }
-        result => result,
-    }
-}
-
-/// Addresses from which the kubelet may probe this agent: by the downward API (`status.hostIPs`), and those of the
-/// default gateways.
-fn node_addresses() -> Vec<IpAddr> {
-    let given = std::env::var("NODE_IPS").unwrap_or_default();
-    let given = given.split(',').filter_map(|address| address.trim().parse().ok());
-    given.chain(addresses::gateways()).collect()
-}
-
 async fn observe(config: Config) -> anyhow::Result<()> {
     let mut stop = StopSignals::listen()?;
     // In a pod the service account's token is used.
@@ -137,11 +102,9 @@ async fn observe(config: Config) -> anyhow::Result<()> {
     let needs = Needs { directories, kubeconfig };
     let certificate = config.tls.map(tls::Certificate::open).transpose()?;
     // The port first: a used port is the most common error, and nothing is attached yet.
-    let listener = bind(config.listen).await.with_context(|| {
+    let listener = servers::bind(config.listen).await.with_context(|| {
         format!("cannot listen on {}; choose another address with --listen", config.listen)
     })?;
-    let address =
-        listener.local_addr().context("cannot read the address of the listening socket")?;
     let metrics =
         Metrics::new().and_then(Metrics::with_process).context("cannot register the metrics")?;
     let metrics = metrics.with_limits(config.limits);
@@ -166,48 +129,9 @@ async fn observe(config: Config) -> anyhow::Result<()> {
         // Before anyone asks.
         health.lacking(kernel::privileges_lacking(&config.sources.kernel));
     }
-    let (shutdown_tx, shutdown_rx) = watch::channel(());
-    let mut servers = JoinSet::new();
-    let mut serve = |listener: Listener, audience| {
-        let mut shutdown_rx = shutdown_rx.clone();
-        let stopped = async move {
-            let _ = shutdown_rx.changed().await; // an error: the sender is gone, which also means shutdown
-        };
-        let server = http::serve(listener, shared.clone(), audience, stopped);
-        servers.spawn_on(server, network.handle());
-    };
-    let listener = network.tcp(listener).context("cannot serve")?.with_node(node_addresses());
-    let listener = match &certificate {
-        None => listener,
-        Some(certificate) => listener.with_tls(Arc::clone(certificate)),
-    };
-    serve(listener, Audience::Network);
-    let https = certificate.is_some();
-    info!(address = %address, https, version = env!("CARGO_PKG_VERSION"), "listening");
-    if let Some(address) = config.api_listen {
-        // With hostNetwork another process of this node may use the port; the agent continues without the API.
-        match bind(address).await {
-            Ok(listener) => {
-                let address = listener.local_addr().unwrap_or(address);
-                info!(%address, "serving the API on TCP");
-                serve(network.tcp(listener).context("cannot serve")?, Audience::Forwarded);
-            }
-            Err(error) => warn!(
-                %address, %error,
-                "cannot serve the API on TCP; choose another address with --api-listen, or turn \
-                 it off"
-            ),
-        }
-    }
-    if let Some(path) = &config.socket {
-        match addresses::listen(path).await {
-            Ok(listener) => serve(network.unix(listener).context("cannot serve")?, Audience::Node),
-            Err(error) => {
-                let error = format!("{error:#}");
-                warn!(error, "cannot serve the API on a unix socket; CLI commands need --url");
-            }
-        }
-    }
+    let servers = Servers { shared: &shared, network: &network };
+    let servers =
+        servers.start(listener, certificate.as_ref(), config.api_listen, config.socket).await?;
 
     let record = config.record.map(OpenRecording::prepare).transpose()?;
     if let Some(certificate) = certificate {
@@ -259,24 +183,11 @@ async fn observe(config: Config) -> anyhow::Result<()> {
         let input = Input::Recalled { leaks: restored };
         events.handle_input(Received { at: clock::boot_now(), input });
     }
-    let result = events.run(inputs, &mut adapters, stop.wait()).await;
-
+    let stopped = async { info!("received {}; shutting down", stop.wait().await) };
+    let result = events.run(inputs, &mut adapters, stopped).await;
     let (recorder, writer) = (events.recorder.take(), events.writer.take());
     drop(events); // closes the adapters' requests
-    adapters.end(ADAPTER_SHUTDOWN_TIMEOUT).await;
-    if let Some(recorder) = recorder {
-        recorder.end(RECORDING_FLUSH_TIMEOUT);
-    }
-    if let Some(writer) = writer {
-        writer.end(ADAPTER_SHUTDOWN_TIMEOUT);
-    }
-    let _ = shutdown_tx.send(()); // an error: the servers have stopped already
-    if timeout(ADAPTER_SHUTDOWN_TIMEOUT, servers.join_all()).await.is_err() {
-        debug!("closing a connection that a client kept open");
-    }
-    if let Some(path) = &config.socket {
-        let _ = std::fs::remove_file(path); // the next agent replaces it otherwise
-    }
+    Stopping { adapters, recorder, writer, servers }.end().await;
     if result.is_ok() {
         info!("shutdown complete");
     }
@@ -301,32 +212,6 @@ async fn open_state(
 /// Logs why `run` failed, with the whole chain of causes.
 pub fn log_failure(failure: &anyhow::Error) {
     tracing::error!("{failure:#}");
-}
-
-/// The signals that stop the agent. A closing terminal sends SIGHUP.
-struct StopSignals {
-    terminate: Signal,
-    interrupt: Signal,
-    hangup: Signal,
-}
-
-impl StopSignals {
-    fn listen() -> anyhow::Result<Self> {
-        let listen = |kind| signal(kind).context("cannot listen for signals");
-        Ok(Self {
-            terminate: listen(SignalKind::terminate())?,
-            interrupt: listen(SignalKind::interrupt())?,
-            hangup: listen(SignalKind::hangup())?,
-        })
-    }
-
-    async fn wait(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => info!("received SIGTERM; shutting down"),
-            _ = self.interrupt.recv() => info!("received SIGINT; shutting down"),
-            _ = self.hangup.recv() => info!("received SIGHUP; shutting down"),
-        }
-    }
 }
 
 /// Starts the adapters and returns the channels of their inputs and requests.

@@ -1,6 +1,6 @@
 //! Starts the kernel side, then drops the capabilities that only the start needs.
 
-use super::{StopSignals, TICK};
+use super::{TICK, stop::StopSignals};
 use crate::{
     linux::{
         allocator, clock,
@@ -106,7 +106,10 @@ async fn wait(shared: &SharedState, stop: &mut StopSignals) -> bool {
         tokio::select! {
             () = sleep_until(until) => return true,
             () = sleep(TICK) => {}
-            () = stop.wait() => return false,
+            signal = stop.wait() => {
+                info!("received {signal}; shutting down");
+                return false;
+            }
         }
     }
 }

@@ -1,7 +1,8 @@
 //! A running agent's answer.
 
-use super::{LeaksAnswer, Mode, Printer, Progress, WatchSignals};
+use super::{LeaksAnswer, Mode, Printer, Progress};
 use crate::{
+    app::stop::StopSignals,
     cli::{follow::follow, print_note},
     outputs::report::{LeakList, span, words},
 };
@@ -77,7 +78,7 @@ async fn ask(agent: &AgentAddress, query: &ListQuery) -> anyhow::Result<LeakList
 
 /// Until a signal.
 async fn watch(agent: &AgentAddress, query: &ListQuery, out: &mut Printer) -> anyhow::Result<()> {
-    let mut stop = WatchSignals::listen()?;
+    let mut stop = StopSignals::listen()?;
     let mut steps = pin!(follow::<Leak>(agent, openapi::LEAKS, query));
     let (mut leaks, mut detection, mut due) = (BTreeMap::new(), None, None);
     let namespace = query.namespace.as_deref();
@@ -89,7 +90,7 @@ async fn watch(agent: &AgentAddress, query: &ListQuery, out: &mut Printer) -> an
             }
         };
         let step = tokio::select! {
-            () = stop.wait() => return Ok(()),
+            _ = stop.wait() => return Ok(()),
             step = steps.next() => match step {
                 None => return Ok(()),
                 Some(step) => Some(step.context(NO_AGENT)?),

@@ -17,7 +17,6 @@ use std::{
     process::ExitCode,
     time::Duration,
 };
-use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Exit status with --exit-code if a leak is confirmed.
 const EXIT_LEAKS: u8 = 3;
@@ -162,25 +161,5 @@ impl Progress {
 impl Drop for Progress {
     fn drop(&mut self) {
         self.wipe();
-    }
-}
-
-/// The two signals that end a watch.
-struct WatchSignals {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl WatchSignals {
-    fn listen() -> io::Result<Self> {
-        let (terminate, interrupt) = (SignalKind::terminate(), SignalKind::interrupt());
-        Ok(Self { terminate: signal(terminate)?, interrupt: signal(interrupt)? })
-    }
-
-    async fn wait(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
     }
 }

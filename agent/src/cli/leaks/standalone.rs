@@ -1,11 +1,12 @@
 //! An answer without an agent: one look, a certain one, or one after the other.
 
 use super::{
-    LeaksAnswer, Mode, Printer, Progress, WatchSignals,
+    LeaksAnswer, Mode, Printer, Progress,
     scanner::StandaloneScanner,
     timing::{Age, ConfirmationWait, FirstScan, LATE, SCAN_THRESHOLD, ScanProgress},
 };
 use crate::{
+    app::stop::StopSignals,
     cli::print_note,
     config::StandaloneConfig,
     outputs::report::{LeakList, span, words},
@@ -197,7 +198,7 @@ async fn watch(
     namespace: Option<&str>,
     out: &mut Printer,
 ) -> anyhow::Result<()> {
-    let mut stop = WatchSignals::listen()?;
+    let mut stop = StopSignals::listen()?;
     let mut possible = true;
     let (begun, mut first) = (Instant::now(), FirstScan::new(Mode::Watch));
     let mut opened = false;
@@ -217,7 +218,7 @@ async fn watch(
             out.put(&LeaksAnswer::new(scanner.list(), candidates, true, namespace))?;
         }
         tokio::select! {
-            () = stop.wait() => return Ok(()),
+            _ = stop.wait() => return Ok(()),
             turned = scanner.tick() => turned?,
         }
     }

@@ -240,7 +240,7 @@ mod tests {
     use record::{Deliver, Exec, Exit, Generate, Mkdir, Moment, Peer, Victim};
 
     fn bytes<T: RawRecord>(record: &T) -> Vec<u8> {
-        // SAFETY: a `Record` is integers without padding.
+        // SAFETY: a `RawRecord` is integers without padding.
         unsafe { std::slice::from_raw_parts((&raw const *record).cast(), size_of::<T>()) }.to_vec()
     }
 
