@@ -76,10 +76,6 @@ impl<'a> DeathFacts<'a> {
                 "{name} had taken {stop_name} (sigwait or signalfd: no longer pending) but was \
                  still running {after} later, when {killer} sent SIGKILL."
             ),
-            (E::Killed(_), R::Blocked) => format!(
-                "{name} blocks {stop_name} and was never seen to take it; {killer} sent SIGKILL \
-                 {after} later."
-            ),
             (E::Killed(_), R::Unseen) => format!(
                 "{stop_name} reached {name}, SIGKILL followed {after} later; whether the signal was \
                  taken in between was not recorded."

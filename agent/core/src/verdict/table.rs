@@ -44,8 +44,6 @@ pub(super) enum Response {
     Discarded,
     /// The signal was still pending at SIGKILL.
     Pending,
-    /// The process blocks the signal, and no record shows that it took it.
-    Blocked,
     /// The process takes the signal without a handler (sigwait or signalfd).
     Waited,
     /// No record shows a response.
@@ -68,7 +66,6 @@ impl<'a> DeathFacts<'a> {
             (E::Killed(_), R::NotSent) => (V::ForceKilled, A::Stop),
             (E::Killed(_), R::Discarded) => (V::StopSignalIgnored, A::Nothing),
             (E::Killed(_), R::Pending) => (V::StopSignalBlocked, A::Nothing),
-            (E::Killed(_), R::Blocked) => (V::StopSignalBlocked, A::Delivery),
             (E::Killed(_), R::Handled | R::Waited) => (V::GraceExceeded, A::Nothing),
             (E::Killed(_), R::Unseen) | (E::KilledUnseen, _) => (V::Unknown, A::Nothing),
             (E::KilledInside(_), _) => (V::Failed, unless_handled),
@@ -153,11 +150,10 @@ impl<'a> DeathFacts<'a> {
         }
         let bit = 1_u64 << (u32::from(self.stop_signal().clamp(1, 64)) - 1);
         let at_kill = self.kill.or(self.kernel_kill).and_then(|kill| kill.signal.state);
-        match (at_kill, stop.signal.state) {
-            (Some(state), _) if state.pending & bit != 0 => Response::Pending,
-            (Some(_), _) => Response::Waited,
-            (None, Some(state)) if state.blocked => Response::Blocked,
-            _ => Response::Unseen,
+        match at_kill {
+            Some(state) if state.pending & bit != 0 => Response::Pending,
+            Some(_) => Response::Waited,
+            None => Response::Unseen,
         }
     }
 

@@ -24,11 +24,12 @@ const RESPONSES: [(&str, Build); 10] = [
 ];
 
 /// How it ended, at the deadline of 10 s or before.
-const ENDS: [(&str, Build); 8] = [
+const ENDS: [(&str, Build); 9] = [
     ("code 0", |s| s.exit(ms(3000), ExitStatus::Code(0))),
     ("code 1", |s| s.exit(ms(3000), ExitStatus::Code(1))),
     ("SIGTERM", |s| s.exit(ms(3000), by(15))),
     ("SIGKILL", |s| s.kill(ms(11_000), |s| s).exit(ms(11_001), by(9))),
+    ("SIGKILL, no state", |s| s.kill(ms(11_000), |s| s.unrecorded()).exit(ms(11_001), by(9))),
     ("SIGKILL, unseen", |s| s.exit(ms(11_001), by(9))),
     ("OOM killer", |s| s.kernel_kill(ms(3000)).oom(ms(3001)).exit(ms(3002), by(9))),
     ("SIGSEGV", |s| s.exit(ms(3000), by(11))),
@@ -73,7 +74,7 @@ fn every_response_end_and_loss() {
     let mut table = String::new();
     writeln!(
         table,
-        "{:<18} {:<16} {:<22} {:<22} deciding lost",
+        "{:<18} {:<18} {:<22} {:<22} deciding lost",
         "response", "end", "nothing lost", "detail lost"
     )
     .unwrap();
@@ -83,7 +84,7 @@ fn every_response_end_and_loss() {
             for lossy in [&detail, &deciding] {
                 assert!(*lossy == none || lossy == "unknown", "never wrong: {lossy} for {none}");
             }
-            writeln!(table, "{:<18} {:<16} {none:<22} {detail:<22} {deciding}", response.0, end.0)
+            writeln!(table, "{:<18} {:<18} {none:<22} {detail:<22} {deciding}", response.0, end.0)
                 .unwrap();
         }
     }
