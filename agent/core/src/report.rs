@@ -437,6 +437,15 @@ impl PodTermination {
         Some(if verdict { Change::Verdict } else { Change::Other })
     }
 
+    /// The same cause, and of the same containers the same verdicts and causes.
+    pub(crate) fn concludes_the_same(&self, later: &Self) -> bool {
+        let of = |report: &Self| {
+            let of = |death: &ContainerDeath| (death.id.clone(), death.verdict, death.cause);
+            (report.cause, report.containers.iter().map(of).collect::<Vec<_>>())
+        };
+        of(self) == of(later)
+    }
+
     /// The total is a measurement, not an interval.
     pub fn is_exact(&self) -> bool {
         is_exact(self.total(), self.uncertainty)

@@ -241,6 +241,7 @@ impl Engine {
                 report,
                 evidence,
                 is_open,
+                held: None,
                 uncounted,
             });
             return true;

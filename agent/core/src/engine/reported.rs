@@ -24,6 +24,9 @@ pub(super) struct ReportedTermination {
     pub(super) evidence: HeldEvidence,
     /// Some container was not listed as exited: each list of the runtime may change the report.
     pub(super) is_open: bool,
+    /// The same with more evidence, which changes no verdict and no cause: it waits until the report is final or
+    /// counted, because a late runtime answers for one container after the other.
+    pub(super) held: Option<PodTermination>,
     /// Containers whose deaths are counted with the pod; `None`: all is counted.
     pub(super) uncounted: Option<BTreeSet<ContainerId>>,
 }
@@ -40,6 +43,9 @@ impl ReportedTermination {
     /// Counts the report and its uncounted deaths, as last reported.
     pub(super) fn count(&mut self, out: &mut Outputs) {
         let Some(deaths) = self.uncounted.take() else { return };
+        if let Some(held) = self.held.take() {
+            self.replace(held, out);
+        }
         let deaths = self.report.containers.iter().filter(|death| deaths.contains(&death.id));
         out.reports.extend(deaths.map(|death| Report::CountDeath(Box::new(death.clone()))));
         out.reports.push(Report::CountTermination(Box::new(self.report.clone())));
@@ -67,6 +73,9 @@ impl ReportedTermination {
 
     /// Makes the report final as it is: its evidence is being evicted, or the next incarnation has begun.
     pub(super) fn close(mut self, out: &mut Outputs) {
+        if let Some(held) = self.held.take() {
+            self.replace(PodTermination { is_final: true, ..held }, out);
+        }
         if !self.report.is_final {
             self.report.is_final = true;
             out.reports.push(Report::PodUpdated(Box::new(self.report.clone()), Change::Final));
@@ -113,6 +122,15 @@ impl ReportedTermination {
             report.request_lag_seconds = self.report.request_lag_seconds;
         }
         let change = self.report.change(&report);
+        self.held = None;
+        if change.is_some()
+            && !report.is_final
+            && self.uncounted.is_some()
+            && self.report.concludes_the_same(&report)
+        {
+            self.held = Some(report);
+            return;
+        }
         report.revision = self.report.revision + u32::from(change.is_some());
         let change = change.or((report.is_final && !self.report.is_final).then_some(Change::Final));
         let was_removed = self.is_removed();

@@ -2,7 +2,7 @@
 
 use super::world::{CODE_0, Cgroups, World, container, ids, is_replaced, object, running, sandbox};
 use coroner_core::{
-    input::{ApiEvent, ContainerState, CriEvent, ExitStatus, Input},
+    input::{ApiEvent, ContainerState, CriContainer, CriEvent, ExitStatus, Input},
     output::{CriRequest, Report, Request},
     time::{Anchor, BootTime, WallTime},
     types::{Cause, Change, FindingKind, MilestoneKind, PhaseKind, Verdict},
@@ -302,6 +302,32 @@ fn late_evidence_is_a_new_revision_and_no_second_count() {
     assert_eq!(world.updated.len(), 1, "final is final");
     assert_eq!(world.counted, [world.updated[0].0.clone()], "with what came within 60 s");
     assert_eq!(world.counted_deaths, world.counted[0].containers);
+}
+
+/// A late runtime answers for one container after the other, and changes no verdict.
+#[test]
+fn evidence_in_pieces_is_one_update() {
+    let mut world = running(1);
+    let other = |state| CriContainer { id: ids(2).2, name: "d".into(), ..container(1, state) };
+    let both = |state| vec![container(1, state), other(state)];
+    world.lists(vec![sandbox(1, true)], both(ContainerState::Running));
+    delete(&mut world, 1);
+    world.term(1, true);
+    world.later(500).exits(1, CODE_0);
+    world.later(100).lists(vec![sandbox(1, false)], both(ContainerState::Exited));
+    let at = world.at();
+    world.later(100).api(ApiEvent::Deleted(object(1, true, at)));
+    world.ticks(40);
+    assert_eq!((world.ended.len(), world.ended[0].is_final), (1, false));
+    for n in [1, 2] {
+        world.status(n, 255);
+        world.ticks(2);
+        assert_eq!(world.updated.len(), 0, "{:?}", world.updated);
+    }
+    world.ticks(20);
+    let [(end, Change::Other)] = world.updated.as_slice() else { panic!("{:?}", world.updated) };
+    assert!(end.containers[0].findings.iter().any(|f| f.kind == FindingKind::Contradiction));
+    assert_eq!((end.revision, &world.counted), (2, &vec![end.clone()]));
 }
 
 /// The runtime says nothing of the exit until much later.
