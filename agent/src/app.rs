@@ -91,7 +91,7 @@ pub fn run(config: Config) -> anyhow::Result<()> {
 }
 
 async fn observe(config: Config) -> anyhow::Result<()> {
-    let mut stop = StopSignals::listen()?;
+    let mut stop = StopSignals::of_agent()?;
     // In a pod the service account's token is used.
     let in_pod = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
     let kube = config.sources.kube.as_ref();

@@ -123,7 +123,8 @@ impl ApiState {
                 self.put(pod, watched, dirty);
                 if let Some(object) = self.pods.get_mut(&uid).filter(|o| o.pod.uid == own) {
                     if object.gone.is_none() {
-                        let earliest = if watched.is_queued() { watched.not_before } else { at };
+                        let asked = object.requested.map_or(watched.not_before, |r| r.earliest);
+                        let earliest = if watched.is_queued() { asked } else { at };
                         object.gone = Some(Interval { earliest, latest: at });
                         object.deletion_observed = true;
                     }
@@ -201,7 +202,8 @@ impl ApiState {
             }
             let to_zero = request.is_some_and(|r| r.grace_seconds == 0)
                 && known.requested.is_some_and(|first| first.grace_seconds > 0);
-            if to_zero && known.final_delete.is_none() && !pod.finalizers.is_empty() {
+            let is_first = known.pod.deletion_grace_seconds != Some(0);
+            if to_zero && is_first && is_dated && !pod.finalizers.is_empty() {
                 known.final_delete = Some(at);
             }
             if !pod.is_over() {
@@ -333,7 +335,9 @@ fn request(pod: &ApiPod, delivery: Delivery, had_no_request: bool) -> Option<Del
     let is_skewed = asked < not_before || by_its_clock > at + CLOCK_SKEW;
     let (estimate, uncertainty, earliest) = match (is_watched, had_no_request) {
         (true, _) if delivery.is_queued() && is_skewed => (at, at.since(not_before), not_before),
-        (true, _) if delivery.is_queued() => (asked, CLOCK_SKEW, first.max(not_before)),
+        (true, _) if delivery.is_queued() => {
+            (asked, CLOCK_SKEW, (first - CLOCK_SKEW).max(not_before))
+        }
         (true, _) => (at, Duration::ZERO, asked.min(at - CLOCK_SKEW).max(not_before)),
         // The apiserver's timestamp lies before the last state without a request, or in the future: its clock
         // is skewed, so ignore it.

@@ -105,7 +105,7 @@ pub struct PodContainers {
 
 /// How many of a report's containers, their processes, sandboxes and objects are in the stores.
 #[derive(Clone, Copy, Debug)]
-pub struct HeldEvidence([usize; 4]);
+pub struct HeldEvidence([usize; 5]);
 
 impl HeldEvidence {
     /// Nothing was evicted since.
@@ -203,8 +203,10 @@ impl<'a> PodView<'a> {
         HeldEvidence([
             all().filter(|id| self.container(id).is_some()).count(),
             all().filter(|id| self.processes_of(id).is_some()).count(),
-            self.sandboxes.len(),
+            self.own_sandboxes().count(),
             usize::from(self.object().is_some()),
+            // A static pod's next mirror takes the place of the one that is gone.
+            usize::from(self.object().is_some_and(|object| object.gone.is_some())),
         ])
     }
 
@@ -325,7 +327,9 @@ impl<'a> PodView<'a> {
             return false;
         }
         match (object.request(), object.gone) {
-            (Some(request), _) if object.requested_after_end => ended >= request.estimate,
+            (Some(request), _) if object.requested_after_end => {
+                ended >= request.estimate + request.uncertainty
+            }
             (Some(request), _) => ended >= request.earliest || self.was_sent_stop_signal(id),
             (None, Some(gone)) if object.pod.is_finished() => ended >= gone.earliest,
             (None, Some(gone)) => ended >= gone.earliest || self.was_sent_stop_signal(id),
@@ -379,13 +383,15 @@ impl<'a> PodView<'a> {
 
     /// When the object disappeared, unless that was a later cleanup of a pod long finished.
     fn gone(&self) -> Option<Interval> {
-        let gone = self.object()?.gone?;
+        let object = self.object()?;
+        let gone = object.gone?;
         // If the watch did not show the deletion, a container that exited by then may have exited before it.
-        let with_it =
-            |id, at| at >= gone.latest || (at >= gone.earliest && self.was_sent_stop_signal(id));
+        let with_it = |id, at| {
+            let may_be = at >= gone.earliest && !object.requested_after_end;
+            at >= gone.latest || may_be && self.was_sent_stop_signal(id)
+        };
         let ran = self.members.all.iter().any(|id| self.ended(id).is_none_or(|at| with_it(id, at)));
-        let mirror = self.object().is_some_and(PodObject::is_mirror);
-        (ran || mirror || self.request().is_some()).then_some(gone)
+        (ran || object.is_mirror() || self.request().is_some()).then_some(gone)
     }
 
     /// When this had happened to all sandboxes.

@@ -165,6 +165,8 @@ impl TrafficState {
                 reading.network = reading.network.or(counted.last.network.take());
                 counted.last = reading;
             }
+            // The adapter no longer knows it: what was counted stands.
+            TrafficFact::NotVisible { .. } if counted.is_over => return false,
             TrafficFact::NotVisible { reason } => {
                 counted.not_visible.get_or_insert(reason);
             }

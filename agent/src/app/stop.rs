@@ -5,7 +5,7 @@ use crate::{
     outputs::recording::Recorder, sources::tasks::Adapters, store::persistence::StateWriter,
 };
 use anyhow::Context;
-use std::time::Duration;
+use std::{future::poll_fn, task::Poll, time::Duration};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Time for each of adapters, writer and servers to stop after SIGTERM.
@@ -14,35 +14,37 @@ const STOP_TIMEOUT: Duration = Duration::from_millis(500);
 /// grace period is longer.
 const RECORDING_FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The signals that stop a command. A closing terminal sends SIGHUP.
-pub(crate) struct StopSignals {
-    terminate: Signal,
-    interrupt: Signal,
-    hangup: Signal,
-}
+/// The signals that stop a command, and their names.
+pub(crate) struct StopSignals(Vec<(Signal, &'static str)>);
 
 impl StopSignals {
-    /// From now on these signals no longer end the process by themselves.
-    ///
-    /// # Errors
-    /// When the kernel or the runtime has no room for them.
-    pub(crate) fn listen() -> anyhow::Result<Self> {
-        let listen = |kind| signal(kind).context("cannot listen for signals");
-        Ok(Self {
-            terminate: listen(SignalKind::terminate())?,
-            interrupt: listen(SignalKind::interrupt())?,
-            hangup: listen(SignalKind::hangup())?,
-        })
+    /// Those that stop the agent. A closing terminal sends SIGHUP.
+    pub(crate) fn of_agent() -> anyhow::Result<Self> {
+        let Self(mut all) = Self::of_command()?;
+        all.push(listen(SignalKind::hangup(), "SIGHUP")?);
+        Ok(Self(all))
+    }
+
+    /// Those that end any command: under nohup(1) it ignores SIGHUP, and without it SIGHUP kills it.
+    pub(crate) fn of_command() -> anyhow::Result<Self> {
+        let terminate = listen(SignalKind::terminate(), "SIGTERM")?;
+        Ok(Self(vec![terminate, listen(SignalKind::interrupt(), "SIGINT")?]))
     }
 
     /// Waits for the first of them; its name.
     pub(crate) async fn wait(&mut self) -> &'static str {
-        tokio::select! {
-            _ = self.terminate.recv() => "SIGTERM",
-            _ = self.interrupt.recv() => "SIGINT",
-            _ = self.hangup.recv() => "SIGHUP",
-        }
+        poll_fn(|context| {
+            let mut all = self.0.iter_mut();
+            let came = all
+                .find_map(|(signal, name)| signal.poll_recv(context).is_ready().then_some(*name));
+            came.map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
     }
+}
+
+fn listen(kind: SignalKind, name: &'static str) -> anyhow::Result<(Signal, &'static str)> {
+    Ok((signal(kind).context("cannot listen for signals")?, name))
 }
 
 /// What is stopped once the event loop has ended.

@@ -189,8 +189,10 @@ impl Engine {
         let of = |id: &SandboxId| {
             let sandbox = self.stores.cri.sandbox(id);
             let is_needed = sandbox.is_some_and(|known| is_open(&known.info.pod));
-            let runs = sandbox.is_some_and(|known| known.ended.is_none());
-            (!is_needed || !runs).then(|| (id.clone(), is_needed))
+            let traffic = &self.stores.traffic;
+            let is_read = traffic.get(id).is_none_or(|counted| !traffic.is_pending(counted));
+            let is_over = sandbox.is_none_or(|known| known.ended.is_some()) && is_read;
+            (!is_needed || is_over).then(|| (id.clone(), is_needed))
         };
         let idle: Vec<_> = self.stores.traffic.idle(now).filter_map(of).collect();
         for (sandbox, is_needed) in idle {

@@ -7,7 +7,7 @@ use crate::{
     cri::{Container, Sandbox},
     exit_blockers,
     isolation::Isolation,
-    kubelet::HOOK_GAP,
+    kubelet::{HOOK_GAP, KUBELET_SLACK},
     process::{ContainerProcesses, SIGKILL, SIGTERM, SentSignal},
     stop::{RESTART_ALL_GRACE_SECONDS, StopEvidence},
     verdict::{Assessment, GRACE_FLOOR_SECONDS, VerdictInputs, assess},
@@ -239,19 +239,21 @@ impl<'a> PodView<'a> {
         let asked_later = request.is_some_and(|request| {
             stop.began < request.earliest && stop.began + CLOCK_SKEW < request.by_its_clock
         });
-        // Where the record of its stop signal may be lost, it may have begun long before its SIGKILL, which comes
-        // no sooner than at the end of the grace.
-        let is_dated = stop.signal.is_some() || assessment.unproven.is_none();
-        let killed_early = !is_dated
+        // Where the record of its stop signal may be lost, it may have begun long before its SIGKILL. Of a stop for
+        // the deletion that comes at the end of the grace.
+        let hook = |m: &Milestone| m.kind == MilestoneKind::PreStopBegan;
+        let is_dated = stop.signal.is_some()
+            || assessment.unproven.is_none()
+            || assessment.milestones.iter().any(hook);
+        let killed_early = !is_dated && self.shortest_deadline(request) > Some(stop.began);
+        let killed_late = !is_dated
             && request.is_some_and(|request| {
-                let ended = self.ended(id).unwrap_or(stop.began);
-                let grace =
-                    self.allowed(request.estimate, ended, request.grace_seconds, Some(request));
-                stop.began < request.earliest + grace.unwrap_or_default()
+                let grace = grace.map_or(Duration::ZERO, |grace| seconds(granted(grace)));
+                stop.began > request.latest + grace + KUBELET_SLACK
             });
         // A list dates the request into the whole outage before it, so the rest of the pod decides.
         let shown_later = certain.is_some_and(|by| {
-            (!is_dated || stop.began + CLOCK_SKEW < by) && self.ran_on_after(id)
+            (killed_late || is_dated && stop.began + CLOCK_SKEW < by) && self.ran_on_after(id)
                 || stop.began < by && stop.is_redefined_before(by)
         });
         let is_requested = pod_cause.is_some_and(|reason| reason.cause.is_requested());
@@ -300,6 +302,14 @@ impl<'a> PodView<'a> {
         let reason = stop.reason();
         let own_grace = self.own_grace(&stop, reason.cause, grace);
         (reason, own_grace)
+    }
+
+    /// When a container may have been killed first that is stopped for the deletion: at the end of the shortest grace
+    /// that was granted.
+    fn shortest_deadline(&self, request: Option<&DeletionRequest>) -> Option<BootTime> {
+        let (request, changed) = (request?, &self.object()?.changed);
+        let all = changed.iter().chain([request]).map(|request| granted(request.grace_seconds));
+        Some(request.earliest + seconds(all.min()?))
     }
 
     /// The grace of a stop that is not the pod's.

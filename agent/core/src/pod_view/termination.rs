@@ -219,7 +219,10 @@ impl<'a> PodView<'a> {
             Milestone::within(M::ObjectGone, gone, Source::Api),
             by_api(M::StatusReported, reported.filter(|at| *at >= began)),
             by_api(M::FinalDelete, object.and_then(|o| o.final_delete)),
-            by_api(M::GraceShortened, shortened.map(|s| s.estimate)),
+            by_api(
+                M::GraceShortened,
+                shortened.filter(|s| s.uncertainty.is_zero()).map(|s| s.estimate),
+            ),
         ]
         .into_iter()
         .flatten()

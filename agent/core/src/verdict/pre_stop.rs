@@ -128,7 +128,8 @@ impl DeathFacts<'_> {
 
     /// The kubelet makes a request and waits for the answer, for at most the grace.
     fn request(&self) -> Option<HookRun> {
-        let (requested, stop) = (self.requested()?, self.stop_and_exit().0?);
+        // Where an outage hides when the request was made, what is certain is when it had been.
+        let (requested, stop) = (self.case.request?.latest, self.stop_and_exit().0?);
         let gap = stop.since(requested);
         // A sidecar waits for the hook and for its turn, and nothing separates the two.
         if gap < KUBELET_REACTION || self.is_sidecar() {

@@ -1,10 +1,11 @@
 //! Sources that are late, or that the agent came too late for.
 
 use super::world::{
-    CODE_0, Cgroups, KILLED, World, container, ids, init, object, running, sandbox, shim, task,
+    CODE_0, Cgroups, KILLED, World, container, ids, init, object, running, sandbox, sent, shim,
+    task,
 };
 use coroner_core::{
-    input::{ApiEvent, ContainerState, CriEvent, Hook, KernelFact},
+    input::{ApiEvent, ContainerState, CriEvent, Hook, Input, KernelFact, Loss, LossKind},
     types::{Cause, FindingKind, PhaseKind, Verdict},
 };
 use std::time::Duration;
@@ -146,4 +147,62 @@ fn a_stop_that_began_before_the_agent_is_no_force_kill() {
     world.ticks(60);
     let death = &world.ended[0].containers[0];
     assert_eq!(death.verdict, Verdict::Unknown, "{}", death.proof.message);
+}
+
+/// A container that exits during its preStop hook was sent no signal, and records of it were lost: the hook is the
+/// beginning of the stop, long before the grace ends.
+#[test]
+fn a_hook_begins_the_stop_of_a_deletion_although_records_are_lost() {
+    let mut world = running(1);
+    let cgroup = Cgroups::of(1).own;
+    let asked = world.at();
+    let mut pod = object(1, true, asked);
+    pod.containers.get_mut("c").unwrap().pre_stop = Some(Hook::Exec("sh".into()));
+    world.api(ApiEvent::Applied(pod.clone()));
+    let t = task(700, 40, "sh");
+    world.later(100).kernel(KernelFact::Exec { cgroup, task: t, parent: shim() });
+    world.later(500).exits(1, CODE_0);
+    world.say(Input::Lost(Loss::new(LossKind::DecidingRingFull, 1)));
+    world.stopped(1, 0);
+    world.later(100).api(ApiEvent::Deleted(pod));
+    world.ticks(60);
+    let death = &world.ended[0].containers[0];
+    assert_eq!(death.cause, Cause::ApiDelete, "{}", death.cause_message);
+}
+
+/// Without its stop signal's record, a SIGKILL before the end of the grace belongs to an earlier stop.
+#[test]
+fn a_kill_before_the_end_of_the_grace_is_not_for_the_deletion() {
+    let mut world = running(1);
+    let asked = world.at();
+    world.api(ApiEvent::Applied(object(1, true, asked)));
+    world.later(5_000).kernel(KernelFact::SignalGenerated(sent(1, 9, false)));
+    world.exits(1, KILLED);
+    world.say(Input::Lost(Loss::new(LossKind::DecidingRingFull, 1)));
+    world.stopped(1, 137);
+    world.later(100).api(ApiEvent::Deleted(object(1, true, asked)));
+    world.ticks(60);
+    let death = &world.ended[0].containers[0];
+    assert_eq!(death.cause, Cause::Unknown, "{}", death.cause_message);
+}
+
+/// The kubelet and the agent were both away from the apiserver for 40 s: that is no hook that used up the grace.
+#[test]
+fn an_outage_before_a_deletion_is_no_hook() {
+    let mut world = running(1);
+    world.api(ApiEvent::OutOfSync { error: "reset".into() });
+    let asked = world.at();
+    world.ticks(40);
+    let mut pod = object(1, true, asked);
+    pod.grace_seconds = Some(30);
+    pod.containers.get_mut("c").unwrap().pre_stop = Some(Hook::HttpGet);
+    world.api(ApiEvent::Resumed);
+    world.api(ApiEvent::Applied(pod.clone()));
+    world.later(200).term(1, true);
+    world.later(100).exits(1, CODE_0);
+    world.stopped(1, 0);
+    world.later(100).api(ApiEvent::Deleted(pod));
+    world.ticks(60);
+    let death = &world.ended[0].containers[0];
+    assert_eq!(death.verdict, Verdict::Graceful, "{}", death.proof.message);
 }

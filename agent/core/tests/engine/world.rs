@@ -247,7 +247,7 @@ pub(crate) fn init(n: u64) -> Task {
     Task { tgid: Tgid(pid), tid: pid, ns_pid: Some(1), started: None, comm: "app".into() }
 }
 
-fn sent(n: u64, signal: u8, takes: bool) -> SignalGenerated {
+pub(crate) fn sent(n: u64, signal: u8, takes: bool) -> SignalGenerated {
     SignalGenerated {
         cgroup: Cgroups::of(n).own,
         target: init(n),

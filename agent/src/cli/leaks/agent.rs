@@ -78,7 +78,7 @@ async fn ask(agent: &AgentAddress, query: &ListQuery) -> anyhow::Result<LeakList
 
 /// Until a signal.
 async fn watch(agent: &AgentAddress, query: &ListQuery, out: &mut Printer) -> anyhow::Result<()> {
-    let mut stop = StopSignals::listen()?;
+    let mut stop = StopSignals::of_command()?;
     let mut steps = pin!(follow::<Leak>(agent, openapi::LEAKS, query));
     let (mut leaks, mut detection, mut due) = (BTreeMap::new(), None, None);
     let namespace = query.namespace.as_deref();

@@ -198,7 +198,7 @@ async fn watch(
     namespace: Option<&str>,
     out: &mut Printer,
 ) -> anyhow::Result<()> {
-    let mut stop = StopSignals::listen()?;
+    let mut stop = StopSignals::of_command()?;
     let mut possible = true;
     let (begun, mut first) = (Instant::now(), FirstScan::new(Mode::Watch));
     let mut opened = false;

@@ -62,6 +62,9 @@ impl Replay {
             }
             self.step(received);
         }
+        // An agent that stops tells what it still held.
+        let rest = self.engine.count_the_rest();
+        self.note_reports(rest);
     }
 
     /// Goes on for so long, at most a day, as if nothing more had happened: accounts that were
@@ -75,7 +78,12 @@ impl Replay {
     fn step(&mut self, received: Received) {
         self.last = self.last.max(received.at);
         self.note_pods(&received.input);
-        for report in self.engine.step(received).reports {
+        let reports = self.engine.step(received).reports;
+        self.note_reports(reports);
+    }
+
+    fn note_reports(&mut self, reports: Vec<Report>) {
+        for report in reports {
             match report {
                 Report::PodTerminated(account) => self.history.put(*account, false),
                 Report::PodUpdated(account, _) => self.history.put(*account, true),
