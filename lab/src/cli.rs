@@ -95,6 +95,9 @@ pub(crate) struct CommonArgs {
     /// of a daemon with its ctr and shim next to it [default: the oldest version]
     #[arg(long, global = true, value_name = "VERSION|PATH")]
     pub(crate) containerd: Option<String>,
+    /// The OCI runtime, of those that `cargo xtask setup` installed
+    #[arg(long, global = true, value_name = "NAME", default_value = "runc", value_parser = ["runc", "crun"])]
+    oci_runtime: String,
     /// The version of cgroups that runc uses; a hybrid machine has both
     #[arg(long, global = true, value_name = "VERSION", default_value = "v2")]
     #[arg(value_parser = PossibleValuesParser::new(["v2", "v1"]).map(hierarchy))]
@@ -117,6 +120,7 @@ impl CommonArgs {
         let workload = self.workload.unwrap_or_else(|| beside("workload"));
         let mut cluster = containerd::ContainerdOptions::new(&self.work, workload);
         cluster.hierarchy = self.cgroup;
+        cluster.oci_runtime = containerd::program(&self.oci_runtime);
         if let Some(wanted) = &self.containerd {
             cluster.containerd = containerd::find(wanted, &containerd::tools())?;
         }

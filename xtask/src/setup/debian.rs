@@ -124,6 +124,10 @@ pub(crate) static CONTAINERDS: [Tool; 3] = [
 pub(crate) static RUNC: Tool =
     Tool { name: "runc", packages: &["runc"], programs: &["usr/sbin/runc"], ..WITH_LIBRARIES };
 
+/// The other OCI runtime, which CRI-O starts by default.
+pub(crate) static CRUN: Tool =
+    Tool { name: "crun", packages: &["crun"], programs: &["usr/bin/crun"], ..WITH_LIBRARIES };
+
 /// The machine for foreign kernels. It looks for its firmware where its package would have put it.
 pub(crate) static QEMU: Tool = Tool {
     name: "qemu",
@@ -620,12 +624,13 @@ mod tests {
         assert_eq!(said.trim(), BUSYBOX.folder(&at_new).join("bin/busybox").to_string_lossy());
     }
 
-    const TOOLS: [&Tool; 18] = [
+    const TOOLS: [&Tool; 19] = [
         &BPF_RUST,
         &CONTAINERDS[0],
         &CONTAINERDS[1],
         &CONTAINERDS[2],
         &RUNC,
+        &CRUN,
         &QEMU,
         &APPARMOR,
         &BUSYBOX,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::{
     debian::{
-        self, APPARMOR, BPF_RUST, BPFTRACE, BUSYBOX, BUSYBOX_ARM64, CONTAINERDS, GCC_ARM64,
+        self, APPARMOR, BPF_RUST, BPFTRACE, BUSYBOX, BUSYBOX_ARM64, CONTAINERDS, CRUN, GCC_ARM64,
         KUBECTL, LIBBPF_TOOLS, PROMETHEUS, PROMTOOL, QEMU, QEMU_USER, RUNC, VALGRIND,
     },
     python,
@@ -54,8 +54,12 @@ pub(crate) const BUILD: &[Need] = &[Need::Debian(&BPF_RUST), Need::Cargo(&LINKER
 /// To run the lab, beyond the build.
 pub(crate) const LAB: &[Need] = &[Need::Containerd, Need::Debian(&RUNC)];
 /// To test the lab, beyond that.
-pub(crate) const VERSIONS: &[Need] =
-    &[Need::Debian(&CONTAINERDS[0]), Need::Debian(&CONTAINERDS[1]), Need::Debian(&CONTAINERDS[2])];
+pub(crate) const VERSIONS: &[Need] = &[
+    Need::Debian(&CONTAINERDS[0]),
+    Need::Debian(&CONTAINERDS[1]),
+    Need::Debian(&CONTAINERDS[2]),
+    Need::Debian(&CRUN),
+];
 /// To test what is deployed, beyond the lab.
 pub(crate) const DEPLOY: &[Need] = &[
     Need::Debian(&PROMTOOL),

@@ -28,6 +28,10 @@
 //! | A tenant's evicted cgroups take the room of other containers | `bounds::evicted_cgroups_of_a_tenant_leave_room_for_other_containers` |
 //! | A cgroup that was empty before its program ran has ended | simulation, `main_process::a_cgroup_that_was_empty_before_its_program_ran_has_not_ended` |
 //! | The runtime's own word on the stop signal does not count | `stops::f11_sysbox` |
+//! | A report that loses its containers is taken for one whose evidence was evicted | `found/containers-leave-their-pods-report.jsonl` |
+//! | A container in back-off that is first shown with the deletion was stopped for it | `found/back-off-in-a-list-with-the-deletion.jsonl` |
+//! | A SIGKILL without a recorded stop signal dates the stop | `found/changed-image-and-deletion-at-once.jsonl`, `lateness::a_kill_before_the_end_of_the_grace_is_not_for_the_deletion` |
+//! | What a resumed watch delivers happened when it came | `late_watch::what_was_queued_in_an_outage_is_not_dated_by_its_delivery` |
 
 #[path = "oracle.rs"]
 mod oracle;

@@ -2,6 +2,7 @@
 
 use super::{CgroupHierarchy, ContainerdOptions, network};
 use anyhow::{Context, Result, ensure};
+use rustix::process::{Resource, getrlimit};
 use std::{
     fs,
     os::unix::fs::PermissionsExt as _,
@@ -38,38 +39,50 @@ pub(super) fn write(options: &ContainerdOptions, cgroup_root: &Path) -> Result<(
     fs::write(&path, text(&runc)).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// runc itself, or, on a cgroup2 hierarchy without the cpu controller (a hybrid machine's), a
-/// script that first takes the CPU shares out of the bundle: containerd gives every sandbox two
-/// shares, whatever the request says (`WithDefaultSandboxShares`), and runc then fails for want of
-/// cpu.weight.
+/// The OCI runtime itself, or a script that first takes out of the bundle what it cannot have here:
+///
+/// * the CPU shares on a cgroup2 hierarchy without the cpu controller (a hybrid machine's): containerd gives every
+///   sandbox two shares, whatever the request says (`WithDefaultSandboxShares`), and runc then fails for want of
+///   cpu.weight;
+/// * for crun, the device rules where no more memory may be locked: it raises that limit before it loads them as a
+///   program (`libcrun_ebpf_load`, ebpf.c).
 fn runtime(options: &ContainerdOptions, cgroup_root: &Path) -> Result<PathBuf> {
     let can_share = options.hierarchy == CgroupHierarchy::Legacy
         || fs::read_to_string(cgroup_root.join("cgroup.controllers"))
             .with_context(|| format!("{} is no cgroup2 file system", cgroup_root.display()))?
             .split_whitespace()
             .any(|controller| controller == "cpu");
-    if can_share {
-        return Ok(options.runc.clone());
+    let is_crun = options.oci_runtime.ends_with("crun");
+    let can_lock = !is_crun || getrlimit(Resource::Memlock).maximum.is_none();
+    let edits = [(can_share, NO_SHARES), (can_lock, NO_DEVICE_RULES)];
+    let edits: Vec<&str> =
+        edits.into_iter().filter(|(can, _)| !can).map(|(_, edit)| edit).collect();
+    if edits.is_empty() {
+        return Ok(options.oci_runtime.clone());
     }
-    let runc = options.runc.to_str().context("runc's path is not UTF-8")?;
-    let script = options.work.join("run/runc");
-    fs::write(&script, without_shares(runc))
+    let runtime = options.oci_runtime.to_str().context("the OCI runtime's path is not UTF-8")?;
+    let script = options.work.join("run/runtime");
+    fs::write(&script, without(&edits, runtime))
         .with_context(|| format!("cannot write {}", script.display()))?;
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
-    Ok("/run/runc".into())
+    Ok("/run/runtime".into())
 }
 
-fn without_shares(runc: &str) -> String {
+const NO_SHARES: &str = r#"s/"cpu":{"shares":[0-9]*}/"cpu":{}/"#;
+const NO_DEVICE_RULES: &str = r#"s/"devices":\[{"allow"[^]]*\]/"devices":[]/"#;
+
+fn without(edits: &[&str], runtime: &str) -> String {
     format!(
         r#"#!/bin/sh
-# Written by coroner's lab: this cgroup hierarchy has no cpu controller.
+# Written by coroner's lab: this machine cannot give a container what this takes out.
 for word; do
-  [ "$before" = --bundle ] && sed -i 's/"cpu":{{"shares":[0-9]*}}/"cpu":{{}}/' "$word/config.json"
+  [ "$before" = --bundle ] && sed -i '{}' "$word/config.json"
   before=$word
 done
 exec '{}' "$@"
 "#,
-        runc.replace('\'', r"'\''")
+        edits.join("; "),
+        runtime.replace('\'', r"'\''")
     )
 }
 

@@ -97,7 +97,7 @@ fn is_of(version: &str, wanted: &str) -> bool {
 }
 
 /// A program of the project's own tools; one of the machine's if it counts and there is no other.
-pub(super) fn program(name: &str) -> PathBuf {
+pub fn program(name: &str) -> PathBuf {
     let own = tools().join("bin").join(name);
     if own.is_file() { own } else { on_machine(name).unwrap_or(own) }
 }

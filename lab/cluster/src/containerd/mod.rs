@@ -29,7 +29,7 @@ mod namespace;
 mod network;
 mod process;
 
-pub use find::{find, target_directory, tools, version};
+pub use find::{find, program, target_directory, tools, version};
 pub use forgotten::{KeptNetwork, Orphans};
 pub use leftovers::clean_up;
 pub use leftovers::{
@@ -78,8 +78,8 @@ pub struct ContainerdOptions {
     pub hierarchy: CgroupHierarchy,
     /// The daemon; its `ctr` and `containerd-shim-runc-v2` stand beside it.
     pub containerd: PathBuf,
-    /// The runtime.
-    pub runc: PathBuf,
+    /// runc, or crun.
+    pub oci_runtime: PathBuf,
     /// The workload's binary, static: the network plugin of the lab.
     pub workload: PathBuf,
 }
@@ -92,7 +92,7 @@ impl ContainerdOptions {
             workload: workload.into(),
             hierarchy: CgroupHierarchy::Unified,
             containerd: find::program("containerd"),
-            runc: find::program("runc"),
+            oci_runtime: find::program("runc"),
         }
     }
 }
@@ -119,7 +119,7 @@ impl Containerd {
             rustix::process::geteuid().is_root(),
             "the lab runs a container runtime and needs root: use sudo"
         );
-        for program in [&options.containerd, &options.runc] {
+        for program in [&options.containerd, &options.oci_runtime] {
             ensure!(
                 program.is_file(),
                 "{} is not there: `cargo xtask setup` brings it, and --system-tools takes the machine's",
