@@ -123,8 +123,10 @@ impl ApiState {
                 self.put(pod, watched, dirty);
                 if let Some(object) = self.pods.get_mut(&uid).filter(|o| o.pod.uid == own) {
                     if object.gone.is_none() {
-                        let asked = object.requested.map_or(watched.not_before, |r| r.earliest);
-                        let earliest = if watched.is_queued() { asked } else { at };
+                        let asked = object.requested.map(|request| request.earliest);
+                        let earliest =
+                            asked.max(Some(watched.not_before)).filter(|_| watched.is_queued());
+                        let earliest = earliest.unwrap_or(at);
                         object.gone = Some(Interval { earliest, latest: at });
                         object.deletion_observed = true;
                     }

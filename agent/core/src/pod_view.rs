@@ -328,7 +328,7 @@ impl<'a> PodView<'a> {
         }
         match (object.request(), object.gone) {
             (Some(request), _) if object.requested_after_end => {
-                ended >= request.estimate + request.uncertainty
+                ended >= request.latest.min(request.estimate + request.uncertainty)
             }
             (Some(request), _) => ended >= request.earliest || self.was_sent_stop_signal(id),
             (None, Some(gone)) if object.pod.is_finished() => ended >= gone.earliest,

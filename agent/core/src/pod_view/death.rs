@@ -241,19 +241,19 @@ impl<'a> PodView<'a> {
         });
         // Where the record of its stop signal may be lost, it may have begun long before its SIGKILL. Of a stop for
         // the deletion that comes at the end of the grace.
-        let hook = |m: &Milestone| m.kind == MilestoneKind::PreStopBegan;
-        let is_dated = stop.signal.is_some()
-            || assessment.unproven.is_none()
-            || assessment.milestones.iter().any(hook);
-        let killed_early = !is_dated && self.shortest_deadline(request) > Some(stop.began);
-        let killed_late = !is_dated
-            && request.is_some_and(|request| {
-                let grace = grace.map_or(Duration::ZERO, |grace| seconds(granted(grace)));
-                stop.began > request.latest + grace + KUBELET_SLACK
-            });
+        let undated = stop.signal.is_none() && assessment.unproven.is_some();
+        let kill = assessment.milestones.iter().find(|m| m.kind == MilestoneKind::KillSent);
+        let killed = kill.filter(|_| undated).map(|kill| kill.at);
+        let too_early = |at| self.shortest_deadline(request?, at).filter(|deadline| at < *deadline);
+        let killed_early = killed.and_then(too_early).is_some();
+        let killed_late = killed.is_some_and(|at| {
+            let grace = grace.map_or(Duration::ZERO, |grace| seconds(granted(grace)));
+            request.is_none_or(|request| at > request.latest + grace + KUBELET_SLACK)
+        });
         // A list dates the request into the whole outage before it, so the rest of the pod decides.
         let shown_later = certain.is_some_and(|by| {
-            (killed_late || is_dated && stop.began + CLOCK_SKEW < by) && self.ran_on_after(id)
+            (killed_late || killed.is_none() && stop.began + CLOCK_SKEW < by)
+                && self.ran_on_after(id)
                 || stop.began < by && stop.is_redefined_before(by)
         });
         let is_requested = pod_cause.is_some_and(|reason| reason.cause.is_requested());
@@ -262,7 +262,7 @@ impl<'a> PodView<'a> {
         let unknown = |message| AttributedCause::unknown(message);
         if is_requested
             && !before_request
-            && !is_dated
+            && killed.is_some()
             && certain.is_some_and(|by| stop.is_redefined_before(by))
         {
             let reason = unknown(
@@ -305,10 +305,11 @@ impl<'a> PodView<'a> {
     }
 
     /// When a container may have been killed first that is stopped for the deletion: at the end of the shortest grace
-    /// that was granted.
-    fn shortest_deadline(&self, request: Option<&DeletionRequest>) -> Option<BootTime> {
-        let (request, changed) = (request?, &self.object()?.changed);
-        let all = changed.iter().chain([request]).map(|request| granted(request.grace_seconds));
+    /// that was granted before `killed`. The kubelet's own last delete, of a grace of 0, follows.
+    fn shortest_deadline(&self, request: &DeletionRequest, killed: BootTime) -> Option<BootTime> {
+        let earlier = |later: &&DeletionRequest| later.estimate < killed;
+        let shortened = self.object()?.changed.iter().filter(earlier);
+        let all = shortened.chain([request]).map(|request| granted(request.grace_seconds));
         Some(request.earliest + seconds(all.min()?))
     }
 

@@ -128,8 +128,15 @@ impl DeathFacts<'_> {
 
     /// The kubelet makes a request and waits for the answer, for at most the grace.
     fn request(&self) -> Option<HookRun> {
-        // Where an outage hides when the request was made, what is certain is when it had been.
-        let (requested, stop) = (self.case.request?.latest, self.stop_and_exit().0?);
+        let (request, stop) = (self.case.request?, self.stop_and_exit().0?);
+        // Where an outage hides when the request was made, what is certain is when it had been; unless a SIGKILL shows
+        // that the grace was over sooner.
+        let over_sooner = |grace: Duration| {
+            let left = grace.saturating_sub(stop.since(request.latest));
+            self.kill.is_some_and(|kill| kill.at.since(stop) + HOOK_GAP < left)
+        };
+        let is_over = self.grace().is_some_and(over_sooner);
+        let requested = if is_over { request.estimate } else { request.latest };
         let gap = stop.since(requested);
         // A sidecar waits for the hook and for its turn, and nothing separates the two.
         if gap < KUBELET_REACTION || self.is_sidecar() {

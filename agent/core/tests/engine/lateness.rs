@@ -180,7 +180,10 @@ fn a_kill_before_the_end_of_the_grace_is_not_for_the_deletion() {
     world.exits(1, KILLED);
     world.say(Input::Lost(Loss::new(LossKind::DecidingRingFull, 1)));
     world.stopped(1, 137);
-    world.later(100).api(ApiEvent::Deleted(object(1, true, asked)));
+    let mut last = object(1, true, asked);
+    last.deletion_grace_seconds = Some(0);
+    world.later(100).api(ApiEvent::Applied(last.clone()));
+    world.api(ApiEvent::Deleted(last));
     world.ticks(60);
     let death = &world.ended[0].containers[0];
     assert_eq!(death.cause, Cause::Unknown, "{}", death.cause_message);
@@ -205,4 +208,26 @@ fn an_outage_before_a_deletion_is_no_hook() {
     world.ticks(60);
     let death = &world.ended[0].containers[0];
     assert_eq!(death.verdict, Verdict::Graceful, "{}", death.proof.message);
+}
+
+/// The kubelet saw the deletion at once, and its hook used up the grace; the agent's watch was away.
+#[test]
+fn a_hook_that_used_up_the_grace_is_found_although_the_watch_was_away() {
+    let mut world = running(1);
+    world.api(ApiEvent::OutOfSync { error: "reset".into() });
+    let asked = world.at();
+    let mut pod = object(1, true, asked);
+    pod.grace_seconds = Some(30);
+    pod.containers.get_mut("c").unwrap().pre_stop = Some(Hook::HttpGet);
+    world.ticks(29);
+    world.later(500).term(1, true);
+    world.later(1000).api(ApiEvent::Resumed);
+    world.api(ApiEvent::Applied(pod.clone()));
+    world.later(1000).kernel(KernelFact::SignalGenerated(sent(1, 9, true)));
+    world.exits(1, KILLED);
+    world.stopped(1, 137);
+    world.later(100).api(ApiEvent::Deleted(pod));
+    world.ticks(60);
+    let death = &world.ended[0].containers[0];
+    assert_eq!(death.verdict, Verdict::PrestopExhaustedGrace, "{}", death.proof.message);
 }

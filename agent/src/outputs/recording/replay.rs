@@ -1,7 +1,7 @@
 //! Replays inputs through the engine.
 
 use crate::{
-    outputs::recording::{Header, Reader},
+    outputs::recording::{Header, Reader, Stopped},
     store::terminations::History,
 };
 use coroner_core::{
@@ -56,15 +56,17 @@ impl Replay {
     /// The same, with inputs that the recording lacks, in order of receipt.
     pub fn run_with(&mut self, recording: &mut Reader, more: Vec<Received>) {
         let mut more = more.into_iter().peekable();
-        for received in recording {
+        for received in recording.by_ref() {
             while let Some(one) = more.next_if(|one| one.at <= received.at) {
                 self.step(one);
             }
             self.step(received);
         }
         // An agent that stops tells what it still held.
-        let rest = self.engine.count_the_rest();
-        self.note_reports(rest);
+        if recording.status().end.as_ref().is_some_and(|end| end.why == Stopped::Agent) {
+            let rest = self.engine.count_the_rest();
+            self.note_reports(rest);
+        }
     }
 
     /// Goes on for so long, at most a day, as if nothing more had happened: accounts that were

@@ -2,7 +2,7 @@
 
 use super::{CgroupHierarchy, ContainerdOptions, network};
 use anyhow::{Context, Result, ensure};
-use rustix::process::{Resource, getrlimit};
+use rustix::process::{Resource, Rlimit, setrlimit};
 use std::{
     fs,
     os::unix::fs::PermissionsExt as _,
@@ -53,7 +53,8 @@ fn runtime(options: &ContainerdOptions, cgroup_root: &Path) -> Result<PathBuf> {
             .split_whitespace()
             .any(|controller| controller == "cpu");
     let is_crun = options.oci_runtime.ends_with("crun");
-    let can_lock = !is_crun || getrlimit(Resource::Memlock).maximum.is_none();
+    let unlimited = Rlimit { current: None, maximum: None };
+    let can_lock = !is_crun || setrlimit(Resource::Memlock, unlimited).is_ok();
     let edits = [(can_share, NO_SHARES), (can_lock, NO_DEVICE_RULES)];
     let edits: Vec<&str> =
         edits.into_iter().filter(|(can, _)| !can).map(|(_, edit)| edit).collect();
