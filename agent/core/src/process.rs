@@ -315,8 +315,9 @@ impl ContainerProcesses {
             return;
         }
         // Not PID 1: a hook or a probe. If the container has no PID namespace of its own, the first one is the main
-        // process.
-        if is_pid_one || (self.init.is_none() && self.created.is_some()) {
+        // process; also in a cgroup that was found and has been empty since, which nothing else can enter.
+        let is_new = self.created.is_some() || self.empty.is_some_and(|empty| empty < at);
+        if is_pid_one || (self.init.is_none() && is_new) {
             return self.set_init(&task, is_pid_one);
         }
         if self.is_init(task.tgid) {
