@@ -315,8 +315,13 @@ impl ContainerProcesses {
             return;
         }
         // Not PID 1: a hook or a probe. If the container has no PID namespace of its own, the first one is the main
-        // process; also in a cgroup that was found and has been empty since, which nothing else can enter.
-        let is_new = self.created.is_some() || self.empty.is_some_and(|empty| empty < at);
+        // process; also in a cgroup that was found and has been empty since, if nothing else was ever seen of it.
+        let is_unused = self.exits.is_empty()
+            && self.exec_processes.is_empty()
+            && self.sent.is_empty()
+            && self.gaps.is_complete_since(BootTime(0));
+        let was_empty = self.empty.is_some_and(|empty| empty < at);
+        let is_new = self.created.is_some() || is_unused && was_empty;
         if is_pid_one || (self.init.is_none() && is_new) {
             return self.set_init(&task, is_pid_one);
         }

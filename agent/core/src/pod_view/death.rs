@@ -8,7 +8,7 @@ use crate::{
     exit_blockers,
     isolation::Isolation,
     kubelet::{HOOK_GAP, KUBELET_SLACK},
-    process::{ContainerProcesses, SIGKILL, SIGTERM, SentSignal},
+    process::{ContainerProcesses, SI_KERNEL, SIGKILL, SIGTERM, SentSignal},
     stop::{RESTART_ALL_GRACE_SECONDS, StopEvidence},
     verdict::{Assessment, GRACE_FLOOR_SECONDS, VerdictInputs, assess},
 };
@@ -83,7 +83,11 @@ impl<'a> PodView<'a> {
             grace_seconds: container.and_then(|_| self.graces(container, request).next()),
             longest_grace_seconds: container.and_then(|_| self.graces(container, request).max()),
             pre_stop: container.and_then(|c| by_spec.or(c.info.pre_stop.as_ref())),
-            request: request.copied(),
+            // A shorter grace, too, ends early: then a SIGKILL does not tell when the request was made.
+            request: request.map(|request| match self.object().and_then(PodObject::shortened) {
+                Some(_) => DeletionRequest { estimate: request.latest, ..*request },
+                None => *request,
+            }),
         }
     }
 
@@ -243,12 +247,20 @@ impl<'a> PodView<'a> {
         // the deletion that comes at the end of the grace.
         let undated = stop.signal.is_none() && assessment.unproven.is_some();
         let kill = assessment.milestones.iter().find(|m| m.kind == MilestoneKind::KillSent);
-        let killed = kill.filter(|_| undated).map(|kill| kill.at);
+        let from_outside = |kill: &&Milestone| {
+            let is_it = |s: &SentSignal| s.at == kill.at && s.signal.signal == SIGKILL;
+            let from_outside = |s: &SentSignal| s.from_outside() && s.signal.code != SI_KERNEL;
+            stop.processes.sent().any(|sent| is_it(sent) && from_outside(sent))
+        };
+        let killed = kill.filter(|_| undated).filter(from_outside).map(|kill| kill.at);
         let too_early = |at| self.shortest_deadline(request?, at).filter(|deadline| at < *deadline);
         let killed_early = killed.and_then(too_early).is_some();
         let killed_late = killed.is_some_and(|at| {
             let grace = grace.map_or(Duration::ZERO, |grace| seconds(granted(grace)));
-            request.is_none_or(|request| at > request.latest + grace + KUBELET_SLACK)
+            match request {
+                Some(request) => at > request.latest + grace + KUBELET_SLACK,
+                None => certain.is_some_and(|by| at + CLOCK_SKEW < by),
+            }
         });
         // A list dates the request into the whole outage before it, so the rest of the pod decides.
         let shown_later = certain.is_some_and(|by| {
@@ -307,7 +319,7 @@ impl<'a> PodView<'a> {
     /// When a container may have been killed first that is stopped for the deletion: at the end of the shortest grace
     /// that was granted before `killed`. The kubelet's own last delete, of a grace of 0, follows.
     fn shortest_deadline(&self, request: &DeletionRequest, killed: BootTime) -> Option<BootTime> {
-        let earlier = |later: &&DeletionRequest| later.estimate < killed;
+        let earlier = |later: &&DeletionRequest| later.grace_seconds > 0 || later.estimate < killed;
         let shortened = self.object()?.changed.iter().filter(earlier);
         let all = shortened.chain([request]).map(|request| granted(request.grace_seconds));
         Some(request.earliest + seconds(all.min()?))

@@ -5,7 +5,7 @@ use super::DeathFacts;
 use crate::{
     evidence::EvidenceKind,
     kubelet::{HOOK_GAP, KUBELET_REACTION, KUBELET_SLACK},
-    process::ExecProcess,
+    process::{ExecProcess, SentSignal, discarded, is_of_the_node},
 };
 use crate::{ids::*, input::*, time::*, types::*};
 use std::time::Duration;
@@ -133,7 +133,12 @@ impl DeathFacts<'_> {
         // that the grace was over sooner.
         let over_sooner = |grace: Duration| {
             let left = grace.saturating_sub(stop.since(request.latest));
-            self.kill.is_some_and(|kill| kill.at.since(stop) + HOOK_GAP < left)
+            let by_node = |kill: &&SentSignal| {
+                let SignalGenerated { sender, .. } = &kill.signal;
+                kill.at >= stop && !discarded(&kill.signal) && is_of_the_node(&sender.comm)
+            };
+            let kill = self.kill.filter(by_node).filter(|_| self.killed());
+            kill.is_some_and(|kill| kill.at.since(stop) + HOOK_GAP < left)
         };
         let is_over = self.grace().is_some_and(over_sooner);
         let requested = if is_over { request.estimate } else { request.latest };

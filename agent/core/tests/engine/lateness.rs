@@ -5,7 +5,10 @@ use super::world::{
     task,
 };
 use coroner_core::{
-    input::{ApiEvent, ContainerState, CriEvent, Hook, Input, KernelFact, Loss, LossKind},
+    input::{
+        ApiEvent, ContainerState, CriEvent, Hook, Input, KernelFact, Loss, LossKind,
+        SignalGenerated, SignalResult,
+    },
     types::{Cause, FindingKind, PhaseKind, Verdict},
 };
 use std::time::Duration;
@@ -193,6 +196,9 @@ fn a_kill_before_the_end_of_the_grace_is_not_for_the_deletion() {
 #[test]
 fn an_outage_before_a_deletion_is_no_hook() {
     let mut world = running(1);
+    // PID 1 is not killed from inside its namespace.
+    let discarded = SignalGenerated { result: SignalResult::Ignored, ..sent(1, 9, false) };
+    world.kernel(KernelFact::SignalGenerated(discarded));
     world.api(ApiEvent::OutOfSync { error: "reset".into() });
     let asked = world.at();
     world.ticks(40);
