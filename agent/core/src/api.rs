@@ -124,9 +124,10 @@ impl ApiState {
                 if let Some(object) = self.pods.get_mut(&uid).filter(|o| o.pod.uid == own) {
                     if object.gone.is_none() {
                         let asked = object.requested.map(|request| request.earliest);
-                        let earliest =
-                            asked.max(Some(watched.not_before)).filter(|_| watched.is_queued());
-                        let earliest = earliest.unwrap_or(at);
+                        let earliest = match watched.is_queued() {
+                            true => asked.map_or(watched.not_before, |a| a.max(watched.not_before)),
+                            false => at,
+                        };
                         object.gone = Some(Interval { earliest, latest: at });
                         object.deletion_observed = true;
                     }

@@ -197,7 +197,9 @@ impl Engine {
         let idle: Vec<_> = self.stores.traffic.idle(now).filter_map(of).collect();
         for (sandbox, is_needed) in idle {
             let traffic = &mut self.stores.traffic;
-            if if is_needed { traffic.stop(&sandbox) } else { traffic.forget(&sandbox) } {
+            let was_counted =
+                if is_needed { traffic.stop(&sandbox) } else { traffic.forget(&sandbox) };
+            if was_counted {
                 out.requests.push(Request::Traffic(TrafficRequest::Forget(sandbox)));
             }
         }

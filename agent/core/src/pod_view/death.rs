@@ -26,6 +26,20 @@ fn runs_pre_stop(cause: Cause) -> bool {
     !matches!(cause, Cause::ExternalStop | Cause::RestartAllContainers)
 }
 
+/// The SIGKILL from outside of a stop that may have begun long before it, because the record of its stop signal may be
+/// lost.
+fn undated_kill(stop: &StopEvidence<'_>, assessment: &Assessment) -> Option<BootTime> {
+    if stop.signal.is_some() || assessment.unproven.is_none() {
+        return None;
+    }
+    let kill = assessment.milestones.iter().find(|m| m.kind == MilestoneKind::KillSent)?.at;
+    let is_it = |sent: &SentSignal| {
+        let (signal, code) = (sent.signal.signal, sent.signal.code);
+        (sent.at, signal) == (kill, SIGKILL) && sent.from_outside() && code != SI_KERNEL
+    };
+    stop.processes.sent().any(is_it).then_some(kill)
+}
+
 impl<'a> PodView<'a> {
     /// The stop signal: the one that the runtime's tool was seen to send, else the runtime's (it has read the
     /// image), else the spec's (containerd before 2.3 ignores `lifecycle.stopSignal`), else SIGTERM.
@@ -243,16 +257,8 @@ impl<'a> PodView<'a> {
         let asked_later = request.is_some_and(|request| {
             stop.began < request.earliest && stop.began + CLOCK_SKEW < request.by_its_clock
         });
-        // Where the record of its stop signal may be lost, it may have begun long before its SIGKILL. Of a stop for
-        // the deletion that comes at the end of the grace.
-        let undated = stop.signal.is_none() && assessment.unproven.is_some();
-        let kill = assessment.milestones.iter().find(|m| m.kind == MilestoneKind::KillSent);
-        let from_outside = |kill: &&Milestone| {
-            let is_it = |s: &SentSignal| s.at == kill.at && s.signal.signal == SIGKILL;
-            let from_outside = |s: &SentSignal| s.from_outside() && s.signal.code != SI_KERNEL;
-            stop.processes.sent().any(|sent| is_it(sent) && from_outside(sent))
-        };
-        let killed = kill.filter(|_| undated).filter(from_outside).map(|kill| kill.at);
+        // Of a stop for the deletion, SIGKILL comes at the end of the grace.
+        let killed = undated_kill(&stop, assessment);
         let too_early = |at| self.shortest_deadline(request?, at).filter(|deadline| at < *deadline);
         let killed_early = killed.and_then(too_early).is_some();
         let killed_late = killed.is_some_and(|at| {

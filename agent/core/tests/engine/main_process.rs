@@ -14,7 +14,7 @@ use coroner_core::{
     types::{MilestoneKind, Verdict},
 };
 
-/// The first container's cgroup, new or found by the scan; its program is told by each test.
+/// The first container's cgroup, new or found by the scan; each test names its program.
 fn cgroup_comes(world: &mut World, scanned: bool) -> CgroupId {
     let cgroup = Cgroups::of(1).own;
     let name = format!("/kubepods/pod{}/{}", ids(1).0, ids(1).2);
