@@ -6,7 +6,7 @@ use clap::{
 };
 use coroner_lab_bench as bench;
 use coroner_lab_chaos as chaos;
-use coroner_lab_cluster::containerd::{self, CgroupHierarchy};
+use coroner_lab_cluster::containerd::{self, CgroupDriver, CgroupHierarchy};
 use coroner_lab_harness::environment::Setup;
 use std::{
     env,
@@ -79,6 +79,13 @@ fn hierarchy(version: String) -> CgroupHierarchy {
     }
 }
 
+fn driver(name: String) -> CgroupDriver {
+    match name.as_str() {
+        "systemd" => CgroupDriver::Systemd,
+        _ => CgroupDriver::Cgroupfs,
+    }
+}
+
 /// The arguments of every command.
 #[derive(Args)]
 pub(crate) struct CommonArgs {
@@ -102,6 +109,10 @@ pub(crate) struct CommonArgs {
     #[arg(long, global = true, value_name = "VERSION", default_value = "v2")]
     #[arg(value_parser = PossibleValuesParser::new(["v2", "v1"]).map(hierarchy))]
     cgroup: CgroupHierarchy,
+    /// Who makes the cgroups of pods and containers, as the kubelet's `cgroupDriver`; systemd only on cgroup v2
+    #[arg(long, global = true, value_name = "NAME", default_value = "cgroupfs")]
+    #[arg(value_parser = PossibleValuesParser::new(["cgroupfs", "systemd"]).map(driver))]
+    cgroup_driver: CgroupDriver,
     /// Directory for the files of a failure (the agent's logs and API answers, the kubelet's record), with a folder
     /// for each failed scenario or fault [default: `failed` in the target directory of this build, otherwise in the
     /// work directory]
@@ -120,6 +131,7 @@ impl CommonArgs {
         let workload = self.workload.unwrap_or_else(|| beside("workload"));
         let mut cluster = containerd::ContainerdOptions::new(&self.work, workload);
         cluster.hierarchy = self.cgroup;
+        cluster.driver = self.cgroup_driver;
         cluster.oci_runtime = containerd::program(&self.oci_runtime);
         if let Some(wanted) = &self.containerd {
             cluster.containerd = containerd::find(wanted, &containerd::tools())?;

@@ -125,7 +125,11 @@ impl Cluster {
         let other_boot = uuid::Uuid::new_v4().to_string();
         apiserver.store().create_node(&node(OTHER_NODE, &other_boot))?;
         let cri = RuntimeServiceClient::new(containerd::connect(&containerd.endpoint()).await?);
-        let cgroups = Cgroups::probe(containerd.cgroup_root(), &containerd.cgroup_parent());
+        let cgroups = Cgroups::probe(
+            containerd.cgroup_root(),
+            &containerd.cgroup_parent(),
+            containerd.systemctl(),
+        );
         let network = containerd.network().clone();
         let service = Forward::out_of_network(&network, apiserver.address())
             .context("pods on their own network cannot reach the apiserver")?;
@@ -463,7 +467,8 @@ impl Cluster {
 
     /// The bundles of a pod's containers are lost; what undoes it ends what ran in them.
     pub async fn lose_bundles(&self, pod: &PodId) -> anyhow::Result<Made> {
-        Ok(Made::Orphans(self.containerd.lock().await.lose_bundles(&pod.uid)?))
+        let group = self.cgroups.pod("besteffort", &pod.uid);
+        Ok(Made::Orphans(self.containerd.lock().await.lose_bundles(&group)?))
     }
 
     /// What the runtime has written down of a container's state is lost, while it is dead.

@@ -116,7 +116,8 @@ impl Hand {
         self.cgroups.create(&cgroup)?;
         fs::create_dir_all(pod.log_directory(&self.logs)).context("cannot make log directory")?;
         let seen = jiff::Timestamp::now().to_string();
-        let config = translate::sandbox(object, pod, &cgroup, &self.logs, &seen, attempt);
+        let config =
+            translate::sandbox(object, pod, self.cgroups.told(&cgroup), &self.logs, &seen, attempt);
         let request =
             RunPodSandboxRequest { config: Some(config.clone()), runtime_handler: String::new() };
         let made = self.cri.clone().run_pod_sandbox(request).await.context("RunPodSandbox")?;

@@ -93,8 +93,9 @@ fn runs() -> anyhow::Result<Vec<Arc<LabRun>>> {
     let is_for_v1 = |one: &&Scenario| is_in_gate_on_v1(one) || long && is_about_traffic(one);
     let on_v1 = LabRun::new(name, None, all.iter().copied().filter(is_for_v1)).on_v1();
     anyhow::ensure!(about_runtime.len() >= 4, "{about_runtime:?}");
-    let is_for_crun = |one: &&Scenario| is_about_the_runtime(one) || long;
-    let on_crun = LabRun::new(name, None, all.iter().copied().filter(is_for_crun)).on_crun();
+    let is_on_another_node = |one: &&Scenario| is_about_the_runtime(one) || long;
+    let on_another_node =
+        || LabRun::new(name, None, all.iter().copied().filter(is_on_another_node));
     let others = VERSIONS.iter().filter(|version| !is_own(version));
     let others = others.map(|other| LabRun::new(other, Some(other), about_runtime.iter().copied()));
     let is_played_late = |one: &&Scenario| is_about_a_death(one) || long && is_about_a_fault(one);
@@ -112,7 +113,7 @@ fn runs() -> anyhow::Result<Vec<Arc<LabRun>>> {
     });
     let runs = std::iter::once(LabRun::new(name, None, all))
         .chain(others)
-        .chain([on_v1, on_crun])
+        .chain([on_v1, on_crun, on_systemd])
         .chain(late);
     Ok(runs.map(Arc::new).collect())
 }

@@ -124,6 +124,12 @@ impl LabRun {
         Self { part: name.clone(), name, flags: vec![("--oci-runtime", "crun")], ..self }
     }
 
+    /// The same with systemd as cgroup driver.
+    pub(crate) fn on_systemd(self) -> Self {
+        let name = format!("{}-systemd", self.name);
+        Self { part: name.clone(), name, flags: vec![("--cgroup-driver", "systemd")], ..self }
+    }
+
     /// The same with sources whose answers come so late, `late-both-9s`; `part`: of several of that name.
     pub(crate) fn late(self, which: Late, by: &'static str, part: Option<usize>) -> Self {
         let flags = which.flags().iter().map(|flag| (*flag, by)).collect();

@@ -128,6 +128,14 @@ pub(crate) static RUNC: Tool =
 pub(crate) static CRUN: Tool =
     Tool { name: "crun", packages: &["crun"], programs: &["usr/bin/crun"], ..WITH_LIBRARIES };
 
+/// What makes cgroups on most clusters.
+pub(crate) static SYSTEMD: Tool = Tool {
+    name: "systemd",
+    packages: &["systemd"],
+    programs: &["lib/systemd/systemd", "bin/systemctl"],
+    ..WITH_LIBRARIES
+};
+
 /// The machine for foreign kernels. It looks for its firmware where its package would have put it.
 pub(crate) static QEMU: Tool = Tool {
     name: "qemu",
@@ -490,10 +498,10 @@ fn wrapper(
 ) -> Result<String> {
     let at = folder.display().to_string();
     let Arch { multiarch, loader, .. } = Arch::host()?;
-    let folders = format!(
-        "'{at}/usr/lib/{multiarch}:{at}/lib/{multiarch}:{at}/usr/lib/{multiarch}/pulseaudio'\
-         ${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}"
-    );
+    // The last two: where packages keep libraries that only their own programs load.
+    let folders = ["usr/lib/{}", "lib/{}", "usr/lib/{}/pulseaudio", "usr/lib/{}/systemd"]
+        .map(|folder| format!("{at}/{}", folder.replace("{}", multiarch)));
+    let folders = format!("'{}'${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}", folders.join(":"));
     let exec = match libraries {
         Libraries::Machine => "exec".to_owned(),
         Libraries::Unpacked => format!("LD_LIBRARY_PATH={folders} exec"),
@@ -624,13 +632,14 @@ mod tests {
         assert_eq!(said.trim(), BUSYBOX.folder(&at_new).join("bin/busybox").to_string_lossy());
     }
 
-    const TOOLS: [&Tool; 19] = [
+    const TOOLS: [&Tool; 20] = [
         &BPF_RUST,
         &CONTAINERDS[0],
         &CONTAINERDS[1],
         &CONTAINERDS[2],
         &RUNC,
         &CRUN,
+        &SYSTEMD,
         &QEMU,
         &APPARMOR,
         &BUSYBOX,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use super::{
     debian::{
         self, APPARMOR, BPF_RUST, BPFTRACE, BUSYBOX, BUSYBOX_ARM64, CONTAINERDS, CRUN, GCC_ARM64,
-        KUBECTL, LIBBPF_TOOLS, PROMETHEUS, PROMTOOL, QEMU, QEMU_USER, RUNC, VALGRIND,
+        KUBECTL, LIBBPF_TOOLS, PROMETHEUS, PROMTOOL, QEMU, QEMU_USER, RUNC, SYSTEMD, VALGRIND,
     },
     python,
 };
@@ -59,6 +59,7 @@ pub(crate) const VERSIONS: &[Need] = &[
     Need::Debian(&CONTAINERDS[1]),
     Need::Debian(&CONTAINERDS[2]),
     Need::Debian(&CRUN),
+    Need::Debian(&SYSTEMD),
 ];
 /// To test what is deployed, beyond the lab.
 pub(crate) const DEPLOY: &[Need] = &[

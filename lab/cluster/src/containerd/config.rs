@@ -1,6 +1,6 @@
 //! The daemon's configuration.
 
-use super::{CgroupHierarchy, ContainerdOptions, network};
+use super::{CgroupDriver, CgroupHierarchy, ContainerdOptions, network};
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use std::{
@@ -36,7 +36,8 @@ pub(super) fn write(options: &ContainerdOptions, cgroup_root: &Path) -> Result<(
     }
     let path = path(&options.work);
     let runc = runtime(options, cgroup_root)?;
-    fs::write(&path, text(&runc)).with_context(|| format!("cannot write {}", path.display()))
+    fs::write(&path, text(&runc, options.driver))
+        .with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// The OCI runtime itself, or a script that first takes out of the bundle what it cannot have here:
@@ -92,7 +93,7 @@ exec '{}' "$@"
 /// * `opt` would make /opt/containerd, AppArmor would load a profile into the machine's kernel.
 /// * The native snapshotter works on every file system, and copying one small binary costs nothing.
 /// * Without CAP_SYS_RESOURCE no score below the daemon's own can be set.
-fn text(runc: &Path) -> String {
+fn text(runc: &Path, driver: CgroupDriver) -> String {
     format!(
         r#"version = 2
 root = "/var/lib/containerd"
@@ -127,12 +128,13 @@ disabled_plugins = [
 
       [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
         BinaryName = {runc:?}
-        SystemdCgroup = false
+        SystemdCgroup = {is_systemd}
 
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = {plugins:?}
     conf_dir = {networks:?}
 "#,
+        is_systemd = driver == CgroupDriver::Systemd,
         image = crate::image::NAME,
         plugins = network::plugins(),
         networks = network::configuration(),

@@ -1,7 +1,7 @@
 //! What a runtime has forgotten: shims whose bundle is gone, so that no daemon finds them again, and
 //! network namespaces that nothing keeps but their mount.
 
-use super::{Containerd, leftovers, namespace};
+use super::{Containerd, leftovers, namespace::NodeNamespaces};
 use anyhow::{Context, Result, anyhow, bail};
 use rustix::{
     mount::{UnmountFlags, mount_bind, unmount},
@@ -83,9 +83,10 @@ impl KeptNetwork {
 }
 
 impl Containerd {
-    /// Removes the bundles of a pod's sandboxes and containers. Done while the daemon is dead, the
-    /// next one does not find their shims.
-    pub fn lose_bundles(&self, uid: &str) -> Result<Orphans> {
+    /// Removes the bundles of the sandboxes and containers of a pod, whose cgroup that is. Done while the daemon is
+    /// dead, the next one does not find their shims.
+    pub fn lose_bundles(&self, group: &str) -> Result<Orphans> {
+        let name = group.rsplit('/').next();
         let mut lost = Orphans { ids: BTreeSet::new(), groups: BTreeSet::new() };
         // Not below the root directory as the daemon sees it: there are the containers' own files.
         let bundles = self.options.work.join(BUNDLES);
@@ -97,25 +98,25 @@ impl Containerd {
                 fs::read(&config).with_context(|| format!("cannot read {}", config.display()))?;
             let spec: serde_json::Value = serde_json::from_slice(&text)
                 .with_context(|| format!("{} is no JSON", config.display()))?;
-            let path = Path::new(spec["linux"]["cgroupsPath"].as_str().unwrap_or_default());
-            let Some(group) = path.parent().filter(|group| group.ends_with(format!("pod{uid}")))
-            else {
+            // A path, or under systemd `<slice>:cri-containerd:<id>`.
+            let path = spec["linux"]["cgroupsPath"].as_str().unwrap_or_default();
+            if !path.split(['/', ':']).any(|part| Some(part) == name) {
                 continue;
-            };
-            lost.groups.insert(self.cgroup_root.join(group.strip_prefix("/").unwrap_or(group)));
+            }
+            lost.groups.insert(self.cgroup_root.join(group.trim_start_matches('/')));
             lost.ids.insert(bundle.file_name().to_string_lossy().into_owned());
             fs::remove_dir_all(bundle.path())
                 .with_context(|| format!("cannot remove {}", bundle.path().display()))?;
         }
         if lost.ids.is_empty() {
-            bail!("pod {uid} has no bundle in {}", bundles.display());
+            bail!("{group} has no bundle in {}", bundles.display());
         }
         Ok(lost)
     }
 
     /// Makes a network namespace as the daemon does for a sandbox, but for none.
     pub fn keep_network(&self, name: String) -> Result<KeptNetwork> {
-        let kept = KeptNetwork { mounts: namespace::of(self.holder.pid)?, name };
+        let kept = KeptNetwork { mounts: NodeNamespaces::of(self.holder.pid)?.mounts, name };
         let path = Path::new(NETWORKS).join(&kept.name);
         within(&kept.mounts, || {
             fs::create_dir_all(NETWORKS)?;

@@ -28,6 +28,7 @@ mod leftovers;
 mod namespace;
 mod network;
 mod process;
+mod systemd;
 
 pub use find::{find, program, target_directory, tools, version};
 pub use forgotten::{KeptNetwork, Orphans};
@@ -35,6 +36,8 @@ pub use leftovers::clean_up;
 pub use leftovers::{
     FREEZER, FREEZER_STATE, cgroup_parent, end_cgroup, give_up, lock, unmount_freezer,
 };
+pub use namespace::hand_memory_down;
+pub use systemd::Systemctl;
 
 use crate::{network::Network, wait};
 use anyhow::{Context, Result, bail, ensure};
@@ -43,6 +46,7 @@ use coroner_cri_api::v1::{
     runtime_service_client::RuntimeServiceClient,
 };
 use hyper_util::rt::TokioIo;
+use namespace::NodeNamespaces;
 use process::{ContainerdProcess, describe};
 use std::{
     fs::{self, File},
@@ -64,6 +68,15 @@ pub enum CgroupHierarchy {
     Legacy,
 }
 
+/// Who makes the cgroups of pods and containers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CgroupDriver {
+    /// The kubelet and runc themselves.
+    Cgroupfs,
+    /// A systemd of the node's own, on cgroup v2 alone: on v1 a user's manager may not do it.
+    Systemd,
+}
+
 /// Where cgroup v2 is mounted on this machine.
 pub fn unified_hierarchy() -> Result<PathBuf> {
     namespace::Hierarchies::of_this_machine()?.root(CgroupHierarchy::Unified)
@@ -76,6 +89,7 @@ pub struct ContainerdOptions {
     /// bytes, and on a file system that the outside sees.
     pub work: PathBuf,
     pub hierarchy: CgroupHierarchy,
+    pub driver: CgroupDriver,
     /// The daemon; its `ctr` and `containerd-shim-runc-v2` stand beside it.
     pub containerd: PathBuf,
     /// runc, or crun.
@@ -91,6 +105,7 @@ impl ContainerdOptions {
             work: work.into(),
             workload: workload.into(),
             hierarchy: CgroupHierarchy::Unified,
+            driver: CgroupDriver::Cgroupfs,
             containerd: find::program("containerd"),
             oci_runtime: find::program("runc"),
         }
@@ -103,8 +118,12 @@ pub struct Containerd {
     options: ContainerdOptions,
     version: String,
     cgroup_root: PathBuf,
+    /// The root of the hierarchy as the node sees it, where that is its own part: under systemd.
+    own_root: Option<PathBuf>,
     /// Keeps the namespaces.
     holder: ContainerdProcess,
+    /// The node's systemd lives as long.
+    _systemd: Option<ContainerdProcess>,
     network: Network,
     daemon: ContainerdProcess,
     stopped: bool,
@@ -139,16 +158,26 @@ impl Containerd {
         leftovers::remove(&options.work)?;
         let hierarchies = namespace::Hierarchies::of_this_machine()?;
         let cgroup_root = hierarchies.root(options.hierarchy)?;
-        config::write(&options, &cgroup_root)?;
+        let own_root = own_root(&options, &cgroup_root)?;
+        config::write(&options, own_root.as_deref().unwrap_or(&cgroup_root))?;
         network::install(&options.work, &options.workload)?;
-        let holder = hold_namespace(&options, &hierarchies)?;
+        let holder = hold_namespace(&options, &hierarchies, own_root.as_deref())?;
         let (node, addresses) = network::set_up(&options.work, holder.pid)?;
-        let daemon = start_daemon(&options, &holder)?;
+        let systemd = match &own_root {
+            Some(root) => {
+                let node = NodeNamespaces::of(holder.pid)?;
+                Some(systemd::start(&options.work, root, node).await?)
+            }
+            None => None,
+        };
+        let daemon = start_daemon(&options, &holder, own_root.as_deref())?;
         let containerd = Containerd {
             options,
             version,
             cgroup_root,
+            own_root,
             holder,
+            _systemd: systemd,
             network: Network::node(node, addresses),
             daemon,
             stopped: false,
@@ -177,6 +206,11 @@ impl Containerd {
     /// apart from that of any real node.
     pub fn cgroup_parent(&self) -> String {
         leftovers::cgroup_parent(&self.options.work)
+    }
+
+    /// The node's systemd, if that is the cgroup driver.
+    pub fn systemctl(&self) -> Option<Systemctl> {
+        self.own_root.as_ref().map(|_| Systemctl::of(&self.options.work))
     }
 
     /// The daemon's version, such as `1.6.20`.
@@ -232,7 +266,7 @@ impl Containerd {
     /// [`Containerd::kill`] or instead of it.
     pub async fn restart(&mut self) -> Result<()> {
         self.daemon.kill().await?;
-        self.daemon = start_daemon(&self.options, &self.holder)?;
+        self.daemon = start_daemon(&self.options, &self.holder, self.own_root.as_deref())?;
         self.wait_ready().await
     }
 
@@ -337,15 +371,30 @@ impl Drop for Containerd {
     }
 }
 
+/// Makes the root of the hierarchy that the node has for itself under systemd.
+fn own_root(options: &ContainerdOptions, cgroup_root: &Path) -> Result<Option<PathBuf>> {
+    if options.driver == CgroupDriver::Cgroupfs {
+        return Ok(None);
+    }
+    ensure!(
+        options.hierarchy == CgroupHierarchy::Unified,
+        "the lab has systemd as cgroup driver on cgroup v2 only"
+    );
+    let own = cgroup_root.join(cgroup_parent(&options.work).trim_start_matches('/'));
+    systemd::make_root(&own)?;
+    Ok(Some(own))
+}
+
 /// Makes the namespaces, with a process in them that does nothing else.
 fn hold_namespace(
     options: &ContainerdOptions,
     machine: &namespace::Hierarchies,
+    root: Option<&Path>,
 ) -> Result<ContainerdProcess> {
     let mut command = Command::new(network::program());
     command.arg("pause").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let binds = namespace::plan(&options.work, options.hierarchy, machine)?;
-    namespace::make_on_exec(&mut command, binds);
+    let binds = namespace::plan(&options.work, options.hierarchy, machine, root)?;
+    namespace::make_on_exec(&mut command, binds, root)?;
     ContainerdProcess::start("namespace", command)
         .context("cannot make the lab's mount and network namespaces")
 }
@@ -353,6 +402,7 @@ fn hold_namespace(
 fn start_daemon(
     options: &ContainerdOptions,
     holder: &ContainerdProcess,
+    own_root: Option<&Path>,
 ) -> Result<ContainerdProcess> {
     let log = options.work.join("containerd.log");
     let output = File::options().create(true).append(true).open(&log)?;
@@ -364,7 +414,8 @@ fn start_daemon(
         .stdin(Stdio::null())
         .stdout(output.try_clone()?)
         .stderr(output);
-    namespace::join_on_exec(&mut command, namespace::of(holder.pid)?);
+    let cgroup = own_root.map(systemd::daemon);
+    namespace::join_on_exec(&mut command, NodeNamespaces::of(holder.pid)?, cgroup.as_deref())?;
     ContainerdProcess::start("containerd", command)
         .with_context(|| format!("see {}", log.display()))
 }

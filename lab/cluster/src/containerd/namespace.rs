@@ -94,11 +94,22 @@ pub(super) struct Bind {
     read_only: bool,
 }
 
-/// What is mounted over what, in order.
+/// Lets the groups below have a memory controller, unless they do already. Refused where a task
+/// sits in the group itself: the limit then fails, and says so.
+pub fn hand_memory_down(group: &Path) {
+    let control = group.join("cgroup.subtree_control");
+    let enabled = fs::read_to_string(&control).unwrap_or_default();
+    if !enabled.split_whitespace().any(|name| name == "memory") {
+        let _ = fs::write(control, "+memory");
+    }
+}
+
+/// What is mounted over what, in order. `root`: the node's own root of the hierarchy, if it is not the machine's.
 pub(super) fn plan(
     work: &Path,
     wanted: CgroupHierarchy,
     machine: &Hierarchies,
+    root: Option<&Path>,
 ) -> Result<Vec<Bind>> {
     let mut binds = vec![
         bind(&work.join("run"), "/run", false)?,
@@ -108,10 +119,12 @@ pub(super) fn plan(
     ];
     // A bind, not a mount of its own: mounting cgroup2 anew would set its flags (nsdelegate and
     // others) for the whole machine. runc takes the type of /sys/fs/cgroup for the mode.
-    if let (CgroupHierarchy::Unified, Some(unified)) = (wanted, &machine.unified)
-        && unified != Path::new("/sys/fs/cgroup")
-    {
-        binds.push(bind(unified, "/sys/fs/cgroup", false)?);
+    let unified = machine.unified.as_deref().filter(|_| wanted == CgroupHierarchy::Unified);
+    match root.or(unified) {
+        Some(root) if root != Path::new("/sys/fs/cgroup") => {
+            binds.push(bind(root, "/sys/fs/cgroup", false)?);
+        }
+        _ => {}
     }
     Ok(binds)
 }
@@ -125,15 +138,24 @@ fn bind(source: &Path, target: &str, read_only: bool) -> Result<Bind> {
 }
 
 /// Makes the command's child the first member of a mount namespace with these mounts and of a network
-/// namespace, both of its own. It dies
+/// namespace, both of its own, and, with a `root` of the cgroup hierarchy, of a cgroup namespace. It dies
 /// with the thread which starts it, and is in a process group that a Ctrl-C does not reach.
-pub(super) fn make_on_exec(command: &mut Command, binds: Vec<Bind>) {
+pub(super) fn make_on_exec(
+    command: &mut Command,
+    binds: Vec<Bind>,
+    root: Option<&Path>,
+) -> Result<()> {
     command.process_group(0);
+    let members = root.map(members).transpose()?;
+    let of_cgroups = if root.is_some() { UnshareFlags::NEWCGROUP } else { UnshareFlags::empty() };
     // SAFETY: only system calls on values made before the fork.
     unsafe {
         command.pre_exec(move || {
             die_with_parent()?;
-            rustix::thread::unshare_unsafe(UnshareFlags::NEWNS | UnshareFlags::NEWNET)?;
+            enter(members.as_ref())?;
+            rustix::thread::unshare_unsafe(
+                UnshareFlags::NEWNS | UnshareFlags::NEWNET | of_cgroups,
+            )?;
             propagate(MountPropagationFlags::PRIVATE)?;
             for bind in &binds {
                 mount(bind)?;
@@ -142,24 +164,60 @@ pub(super) fn make_on_exec(command: &mut Command, binds: Vec<Bind>) {
             propagate(MountPropagationFlags::SHARED)
         });
     }
+    Ok(())
 }
 
-/// The mount namespace of a process.
-pub(super) fn of(process: Pid) -> Result<File> {
-    let path = format!("/proc/{}/ns/mnt", process.as_raw_pid());
-    File::open(&path).with_context(|| format!("cannot open {path}: the lab's namespace is gone"))
+/// The namespaces that make up the node.
+#[derive(Debug)]
+pub(super) struct NodeNamespaces {
+    pub(super) mounts: File,
+    cgroups: File,
 }
 
-/// Makes the command's child a member of that mount namespace, otherwise as [`make_on_exec`].
-pub(super) fn join_on_exec(command: &mut Command, namespace: File) {
+impl NodeNamespaces {
+    /// Those of a process.
+    pub(super) fn of(process: Pid) -> Result<Self> {
+        let open = |name| {
+            let path = format!("/proc/{}/ns/{name}", process.as_raw_pid());
+            File::open(&path)
+                .with_context(|| format!("cannot open {path}: the lab's namespace is gone"))
+        };
+        Ok(Self { mounts: open("mnt")?, cgroups: open("cgroup")? })
+    }
+}
+
+/// Makes the command's child a member of these namespaces, otherwise as [`make_on_exec`], and of that cgroup.
+pub(super) fn join_on_exec(
+    command: &mut Command,
+    node: NodeNamespaces,
+    cgroup: Option<&Path>,
+) -> Result<()> {
     command.process_group(0);
+    let members = cgroup.map(members).transpose()?;
     // SAFETY: only system calls on values made before the fork.
     unsafe {
         command.pre_exec(move || {
             die_with_parent()?;
-            Ok(move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Mount))?)
+            enter(members.as_ref())?;
+            move_into_link_name_space(node.cgroups.as_fd(), Some(LinkNameSpaceType::ControlGroup))?;
+            Ok(move_into_link_name_space(node.mounts.as_fd(), Some(LinkNameSpaceType::Mount))?)
         });
     }
+    Ok(())
+}
+
+/// The list of a cgroup's processes, to be written.
+fn members(cgroup: &Path) -> Result<File> {
+    let path = cgroup.join("cgroup.procs");
+    File::options()
+        .write(true)
+        .open(&path)
+        .with_context(|| format!("cannot open {}", path.display()))
+}
+
+/// Makes this process one of them.
+fn enter(members: Option<&File>) -> io::Result<()> {
+    members.map_or(Ok(()), |members| rustix::io::write(members, b"0").map(drop).map_err(Into::into))
 }
 
 fn die_with_parent() -> io::Result<()> {
@@ -203,7 +261,7 @@ a line that is none";
             Path::new("/sys/fs/cgroup/memory")
         );
         assert_eq!(machine.all().count(), 3);
-        let binds = plan(Path::new("/w"), CgroupHierarchy::Unified, &machine).unwrap();
+        let binds = plan(Path::new("/w"), CgroupHierarchy::Unified, &machine, None).unwrap();
         assert!(binds.iter().any(|bind| bind.target.as_c_str() == c"/sys/fs/cgroup"));
     }
 
@@ -212,7 +270,7 @@ a line that is none";
         let machine = Hierarchies::read(UNIFIED);
         assert_eq!(machine.root(CgroupHierarchy::Unified).unwrap(), Path::new("/sys/fs/cgroup"));
         assert!(machine.root(CgroupHierarchy::Legacy).is_err());
-        let binds = plan(Path::new("/w"), CgroupHierarchy::Unified, &machine).unwrap();
+        let binds = plan(Path::new("/w"), CgroupHierarchy::Unified, &machine, None).unwrap();
         assert!(binds.iter().all(|bind| bind.target.as_c_str() != c"/sys/fs/cgroup"));
     }
 }

@@ -1,6 +1,9 @@
 //! The cgroups that a kubelet makes itself: one for each pod, and a limit on memory.
 
-use crate::wait;
+use crate::{
+    containerd::{Systemctl, hand_memory_down},
+    wait,
+};
 use anyhow::{Context as _, bail};
 use std::{
     fs, io,
@@ -18,6 +21,8 @@ pub struct Cgroups {
     /// `/coroner-lab`: everything of the lab is below.
     base: String,
     memory: Memory,
+    /// Makes the cgroups, if that is the kubelet's driver.
+    systemd: Option<Systemctl>,
 }
 
 /// Which controller can limit memory here.
@@ -33,8 +38,9 @@ enum Memory {
 }
 
 impl Cgroups {
-    /// Looks at what the hierarchy mounted at `root` offers. `base` is the lab's group in it.
-    pub fn probe(root: &Path, base: &str) -> Self {
+    /// Looks at what the hierarchy mounted at `root` offers. `base` is the lab's group in it, and the root of what
+    /// `systemd` manages.
+    pub fn probe(root: &Path, base: &str, systemd: Option<Systemctl>) -> Self {
         let controllers = fs::read_to_string(root.join("cgroup.controllers")).unwrap_or_default();
         let memory = if controllers.split_whitespace().any(|name| name == "memory") {
             Memory::Unified
@@ -43,7 +49,7 @@ impl Cgroups {
         } else {
             Memory::Absent
         };
-        Self { root: root.into(), base: base.into(), memory }
+        Self { root: root.into(), base: base.into(), memory, systemd }
     }
 
     /// Whether memory can be limited at all.
@@ -51,23 +57,48 @@ impl Cgroups {
         self.memory != Memory::Absent
     }
 
-    /// The pod's cgroup, as the runtime is told: `/coroner-lab/kubepods/besteffort/pod<uid>`.
+    /// The pod's cgroup: `/coroner-lab/kubepods/besteffort/pod<uid>`, or the slices of that name, without dashes in
+    /// the UID (cgroup_manager_linux.go, `escapeSystemdCgroupName`).
     pub fn pod(&self, qos: &str, uid: &str) -> String {
-        format!("{}/kubepods/{qos}/pod{uid}", self.base)
+        let base = &self.base;
+        match self.systemd {
+            None => format!("{base}/kubepods/{qos}/pod{uid}"),
+            Some(_) => {
+                let uid = uid.replace('-', "_");
+                let group = format!("{base}/kubepods.slice/kubepods-{qos}.slice");
+                format!("{group}/kubepods-{qos}-pod{uid}.slice")
+            }
+        }
+    }
+
+    /// The pod's cgroup as the runtime is told: it sees the hierarchy as systemd does.
+    pub fn told<'a>(&self, pod: &'a str) -> &'a str {
+        let seen = self.systemd.as_ref().and_then(|_| pod.strip_prefix(&self.base));
+        seen.unwrap_or(pod)
     }
 
     /// The UIDs of the pods that have a cgroup now.
     pub fn pods(&self) -> Vec<String> {
-        let kubepods = self.root.join(self.base.trim_start_matches('/')).join("kubepods");
+        let (kubepods, escaped) =
+            if self.systemd.is_some() { ("kubepods.slice", "_") } else { ("kubepods", "-") };
+        let kubepods = self.root.join(self.base.trim_start_matches('/')).join(kubepods);
         let within = |directory: PathBuf| fs::read_dir(directory).into_iter().flatten().flatten();
+        let uid = |name: &str| {
+            let name = name.strip_suffix(".slice").unwrap_or(name);
+            let (before, uid) = name.rsplit_once("pod")?;
+            (before.is_empty() || before.ends_with('-')).then(|| uid.replace(escaped, "-"))
+        };
         within(kubepods)
             .flat_map(|qos| within(qos.path()))
-            .filter_map(|pod| Some(pod.file_name().to_str()?.strip_prefix("pod")?.to_owned()))
+            .filter_map(|pod| uid(pod.file_name().to_str()?))
             .collect()
     }
 
-    /// Makes a cgroup and those above it.
+    /// Makes a pod's cgroup and those above it.
     pub fn create(&self, path: &str) -> anyhow::Result<()> {
+        if let Some(systemd) = &self.systemd {
+            return systemd.start(slice(path));
+        }
         let mut directory = self.root.clone();
         for name in path.split('/').filter(|name| !name.is_empty()) {
             if self.memory == Memory::Unified {
@@ -89,7 +120,14 @@ impl Cgroups {
     /// what a runtime that was killed has left in it, as the kubelet does (runc's libcontainer,
     /// `RemovePath`).
     pub async fn remove(&self, path: &str) -> anyhow::Result<()> {
-        for cgroup in from_the_leaves(&self.root.join(path.trim_start_matches('/'))) {
+        let directory = self.root.join(path.trim_start_matches('/'));
+        if let Some(systemd) = self.systemd.clone() {
+            let what = format!("nothing runs in cgroup {}", directory.display());
+            wait::until(what, || Ok(is_empty(&directory).then_some(()))).await?;
+            let slice = slice(path).to_owned();
+            tokio::task::spawn_blocking(move || systemd.stop(&slice)).await??;
+        }
+        for cgroup in from_the_leaves(&directory) {
             remove_when_empty(&cgroup).await?;
         }
         Ok(())
@@ -130,7 +168,11 @@ impl Cgroups {
     }
 
     fn group(&self, pod: &str, container: &str) -> PathBuf {
-        self.root.join(pod.trim_start_matches('/')).join(container)
+        let pod = self.root.join(pod.trim_start_matches('/'));
+        match self.systemd {
+            None => pod.join(container),
+            Some(_) => pod.join(format!("cri-containerd-{container}.scope")),
+        }
     }
 
     /// Bounds the memory of a running container, its main process being `pid`, to `bytes`.
@@ -175,16 +217,6 @@ impl Cgroups {
     }
 }
 
-/// Lets the groups below have a memory controller, unless they do already. Refused where a task
-/// sits in the group itself: the limit then fails, and says so.
-fn hand_memory_down(group: &Path) {
-    let control = group.join("cgroup.subtree_control");
-    let enabled = fs::read_to_string(&control).unwrap_or_default();
-    if !enabled.split_whitespace().any(|name| name == "memory") {
-        let _ = fs::write(control, "+memory");
-    }
-}
-
 /// A quantity of memory such as `32Mi`, in bytes.
 pub fn bytes(quantity: &str) -> Option<u64> {
     let (digits, unit) = quantity.split_at(quantity.find(|c: char| !c.is_ascii_digit())?.max(1));
@@ -207,6 +239,17 @@ fn write(file: &Path, value: impl ToString) -> anyhow::Result<()> {
 /// Writes a file that some kernels do not have (swap accounting).
 fn optional(file: &Path, value: impl ToString) -> anyhow::Result<()> {
     if file.exists() { write(file, value) } else { Ok(()) }
+}
+
+/// The unit of a slice's cgroup.
+fn slice(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+/// Whether no process is in a cgroup or below it; also of one that is gone.
+fn is_empty(cgroup: &Path) -> bool {
+    let events = fs::read_to_string(cgroup.join("cgroup.events"));
+    events.map_or(true, |events| events.lines().any(|line| line == "populated 0"))
 }
 
 /// This cgroup and all below it, each after those that are in it.
@@ -255,7 +298,7 @@ mod tests {
     #[tokio::test]
     async fn makes_and_removes_the_pods_directory() {
         let root = tempfile::tempdir().unwrap();
-        let cgroups = Cgroups::probe(root.path(), "/coroner-lab");
+        let cgroups = Cgroups::probe(root.path(), "/coroner-lab", None);
         let path = cgroups.pod("besteffort", "u1");
         assert_eq!(path, "/coroner-lab/kubepods/besteffort/podu1");
         cgroups.create(&path).unwrap();
@@ -266,5 +309,34 @@ mod tests {
         cgroups.remove(&path).await.unwrap();
         cgroups.remove(&path).await.unwrap(); // once more: it is gone already
         assert!(!directory.exists() && directory.parent().unwrap().is_dir());
+    }
+
+    #[test]
+    fn under_systemd_the_same_names_are_slices_and_scopes() {
+        let root = tempfile::tempdir().unwrap();
+        let base = "/coroner-lab";
+        let systemd = Systemctl::of(root.path());
+        let cgroups = Cgroups::probe(root.path(), base, Some(systemd));
+        let pod = cgroups.pod("besteffort", "u-1");
+        let seen = "/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-podu_1.slice";
+        assert_eq!(pod, format!("{base}{seen}"));
+        assert_eq!(cgroups.told(&pod), seen);
+        assert_eq!(slice(&pod), "kubepods-besteffort-podu_1.slice");
+        let container = cgroups.group(&pod, "c");
+        assert!(container.ends_with("kubepods-besteffort-podu_1.slice/cri-containerd-c.scope"));
+        fs::create_dir_all(container).unwrap();
+        assert_eq!(cgroups.pods(), ["u-1"]);
+    }
+
+    #[test]
+    fn a_cgroup_is_empty_once_nothing_runs_in_it_or_it_is_gone() {
+        let root = tempfile::tempdir().unwrap();
+        let with = |events: &str| {
+            fs::write(root.path().join("cgroup.events"), events).unwrap();
+            is_empty(root.path())
+        };
+        assert!(!with("populated 1\nfrozen 0\n"));
+        assert!(with("populated 0\nfrozen 0\n"));
+        assert!(is_empty(&root.path().join("gone")));
     }
 }

@@ -111,7 +111,8 @@ impl Containers {
             .context("cannot make log directory")?;
         translate::volumes::make(pod, &self.pod, logs).context("cannot make the pod's volumes")?;
         let seen = Timestamp::now().to_string();
-        let config = translate::sandbox(pod, &self.pod, &self.cgroup, logs, &seen, attempt);
+        let cgroup = self.shared.cgroups.told(&self.cgroup);
+        let config = translate::sandbox(pod, &self.pod, cgroup, logs, &seen, attempt);
         let request =
             RunPodSandboxRequest { config: Some(config.clone()), runtime_handler: String::new() };
         self.log.info("Creating PodSandbox for pod");

@@ -1,0 +1,108 @@
+//! systemd as the node's cgroup driver: Debian's, with the node's part of the hierarchy for its root. It runs as a
+//! user's manager, because a system's wants to be process 1 of its PID namespace; what it does with slices and
+//! scopes is the same code. runc finds it where it looks for the system's.
+
+use super::{find, namespace, process::ContainerdProcess};
+use crate::wait;
+use anyhow::{Context, Result, ensure};
+use std::{
+    fs::{self, File},
+    os::unix::net::UnixStream,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+/// Below the node's /run, which is the manager's own directory there.
+const SOCKET: &str = "systemd/private";
+/// Without it the system counts as one that systemd has not booted (sd_booted(3)).
+const BOOTED: &str = "systemd/system";
+const UNITS: &str = "systemd/lab";
+
+/// The daemon's cgroup below the node's root, as on a real node; its shims are there with it.
+const DAEMON: &str = "system.slice/containerd.service";
+
+/// Makes the node's root of the hierarchy, and the daemon's cgroup below it.
+pub(super) fn make_root(root: &Path) -> Result<()> {
+    let daemon = daemon(root);
+    fs::create_dir_all(&daemon)
+        .with_context(|| format!("cannot make cgroup {}", daemon.display()))?;
+    if let Some(above) = root.parent() {
+        namespace::hand_memory_down(above);
+    }
+    Ok(())
+}
+
+pub(super) fn daemon(root: &Path) -> PathBuf {
+    root.join(DAEMON)
+}
+
+/// Starts it in the node's namespaces and waits until it can be asked.
+pub(super) async fn start(
+    work: &Path,
+    root: &Path,
+    node: namespace::NodeNamespaces,
+) -> Result<ContainerdProcess> {
+    let program = find::program("systemd");
+    ensure!(
+        program.is_file(),
+        "{} is not there: `cargo xtask setup` brings it, and --system-tools takes the machine's",
+        program.display()
+    );
+    let run = work.join("run");
+    for directory in [BOOTED, UNITS] {
+        fs::create_dir_all(run.join(directory))?;
+    }
+    fs::write(run.join(UNITS).join("default.target"), "[Unit]\nDescription=The lab's node\n")?;
+    let log = run.join("systemd.log");
+    let output = File::create(&log)?;
+    let mut command = Command::new(program);
+    command
+        .arg("--user")
+        .env("XDG_RUNTIME_DIR", "/run")
+        .env("XDG_CONFIG_HOME", "/run/systemd")
+        .env("SYSTEMD_UNIT_PATH", Path::new("/run").join(UNITS))
+        .env("SYSTEMD_GENERATOR_PATH", "/run/systemd")
+        .env("SYSTEMD_ENVIRONMENT_GENERATOR_PATH", "/run/systemd")
+        .stdin(Stdio::null())
+        .stdout(output.try_clone()?)
+        .stderr(output);
+    namespace::join_on_exec(&mut command, node, Some(root))?;
+    let manager = ContainerdProcess::start("systemd", command)?;
+    wait::until("systemd answers", || {
+        ensure!(manager.ended.borrow().is_none(), "systemd ended: see {}", log.display());
+        Ok(UnixStream::connect(run.join(SOCKET)).ok().map(drop))
+    })
+    .await?;
+    Ok(manager)
+}
+
+/// The node's systemd, for the kubelet.
+#[derive(Clone, Debug)]
+pub struct Systemctl {
+    run: PathBuf,
+}
+
+impl Systemctl {
+    pub(crate) fn of(work: &Path) -> Self {
+        Self { run: work.join("run") }
+    }
+
+    /// Makes a slice's cgroup and those above it.
+    pub fn start(&self, slice: &str) -> Result<()> {
+        self.do_to("start", slice)
+    }
+
+    /// Removes a slice's cgroup; one that is not there is no error.
+    pub fn stop(&self, slice: &str) -> Result<()> {
+        self.do_to("stop", slice)
+    }
+
+    fn do_to(&self, verb: &str, slice: &str) -> Result<()> {
+        let mut command = Command::new(find::program("systemctl"));
+        command.args(["--user", "--quiet", verb, slice]).env("XDG_RUNTIME_DIR", &self.run);
+        let output = command.output().context("cannot run systemctl")?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "systemctl {verb} {slice}: {}", said.trim());
+        Ok(())
+    }
+}
