@@ -80,6 +80,7 @@ pub struct Cluster {
     process: String,
     cri: String,
     cgroup_root: PathBuf,
+    user_namespaces: bool,
     host_root: PathBuf,
     logs: PathBuf,
     kubeconfig: PathBuf,
@@ -157,6 +158,7 @@ impl Cluster {
             process,
             cri: containerd.endpoint(),
             cgroup_root: containerd.cgroup_root().into(),
+            user_namespaces: containerd::has_user_namespaces(containerd.version()),
             host_root: containerd.host_root(),
             containerd: Mutex::new(containerd),
             logs,
@@ -208,6 +210,11 @@ impl Cluster {
     /// Whether a memory limit can be had here.
     pub fn can_limit_memory(&self) -> bool {
         self.cgroups.can_limit_memory()
+    }
+
+    /// Whether a pod can have users of its own.
+    pub fn has_user_namespaces(&self) -> bool {
+        self.user_namespaces
     }
 
     pub fn node(&self) -> &str {
@@ -323,6 +330,19 @@ impl Cluster {
         let (group, id) = self.group(&pod, container)?;
         let first = self.cgroups.processes(&group, &id)?.first().copied();
         first.context("the container has no process")
+    }
+
+    /// A container's users are not the machine's.
+    pub fn ensure_own_users(&self, id: &PodId, container: &str) -> anyhow::Result<()> {
+        let map =
+            std::fs::read_to_string(format!("/proc/{}/uid_map", self.main_pid(id, container)?))?;
+        // user_namespaces(7): of its IDs, of the machine's, how many.
+        let first = map.split_whitespace().nth(1);
+        anyhow::ensure!(
+            first.is_some_and(|first| first != "0"),
+            "the runtime made no user namespace: {map}"
+        );
+        Ok(())
     }
 
     /// The directory of a process' cgroup.
@@ -475,6 +495,17 @@ impl Cluster {
     pub async fn lose_status(&self, pod: &Pod, container: &str) -> anyhow::Result<()> {
         let (_, id) = self.group(pod, container)?;
         self.containerd.lock().await.lose_status(&id)
+    }
+
+    /// Whether systemd makes its cgroups.
+    pub fn has_systemd(&self) -> bool {
+        self.cgroups.has_systemd()
+    }
+
+    /// `systemctl stop` of a container's scope, of which nobody waits for the end.
+    pub fn stop_scope(&self, pod: &Pod, container: &str) -> anyhow::Result<()> {
+        let (_, id) = self.group(pod, container)?;
+        self.cgroups.stop_scope(&id)
     }
 
     /// `ctr task kill`.

@@ -71,6 +71,8 @@ pub enum Action {
     },
     /// `crictl stopp`, between two relists of the kubelet.
     StopSandbox,
+    /// `systemctl stop` of the container's scope, of which nobody waits for the end.
+    StopScope { container: &'static str },
     /// `ctr task kill`.
     KillTask { container: &'static str, signal: &'static str },
     /// While the runtime is dead, what it has written down of the container's state is lost: it reports

@@ -263,6 +263,13 @@ fn by_others() -> Vec<Draft> {
     };
     vec![
         then_deleted(
+            runs_on("scope-stopped", 5)
+                .shows("An administrator stops the container's scope: SIGTERM is systemd's, and the kubelet finds it exited.")
+                .runs(Part::new("app", "handle --for 500ms"))
+                .after(SOON, Action::StopScope { container: "app" })
+                .died_before("app", Cause::ExternalStop, Verdict::Graceful, code(0)),
+        ),
+        then_deleted(
             runs_on("crictl-stop", 5)
                 .shows("An administrator stops the container through the CRI; the kubelet finds it exited.")
                 .runs(Part::new("app", "handle --for 500ms"))

@@ -248,6 +248,19 @@ fn hooks() -> Vec<Draft> {
             .on_own_network()
             .runs(Part::new("app", "serve --at :: --port {port} --for 2s").pre_stop_http())
             .dies("app", Verdict::Graceful, code(0)),
+        deleted("user-namespace", 8)
+            .shows("With hostUsers: false the processes' users are not the machine's: hook, SIGTERM and exit are the same.")
+            .in_user_namespace()
+            .runs(Part::new("app", "handle --for 1s").pre_stop("sleep --for 2s"))
+            .dies("app", Verdict::Graceful, code(0))
+            .spends(Span::about(PreStop, 2.0))
+            .spends(Span::about(Shutdown, 1.0)),
+        deleted("ignored-in-user-namespace", 4)
+            .shows("PID 1 of a user namespace has no handler: SIGKILL ends it, and the kernel tells of both signals.")
+            .in_user_namespace()
+            .runs(Part::new("app", "ignore"))
+            .dies("app", Verdict::StopSignalIgnored, signal(SIGKILL))
+            .spends(Span::about(Shutdown, 4.0)),
         deleted("sidecars-last", 8)
             .shows("Sidecars get SIGTERM after all other containers have exited, the last one started first.")
             .runs(Part::new("proxy", "handle --for 500ms").sidecar())

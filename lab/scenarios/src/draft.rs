@@ -103,6 +103,12 @@ impl Draft {
         self
     }
 
+    /// Its users are not the machine's, which takes a network of its own.
+    pub(super) fn in_user_namespace(mut self) -> Self {
+        self.0.blueprint.own_users = true;
+        self.on_own_network()
+    }
+
     pub(super) fn made_by_manifest(mut self) -> Self {
         self.0.blueprint.from_manifest = true;
         self

@@ -103,6 +103,23 @@ impl Scenario {
         self.blueprint.containers.iter().any(|container| container.memory.is_some())
     }
 
+    /// It needs a runtime that gives a pod a user namespace.
+    pub fn needs_user_namespace(&self) -> bool {
+        self.blueprint.own_users
+    }
+
+    /// It needs systemd as cgroup driver.
+    pub fn needs_systemd(&self) -> bool {
+        self.steps.iter().any(|step| matches!(step.act, Action::StopScope { .. }))
+    }
+
+    /// It starts the agent itself, or with other flags.
+    pub fn needs_own_agent(&self) -> bool {
+        let is_about_agent =
+            |step: &Step| matches!(step.act, Action::StartAgent | Action::RestartAgent(_));
+        self.steps.iter().any(is_about_agent)
+    }
+
     /// What is done before the agent starts, if it is to start that late, and what is done then.
     pub fn around_agent(&self) -> (Option<&[Step]>, &[Step]) {
         match self.steps.iter().position(|step| step.act == Action::StartAgent) {
@@ -131,11 +148,14 @@ pub fn resident() -> Scenario {
     draft::runs_on(RESIDENT, 1).runs(serves).on_own_network().finish("")
 }
 
-/// What is played where nothing is asked for: all deaths, what one of them leaves behind, and what one costs its
-/// clients.
+/// What is played where nothing is asked for: all deaths that each runtime can play, what one of them leaves behind,
+/// and what one costs its clients.
 pub fn demo() -> Vec<Scenario> {
     let mut all = catalogue();
-    all.retain(|scenario| scenario.group == TOUR || FINALE.contains(&scenario.name));
+    all.retain(|scenario| {
+        (scenario.group == TOUR && !scenario.needs_user_namespace())
+            || FINALE.contains(&scenario.name)
+    });
     all
 }
 
@@ -291,8 +311,9 @@ mod tests {
     #[test]
     fn chooses_by_name_and_group_and_names_what_is_unknown() {
         assert_eq!(choose(&[], None).unwrap().len(), catalogue().len());
-        let deaths = choose(&[], Some(TOUR)).unwrap();
+        let mut deaths = choose(&[], Some(TOUR)).unwrap();
         assert!(!deaths.is_empty() && deaths.iter().all(|scenario| scenario.group == TOUR));
+        deaths.retain(|one| !one.needs_user_namespace());
         let demo = demo();
         assert_eq!(demo.len(), deaths.len() + FINALE.len());
         let after: Vec<_> = demo[deaths.len()..].iter().map(|one| one.name).collect();

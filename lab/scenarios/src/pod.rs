@@ -42,6 +42,8 @@ pub(super) struct Blueprint {
     pub(super) host_pid: bool,
     /// A network namespace and an address of its own.
     pub(super) own_network: bool,
+    /// `hostUsers: false`, which takes a network of its own.
+    pub(super) own_users: bool,
     /// A static pod.
     pub(super) from_manifest: bool,
     /// metadata.finalizers.
@@ -255,6 +257,7 @@ impl Blueprint {
             share_pid: false,
             host_pid: false,
             own_network: false,
+            own_users: false,
             from_manifest: false,
             finalizer: None,
             owner: None,
@@ -287,6 +290,7 @@ impl Blueprint {
             node_name: Some(site.node.into()),
             host_network: (!self.own_network).then_some(true),
             host_pid: self.host_pid.then_some(true),
+            host_users: self.own_users.then_some(false),
             share_process_namespace: self.share_pid.then_some(true),
             restart_policy: Some(self.restart.into()),
             termination_grace_period_seconds: Some(self.grace),

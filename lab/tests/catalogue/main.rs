@@ -80,13 +80,15 @@ fn is_about_a_fault(scenario: &Scenario) -> bool {
 }
 
 /// All of it on the machine's own version, what is about the runtime on the others, what ends connections also on
-/// cgroup v1, and deaths behind sources that are late.
+/// cgroup v1, deaths behind sources that are late, and what only some nodes can play on one of those.
 fn runs() -> anyhow::Result<Vec<Arc<LabRun>>> {
     let own = containerd::version(&containerd::ContainerdOptions::new("", "").containerd)?;
     let is_own = |version: &&str| own.starts_with(&format!("{version}."));
     let name = VERSIONS.iter().find(|version| is_own(version)).map_or(own.as_str(), |one| one);
     let (all, long) = (catalogue(), is_long());
-    let all: Vec<_> = all.iter().filter(|one| long || is_in_gate(one)).collect();
+    let in_this = all.iter().filter(|one| long || is_in_gate(one));
+    let (special, all): (Vec<_>, Vec<_>) =
+        in_this.partition(|one| one.needs_systemd() || one.needs_user_namespace());
     let is_for_others =
         |one: &&Scenario| is_about_the_runtime(one) || long && is_about_traffic(one);
     let about_runtime: Vec<_> = all.iter().copied().filter(is_for_others).collect();
@@ -94,10 +96,17 @@ fn runs() -> anyhow::Result<Vec<Arc<LabRun>>> {
     let on_v1 = LabRun::new(name, None, all.iter().copied().filter(is_for_v1)).on_v1();
     anyhow::ensure!(about_runtime.len() >= 4, "{about_runtime:?}");
     let is_on_another_node = |one: &&Scenario| is_about_the_runtime(one) || long;
-    let on_another_node =
-        || LabRun::new(name, None, all.iter().copied().filter(is_on_another_node));
+    let on_another_node = || all.iter().copied().filter(is_on_another_node);
+    let on_crun = LabRun::new(name, None, on_another_node()).on_crun();
+    let of_systemd = special.iter().copied().filter(|one| one.needs_systemd());
+    let on_systemd = LabRun::new("2", Some("2"), on_another_node().chain(of_systemd)).on_systemd();
     let others = VERSIONS.iter().filter(|version| !is_own(version));
-    let others = others.map(|other| LabRun::new(other, Some(other), about_runtime.iter().copied()));
+    let others = others.map(|other| {
+        let can =
+            |one: &&&Scenario| one.needs_user_namespace() && containerd::has_user_namespaces(other);
+        let more = special.iter().filter(can);
+        LabRun::new(other, Some(other), about_runtime.iter().chain(more).copied())
+    });
     let is_played_late = |one: &&Scenario| is_about_a_death(one) || long && is_about_a_fault(one);
     let delays = DELAYS.iter().flat_map(|by| Late::ALL.map(|which| (which, *by)));
     let played_late: Vec<&Scenario> = all.iter().copied().filter(is_played_late).collect();

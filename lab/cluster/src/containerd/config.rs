@@ -31,7 +31,7 @@ pub(super) fn write(options: &ContainerdOptions, cgroup_root: &Path) -> Result<(
         "{} is too long for a socket: choose a shorter work directory",
         socket.display()
     );
-    for directory in ["run", "lib/containerd/tmp"] {
+    for directory in ["run/proc", "lib/containerd/tmp"] {
         fs::create_dir_all(options.work.join(directory))?;
     }
     let path = path(&options.work);

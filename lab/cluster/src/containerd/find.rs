@@ -80,6 +80,12 @@ pub fn version(daemon: &Path) -> Result<String> {
     }
 }
 
+/// Whether a pod gets users of its own from that version: 1.6 takes no notice of being asked, and 2 wants a runc that
+/// maps the IDs of mounts, which is 1.2.
+pub fn has_user_namespaces(version: &str) -> bool {
+    is_of(version, "1.7")
+}
+
 /// From `containerd github.com/containerd/containerd/v2 2.1.9+unknown`: numbers and dots.
 fn version_in(said: &str) -> Option<&str> {
     let word = said.split_whitespace().nth(2)?.trim_start_matches('v');

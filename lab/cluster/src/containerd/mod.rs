@@ -30,7 +30,7 @@ mod network;
 mod process;
 mod systemd;
 
-pub use find::{find, program, target_directory, tools, version};
+pub use find::{find, has_user_namespaces, program, target_directory, tools, version};
 pub use forgotten::{KeptNetwork, Orphans};
 pub use leftovers::clean_up;
 pub use leftovers::{

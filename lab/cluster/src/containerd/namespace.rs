@@ -10,7 +10,7 @@ use rustix::{
     thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space},
 };
 use std::{
-    ffi::CString,
+    ffi::{CStr, CString},
     fs::{self, File},
     io,
     os::{
@@ -86,6 +86,10 @@ impl Hierarchies {
     }
 }
 
+/// A proc file system in the node's /run of which nothing is covered. Without one the kernel refuses a pod with a user
+/// namespace its own (`mount_too_revealing`, fs/namespace.c).
+const PROC: &CStr = c"/run/proc";
+
 /// One mount, ready for the moment between fork and exec, when nothing may be allocated.
 #[derive(Debug)]
 pub(super) struct Bind {
@@ -160,6 +164,7 @@ pub(super) fn make_on_exec(
             for bind in &binds {
                 mount(bind)?;
             }
+            rustix::mount::mount(c"proc", PROC, c"proc", MountFlags::empty(), None)?;
             // Containers' mounts have to be seen by the shims and the other way round.
             propagate(MountPropagationFlags::SHARED)
         });

@@ -92,17 +92,17 @@ impl Systemctl {
         self.do_to("start", slice)
     }
 
-    /// Removes a slice's cgroup; one that is not there is no error.
-    pub fn stop(&self, slice: &str) -> Result<()> {
-        self.do_to("stop", slice)
+    /// Ends what runs in a slice or scope, and removes its cgroup; one that is not there is no error.
+    pub fn stop(&self, unit: &str) -> Result<()> {
+        self.do_to("stop", unit)
     }
 
-    fn do_to(&self, verb: &str, slice: &str) -> Result<()> {
+    fn do_to(&self, verb: &str, unit: &str) -> Result<()> {
         let mut command = Command::new(find::program("systemctl"));
-        command.args(["--user", "--quiet", verb, slice]).env("XDG_RUNTIME_DIR", &self.run);
+        command.args(["--user", "--quiet", verb, unit]).env("XDG_RUNTIME_DIR", &self.run);
         let output = command.output().context("cannot run systemctl")?;
         let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "systemctl {verb} {slice}: {}", said.trim());
+        ensure!(output.status.success(), "systemctl {verb} {unit}: {}", said.trim());
         Ok(())
     }
 }

@@ -57,6 +57,23 @@ impl Cgroups {
         self.memory != Memory::Absent
     }
 
+    /// Whether systemd makes the cgroups.
+    pub fn has_systemd(&self) -> bool {
+        self.systemd.is_some()
+    }
+
+    /// Has systemd stop a container, and does not wait for it.
+    pub fn stop_scope(&self, container: &str) -> anyhow::Result<()> {
+        let systemd = self.systemd.clone().context("systemd is not the cgroup driver")?;
+        let scope = scope(container);
+        tokio::task::spawn_blocking(move || {
+            if let Err(error) = systemd.stop(&scope) {
+                tracing::error!(error = format!("{error:#}"), "systemctl");
+            }
+        });
+        Ok(())
+    }
+
     /// The pod's cgroup: `/coroner-lab/kubepods/besteffort/pod<uid>`, or the slices of that name, without dashes in
     /// the UID (cgroup_manager_linux.go, `escapeSystemdCgroupName`).
     pub fn pod(&self, qos: &str, uid: &str) -> String {
@@ -171,7 +188,7 @@ impl Cgroups {
         let pod = self.root.join(pod.trim_start_matches('/'));
         match self.systemd {
             None => pod.join(container),
-            Some(_) => pod.join(format!("cri-containerd-{container}.scope")),
+            Some(_) => pod.join(scope(container)),
         }
     }
 
@@ -244,6 +261,11 @@ fn optional(file: &Path, value: impl ToString) -> anyhow::Result<()> {
 /// The unit of a slice's cgroup.
 fn slice(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
+}
+
+/// The unit of a container, as containerd has runc name it.
+fn scope(container: &str) -> String {
+    format!("cri-containerd-{container}.scope")
 }
 
 /// Whether no process is in a cgroup or below it; also of one that is gone.

@@ -6,9 +6,9 @@ pub(super) mod volumes;
 use super::security;
 use crate::apiserver::CONFIG_MIRROR;
 use coroner_cri_api::v1::{
-    ContainerConfig, ContainerMetadata, ImageSpec, KeyValue, LinuxContainerConfig,
+    ContainerConfig, ContainerMetadata, IdMapping, ImageSpec, KeyValue, LinuxContainerConfig,
     LinuxPodSandboxConfig, LinuxSandboxSecurityContext, NamespaceMode, NamespaceOption,
-    PodSandboxConfig, PodSandboxMetadata,
+    PodSandboxConfig, PodSandboxMetadata, UserNamespace,
 };
 use k8s_openapi::{
     api::core::v1::{Container, EnvVar, Pod, PodSpec},
@@ -322,8 +322,24 @@ fn namespaces(pod: &Pod) -> NamespaceOption {
         network: network as i32,
         pid: pid as i32,
         ipc: NamespaceMode::Pod as i32,
+        userns_options: own_users(pod).then(|| user_namespace(pod)),
         ..Default::default()
     }
+}
+
+/// It asks for users of its own (`hostUsers: false`).
+fn own_users(pod: &Pod) -> bool {
+    pod.spec.as_ref().is_some_and(|spec| spec.host_users == Some(false))
+}
+
+/// The IDs of the machine that a pod gets for its own: by chance others than any other's (userns_manager.go keeps
+/// account of them).
+fn user_namespace(pod: &Pod) -> UserNamespace {
+    const LENGTH: u32 = 1 << 16;
+    let digest = Sha256::digest(pod.metadata.uid.as_deref().unwrap_or_default());
+    let number = 1 + u32::from(u16::from_le_bytes([digest[0], digest[1]]) >> 1);
+    let ids = vec![IdMapping { host_id: number * LENGTH, container_id: 0, length: LENGTH }];
+    UserNamespace { mode: NamespaceMode::Pod as i32, uids: ids.clone(), gids: ids }
 }
 
 #[cfg(test)]

@@ -253,11 +253,15 @@ async fn strays(
 
 /// Says why, if not.
 fn can_be_played(scenario: &Scenario, lab: &Cluster, console: Console) -> bool {
-    if !scenario.needs_memory_limit() || lab.can_limit_memory() {
+    let missing = if scenario.needs_memory_limit() && !lab.can_limit_memory() {
+        "no memory controller here, neither on cgroup2 nor on v1, so that no container can be limited"
+    } else if scenario.needs_user_namespace() && !lab.has_user_namespaces() {
+        "of the lab's versions of containerd only 1.7 gives a pod a user namespace with runc 1.1"
+    } else if scenario.needs_systemd() && !lab.has_systemd() {
+        "it takes --cgroup-driver systemd"
+    } else {
         return true;
-    }
-    let missing = "no memory controller here, neither on cgroup2 nor on v1, so that no container can \
-                   be limited";
+    };
     console.step(&format!("leaving out {}: {missing}", scenario.name));
     console.object(&Note::LeftOut { scenario: scenario.name, left_out: missing });
     false

@@ -129,6 +129,9 @@ impl<'a> Playing<'a> {
             }
             for container in scenario.containers() {
                 playing.is_ready(container, 0).await?;
+                if scenario.needs_user_namespace() {
+                    lab.ensure_own_users(&playing.pod, container)?;
+                }
             }
             playing.note_lives();
             // Its containers come and go, and the lists with them; a hook is over before a late list comes.
@@ -337,6 +340,7 @@ impl<'a> Playing<'a> {
                 let _paused = lab.kubelet().pause(&self.pod.uid).await?;
                 lab.hand().stop_sandbox(&self.pod.uid).await
             }
+            Action::StopScope { container } => lab.stop_scope(&object()?, container),
             Action::KillTask { container, signal } => {
                 lab.kill_task(&object()?, container, signal).await
             }
