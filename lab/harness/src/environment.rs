@@ -91,11 +91,12 @@ impl Environment {
     }
 }
 
-/// Made, without an earlier run's log, and absolute.
+/// Made, without an earlier run's log, and absolute. If a lab is running there, nothing of its is touched.
 pub fn work_directory(work: &Path) -> anyhow::Result<PathBuf> {
     let work = fs::create_dir_all(work)
         .and_then(|()| work.canonicalize())
         .with_context(|| format!("cannot make {}", work.display()))?;
+    containerd::ensure_free(&work)?;
     let _ = fs::remove_file(work.join(AGENT_LOG));
     Ok(work)
 }
@@ -153,5 +154,24 @@ pub async fn unless_interrupted<T>(
             console.step("interrupted: taking everything down");
             Err(Interrupted.into())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_running_lab_has_in_its_directory_stays() {
+        let work = tempfile::tempdir().unwrap();
+        let log = work.path().join(AGENT_LOG);
+        fs::write(&log, "its own").unwrap();
+        let running = containerd::lock(work.path()).unwrap();
+        let refused = work_directory(work.path()).unwrap_err().to_string();
+        assert!(refused.starts_with("another lab is running in"), "{refused}");
+        assert!(log.exists());
+        drop(running);
+        work_directory(work.path()).unwrap();
+        assert!(!log.exists());
     }
 }

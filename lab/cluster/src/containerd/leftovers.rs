@@ -24,6 +24,9 @@ pub const FREEZER: &str = "freezer";
 /// Its switch, in each of its cgroups.
 pub const FREEZER_STATE: &str = "freezer.state";
 
+/// Held by the lab that runs in the work directory.
+const LOCK: &str = "lock";
+
 /// Between two looks at what was killed, of whose end nothing tells.
 const LOOK: Duration = Duration::from_millis(10);
 
@@ -40,9 +43,14 @@ pub fn clean_up(work: &Path) -> Result<()> {
     give_up(&work)
 }
 
+/// Fails if a lab is running in the work directory.
+pub fn ensure_free(work: &Path) -> Result<()> {
+    if work.join(LOCK).exists() { lock(work).map(drop) } else { Ok(()) }
+}
+
 /// Claims the work directory for this process' life.
 pub fn lock(work: &Path) -> Result<File> {
-    let path = work.join("lock");
+    let path = work.join(LOCK);
     let file = File::options()
         .create(true)
         .append(true)
@@ -125,7 +133,7 @@ fn end(outside: impl Fn() -> Result<usize>, cgroups: &[PathBuf]) -> Result<()> {
 
 /// Removes the lock and, if nothing else is in it, the work directory. The caller holds the lock.
 pub fn give_up(work: &Path) -> Result<()> {
-    absent_is_fine(fs::remove_file(work.join("lock"))).context("cannot remove the lock")?;
+    absent_is_fine(fs::remove_file(work.join(LOCK))).context("cannot remove the lock")?;
     // What else is there is not ours; then the directory stays.
     let _ = fs::remove_dir(work);
     Ok(())

@@ -34,7 +34,7 @@ pub use find::{find, has_user_namespaces, program, target_directory, tools, vers
 pub use forgotten::{KeptNetwork, Orphans};
 pub use leftovers::clean_up;
 pub use leftovers::{
-    FREEZER, FREEZER_STATE, cgroup_parent, end_cgroup, give_up, lock, unmount_freezer,
+    FREEZER, FREEZER_STATE, cgroup_parent, end_cgroup, ensure_free, give_up, lock, unmount_freezer,
 };
 pub use namespace::hand_memory_down;
 pub use systemd::Systemctl;
