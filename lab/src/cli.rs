@@ -10,6 +10,7 @@ use coroner_lab_cluster::containerd::{self, CgroupDriver, CgroupHierarchy};
 use coroner_lab_harness::environment::Setup;
 use std::{
     env,
+    ffi::OsString,
     net::SocketAddr,
     path::{Path, PathBuf},
     time::Duration,
@@ -44,6 +45,12 @@ pub(crate) enum LabCommand {
     /// Inject random faults for hours with one agent; fails if its memory or descriptors grow
     #[command(after_help = SOAK_HELP)]
     Soak(SoakArgs),
+    /// Run the lab as process 1 of a PID namespace
+    #[command(name = crate::nested::INIT, hide = true)]
+    Init {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<OsString>,
+    },
     /// Feed inputs of one kind to the engine, for valgrind
     #[command(name = bench::instructions::engine::COMMAND, hide = true)]
     Steps {
@@ -97,7 +104,7 @@ pub(crate) struct CommonArgs {
     workload: Option<PathBuf>,
     /// Directory for the lab's files
     #[arg(long, global = true, value_name = "DIR", default_value = "/tmp/coroner-lab")]
-    work: PathBuf,
+    pub(crate) work: PathBuf,
     /// The container runtime: a version of containerd that `cargo xtask setup` installed (1.6, 1.7, 2), or the path
     /// of a daemon with its ctr and shim next to it [default: the oldest version]
     #[arg(long, global = true, value_name = "VERSION|PATH")]
@@ -113,6 +120,9 @@ pub(crate) struct CommonArgs {
     #[arg(long, global = true, value_name = "NAME", default_value = "cgroupfs")]
     #[arg(value_parser = PossibleValuesParser::new(["cgroupfs", "systemd"]).map(driver))]
     cgroup_driver: CgroupDriver,
+    /// In PID, mount and cgroup namespaces of its own, as a node of kind, minikube or k3d
+    #[arg(long, global = true)]
+    pub(crate) nested: bool,
     /// Directory for the files of a failure (the agent's logs and API answers, the kubelet's record), with a folder
     /// for each failed scenario or fault [default: `failed` in the target directory of this build, otherwise in the
     /// work directory]

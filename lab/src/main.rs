@@ -1,6 +1,7 @@
 //! `coroner-lab`: the lab's command line.
 
 mod cli;
+mod nested;
 
 use anyhow::Context as _;
 use clap::Parser as _;
@@ -62,8 +63,7 @@ fn main() -> ExitCode {
         )
         .init();
     match execute(cli) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
+        Ok(code) => code,
         Err(error) if error.is::<Interrupted>() => INTERRUPTED.into(),
         Err(error) => {
             eprintln!("{error:#}");
@@ -72,28 +72,33 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether all is well.
-fn execute(cli: LabCli) -> anyhow::Result<bool> {
+fn execute(cli: LabCli) -> anyhow::Result<ExitCode> {
+    if cli.common.nested {
+        ensure_root()?;
+        return nested::run(&cli.common.work);
+    }
     let setup = || cli.common.setup().map_err(|error| wrong_usage(format!("{error:#}")));
-    match cli.command {
-        LabCommand::Run(args) => run(setup, args),
-        LabCommand::Bench { no_fail, which } => Ok(bench(&setup()?, which)? || no_fail),
-        LabCommand::Chaos(args) => chaos(setup, args),
+    let all_is_well = match cli.command {
+        LabCommand::Run(args) => run(setup, args)?,
+        LabCommand::Bench { no_fail, which } => bench(&setup()?, which)? || no_fail,
+        LabCommand::Chaos(args) => chaos(setup, args)?,
         LabCommand::Soak(SoakArgs { long, seed }) => {
             let length = Length::For(long);
             let faults = soak::faults();
             let options = ChaosOptions { setup: setup()?, faults, length, seed, goals: true };
-            as_root(soak::run(&options, long))
+            as_root(soak::run(&options, long))?
         }
-        LabCommand::Steps { kind } => bench::instructions::engine::steps(kind).map(|()| true),
+        LabCommand::Init { words } => return nested::init(&words),
+        LabCommand::Steps { kind } => bench::instructions::engine::steps(kind).map(|()| true)?,
         LabCommand::Spin => bench::load::spin(),
-        LabCommand::StormLoad => bench::storm::load::serve().map(|()| true),
+        LabCommand::StormLoad => bench::storm::load::serve().map(|()| true)?,
         LabCommand::Relist { endpoint } => {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            runtime.block_on(bench::node::relist::relist(&endpoint)).map(|()| true)
+            runtime.block_on(bench::node::relist::relist(&endpoint)).map(|()| true)?
         }
-        LabCommand::Events => bench::kernel::actor::play().map(|()| true),
-    }
+        LabCommand::Events => bench::kernel::actor::play().map(|()| true)?,
+    };
+    Ok(if all_is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn bench(setup: &Setup, which: BenchCommand) -> anyhow::Result<bool> {
@@ -152,12 +157,16 @@ fn run(setup: impl FnOnce() -> anyhow::Result<Setup>, args: RunArgs) -> anyhow::
 
 /// Runs it, if this is root.
 fn as_root(what: impl Future<Output = anyhow::Result<bool>>) -> anyhow::Result<bool> {
-    if !rustix::process::geteuid().is_root() {
-        anyhow::bail!(
-            "the lab needs root: it runs a container runtime of its own and loads kernel programs; \
-             run it with sudo"
-        );
-    }
+    ensure_root()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     runtime.context("cannot start")?.block_on(what)
+}
+
+fn ensure_root() -> anyhow::Result<()> {
+    anyhow::ensure!(
+        rustix::process::geteuid().is_root(),
+        "the lab needs root: it runs a container runtime of its own and loads kernel programs; \
+         run it with sudo"
+    );
+    Ok(())
 }

@@ -91,7 +91,7 @@ pub(crate) enum XtaskCommand {
         /// Optimised binaries
         #[arg(long)]
         release: bool,
-        /// --scenario NAME, --group GROUP, --list, --json, --keep, --containerd VERSION|PATH, --oci-runtime runc|crun, --cgroup v2|v1, --cgroup-driver cgroupfs|systemd; --cri ENDPOINT, --kubeconfig FILE, --node NAME
+        /// --scenario NAME, --group GROUP, --list, --json, --keep, --containerd VERSION|PATH, --oci-runtime runc|crun, --cgroup v2|v1, --cgroup-driver cgroupfs|systemd, --nested; --cri ENDPOINT, --kubeconfig FILE, --node NAME
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "TOUR ARGUMENTS")]
         tour: Vec<OsString>,
     },

@@ -98,6 +98,7 @@ fn runs() -> anyhow::Result<Vec<Arc<LabRun>>> {
     let is_on_another_node = |one: &&Scenario| is_about_the_runtime(one) || long;
     let on_another_node = || all.iter().copied().filter(is_on_another_node);
     let on_crun = LabRun::new(name, None, on_another_node()).on_crun();
+    let nested = LabRun::new(name, None, on_another_node()).nested();
     let of_systemd = special.iter().copied().filter(|one| one.needs_systemd());
     let on_systemd = LabRun::new("2", Some("2"), on_another_node().chain(of_systemd)).on_systemd();
     let others = VERSIONS.iter().filter(|version| !is_own(version));
@@ -122,7 +123,7 @@ fn runs() -> anyhow::Result<Vec<Arc<LabRun>>> {
     });
     let runs = std::iter::once(LabRun::new(name, None, all))
         .chain(others)
-        .chain([on_v1, on_crun, on_systemd])
+        .chain([on_v1, on_crun, nested, on_systemd])
         .chain(late);
     Ok(runs.map(Arc::new).collect())
 }

@@ -34,7 +34,7 @@ pub(crate) struct LabRun {
     containerd: Option<&'static str>,
     scenarios: Vec<&'static str>,
     /// `--cgroup`, `--delay-apiserver` and `--delay-runtime`.
-    flags: Vec<(&'static str, &'static str)>,
+    flags: Vec<&'static str>,
     state: Mutex<Results>,
     news: Condvar,
 }
@@ -115,24 +115,30 @@ impl LabRun {
     /// The same on cgroup v1.
     pub(crate) fn on_v1(self) -> Self {
         let name = format!("{}-cgroup-v1", self.name);
-        Self { part: name.clone(), name, flags: vec![("--cgroup", "v1")], ..self }
+        Self { part: name.clone(), name, flags: vec!["--cgroup", "v1"], ..self }
     }
 
     /// The same with another OCI runtime.
     pub(crate) fn on_crun(self) -> Self {
         let name = format!("{}-crun", self.name);
-        Self { part: name.clone(), name, flags: vec![("--oci-runtime", "crun")], ..self }
+        Self { part: name.clone(), name, flags: vec!["--oci-runtime", "crun"], ..self }
     }
 
     /// The same with systemd as cgroup driver.
     pub(crate) fn on_systemd(self) -> Self {
         let name = format!("{}-systemd", self.name);
-        Self { part: name.clone(), name, flags: vec![("--cgroup-driver", "systemd")], ..self }
+        Self { part: name.clone(), name, flags: vec!["--cgroup-driver", "systemd"], ..self }
+    }
+
+    /// The same on a node in namespaces of its own.
+    pub(crate) fn nested(self) -> Self {
+        let name = format!("{}-nested", self.name);
+        Self { part: name.clone(), name, flags: vec!["--nested"], ..self }
     }
 
     /// The same with sources whose answers come so late, `late-both-9s`; `part`: of several of that name.
     pub(crate) fn late(self, which: Late, by: &'static str, part: Option<usize>) -> Self {
-        let flags = which.flags().iter().map(|flag| (*flag, by)).collect();
+        let flags = which.flags().iter().flat_map(|flag| [*flag, by]).collect();
         let name = format!("late-{}-{by}", which.name());
         let part = part.map_or_else(|| name.clone(), |part| format!("{name}-part-{part}"));
         Self { name, part, flags, ..self }
@@ -300,7 +306,7 @@ impl LabRun {
         command.arg("--json").args(binaries::flags(work));
         command.arg("--keep-failures").arg(self.failed());
         command.args(self.containerd.iter().flat_map(|version| ["--containerd", version]));
-        command.args(self.flags.iter().flat_map(|(flag, by)| [flag, by]));
+        command.args(&self.flags);
         let chosen = self.scenarios.iter().filter(|name| wanted.contains(&self.of(name)));
         let chosen: Vec<&str> = chosen.copied().collect();
         // What is demanded of the whole is asked of the whole.
