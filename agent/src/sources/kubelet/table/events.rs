@@ -1,7 +1,7 @@
 //! Events that the kubelet posts and logs (`Event occurred`, `client-go/tools/record/event.go`), by their reason,
 //! and lines that are not structured.
 
-use super::{Pattern, at, says};
+use super::{Logged, Pattern};
 use coroner_core::input::KubeletStatement::{self, *};
 
 /// Reasons of Events, each with its statement.
@@ -32,36 +32,14 @@ pub(super) const EVENTS: &[(&str, KubeletStatement)] = &[
 ];
 
 /// Beginnings of lines that name their objects in the text.
-pub(super) const BEGINNINGS: &[Pattern] = &[
-    says(
-        "operationExecutor.UnmountVolume started for volume",
-        UnmountStarted,
-        &[
-            at(23, 25, 0, "reconciler.go", "unmountVolumes"),
-            at(26, 36, 0, "reconciler_common.go", "unmountVolumes"),
-        ],
-    ),
-    says(
-        "operationExecutor.UnmountVolume failed",
-        UnmountFailed,
-        &[
-            at(23, 25, 0, "reconciler.go", "unmountVolumes"),
-            at(26, 36, 0, "reconciler_common.go", "unmountVolumes"),
-        ],
-    ),
-    says(
-        "UnmountVolume.TearDown succeeded for volume",
-        TeardownDone,
-        &[at(23, 36, 0, "operation_generator.go", "GenerateUnmountVolumeFunc")],
-    ),
-    says(
-        "UnmountVolume.TearDown failed for volume",
-        UnmountFailed,
-        &[at(23, 36, 0, "operation_generator.go", "GenerateUnmountVolumeFunc")],
-    ),
-    says(
-        "Operation for \"{volumeName:",
-        VolumeOperationFailed,
-        &[at(23, 36, 0, "nestedpendingoperations.go", "operationComplete")],
-    ),
-];
+pub(super) const BEGINNINGS: &[Pattern] = messages! {
+    "operationExecutor.UnmountVolume started for volume" => UnmountStarted
+        [23-25: 0 "reconciler.go" unmountVolumes] [26-36: 0 "reconciler_common.go" unmountVolumes],
+    "operationExecutor.UnmountVolume failed" => UnmountFailed
+        [23-25: 0 "reconciler.go" unmountVolumes] [26-36: 0 "reconciler_common.go" unmountVolumes],
+    "UnmountVolume.TearDown succeeded for volume" => TeardownDone
+        [23-36: 0 "operation_generator.go" GenerateUnmountVolumeFunc],
+    "UnmountVolume.TearDown failed for volume" => UnmountFailed
+        [23-36: 0 "operation_generator.go" GenerateUnmountVolumeFunc],
+    "Operation for \"{volumeName:" => VolumeOperationFailed [23-36: 0 "nestedpendingoperations.go" operationComplete],
+};

@@ -1,6 +1,24 @@
 //! The messages of the kubelet's log that the agent reads: one table, with the versions, the verbosity, the upstream
 //! file and the function of each. Compared with kubelets 1.23 to 1.36 (OpenShift's builds, with upstream's logging).
 
+/// Patterns: the message, its statement, and where the kubelet logs it, as `[first-last: level file function]`.
+macro_rules! messages {
+    ($($text:literal => $statement:ident
+       $([$first:literal - $last:literal: $level:literal $file:literal $function:ident])+,)*) => {
+        &[$(Pattern {
+            text: $text,
+            statement: KubeletStatement::$statement,
+            logged: &[$(Logged {
+                first: $first,
+                last: $last,
+                level: $level,
+                file: $file,
+                function: stringify!($function),
+            }),+],
+        }),*]
+    };
+}
+
 mod cleanup;
 mod events;
 mod kill;
@@ -53,18 +71,6 @@ pub const EVENT_LEVEL: u8 = 3;
 
 /// The message of an Event that is logged.
 pub const EVENT: &[u8] = b"Event occurred";
-
-const fn says(
-    text: &'static str,
-    statement: KubeletStatement,
-    logged: &'static [Logged],
-) -> Pattern {
-    Pattern { text, statement, logged }
-}
-
-const fn at(first: u8, last: u8, level: u8, file: &'static str, function: &'static str) -> Logged {
-    Logged { first, last, level, file, function }
-}
 
 const PARTS: [&[Pattern]; 5] =
     [sync_loop::SYNC_LOOP, worker::WORKER, kill::KILL, sandbox::SANDBOX, cleanup::CLEANUP];
