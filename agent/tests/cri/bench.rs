@@ -2,7 +2,7 @@
 
 use crate::runtime::{Call, FakeRuntime, Serving};
 use coroner::sources::cri::{self, CriCounters, CriOptions};
-use coroner_core::input::{CriEvent, CriExit, Input, Received};
+use coroner_core::input::{CriContainer, CriEvent, CriExit, CriSandbox, Input, Received};
 use coroner_core::output::CriRequest;
 use std::{
     path::PathBuf,
@@ -92,6 +92,35 @@ impl CriBench {
     pub(crate) async fn full_list(&mut self) {
         self.until(|event| matches!(event, CriEvent::Containers { only: None, .. }).then_some(()))
             .await;
+    }
+
+    /// Skips to the sandboxes of the next list.
+    pub(crate) async fn sandboxes(&mut self) -> Vec<CriSandbox> {
+        self.until(|event| match event {
+            CriEvent::Sandboxes { sandboxes, .. } => Some(sandboxes),
+            CriEvent::Unreachable { error, .. } => panic!("an outage: {error}"),
+            _ => None,
+        })
+        .await
+    }
+
+    /// Skips to the containers of the next list.
+    pub(crate) async fn containers(&mut self) -> Vec<CriContainer> {
+        self.until(|event| match event {
+            CriEvent::Containers { containers, .. } => Some(containers),
+            CriEvent::Unreachable { error, .. } => panic!("an outage: {error}"),
+            _ => None,
+        })
+        .await
+    }
+
+    /// Skips to the end of the next list. No container's exit comes before it.
+    pub(crate) async fn list_without_exits(&mut self) {
+        self.until(|event| {
+            assert_eq!(exited(event.clone()), None, "reported twice");
+            matches!(event, CriEvent::Containers { .. }).then_some(())
+        })
+        .await;
     }
 
     pub(crate) async fn ask(&self, request: CriRequest) {

@@ -3,7 +3,7 @@
 use crate::{
     bench::{CriBench, exited, unreachable},
     runtime::{Call, FakeRuntime},
-    things::{container, sandbox, status},
+    things::{container, status},
 };
 use coroner_core::output::CriRequest;
 use coroner_core::{
@@ -17,14 +17,7 @@ use tonic::Status;
 
 #[tokio::test]
 async fn an_end_is_fetched_once() {
-    let runtime = FakeRuntime::default();
-    {
-        let mut state = runtime.state();
-        state.sandboxes.push(sandbox("s1"));
-        state.containers.push(container("c1", "s1", ContainerState::ContainerExited));
-        state.statuses.insert("c1".into(), status("c1", ContainerState::ContainerExited, 0));
-    }
-    let mut bench = CriBench::new(runtime, Duration::from_millis(1));
+    let mut bench = CriBench::new(FakeRuntime::with_exited(), Duration::from_millis(1));
     let exit = bench.until(exited).await;
     let expected = CriExit {
         container: "c1".into(),
@@ -35,37 +28,22 @@ async fn an_end_is_fetched_once() {
     };
     assert_eq!(exit, expected);
     for _ in 0..5 {
-        bench
-            .until(|event| {
-                assert_eq!(exited(event.clone()), None, "told twice");
-                matches!(event, CriEvent::Containers { .. }).then_some(())
-            })
-            .await;
+        bench.list_without_exits().await;
     }
     assert_eq!(bench.statuses_asked("c1"), 1);
 
     // Removed and listed again (another container for all that the adapter knows): a new story.
     let gone = std::mem::take(&mut bench.runtime.state().containers);
-    bench
-        .until(|event| match event {
-            CriEvent::Containers { containers, .. } if containers.is_empty() => Some(()),
-            _ => None,
-        })
-        .await;
+    while !bench.containers().await.is_empty() {}
     bench.runtime.state().containers = gone;
     bench.until(exited).await;
 }
 
 #[tokio::test]
 async fn a_refused_status_is_asked_for_again_and_no_outage() {
-    let runtime = FakeRuntime::default();
-    {
-        let mut state = runtime.state();
-        state.containers.push(container("c1", "s1", ContainerState::ContainerExited));
-        state.statuses.insert("c1".into(), status("c1", ContainerState::ContainerExited, 0));
-        state.status_failures =
-            vec![Status::internal("the shim is busy"), Status::not_found("not yet")];
-    }
+    let runtime = FakeRuntime::with_exited();
+    runtime.state().status_failures =
+        vec![Status::internal("the shim is busy"), Status::not_found("not yet")];
     let mut bench = CriBench::new(runtime, Duration::from_millis(1));
     let exit = bench.until(|event| {
         assert_eq!(unreachable(event.clone()), None);

@@ -3,7 +3,7 @@
 use crate::{
     bench::{CriBench, NEVER, STUCK, exited, outage, unreachable, wait_until},
     runtime::{Call, FakeRuntime},
-    things::{container, sandbox, sandbox_status, status},
+    things::{container, sandbox, sandbox_status},
 };
 use coroner::sources::cri::CriOptions;
 use coroner_core::output::CriRequest;
@@ -13,15 +13,11 @@ use std::{sync::Arc, time::Duration};
 
 /// Two pods, one of them with a container that has ended.
 fn runtime() -> FakeRuntime {
-    let runtime = FakeRuntime::default();
+    let runtime = FakeRuntime::with_exited();
     {
         let mut state = runtime.state();
-        state.sandboxes = vec![sandbox("s1"), sandbox("s2")];
-        state.containers = vec![
-            container("c1", "s1", ContainerState::ContainerExited),
-            container("c2", "s2", ContainerState::ContainerUnknown),
-        ];
-        state.statuses.insert("c1".into(), status("c1", ContainerState::ContainerExited, 0));
+        state.sandboxes.push(sandbox("s2"));
+        state.containers.push(container("c2", "s2", ContainerState::ContainerUnknown));
         state.sandbox_statuses.insert("s1".into(), Ok(sandbox_status("s1", "{}")));
     }
     runtime

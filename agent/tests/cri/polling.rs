@@ -54,16 +54,14 @@ async fn leaves_nonsense_out_and_counts_it() {
         ];
     }
     let mut bench = CriBench::new(runtime, NEVER);
-    let sandboxes = bench.until(|event| match event {
-        CriEvent::Sandboxes { sandboxes, .. } => Some(sandboxes),
-        _ => None,
-    });
-    assert_eq!(sandboxes.await.iter().map(|one| one.id.as_str()).collect::<Vec<_>>(), ["good"]);
-    let containers = bench.until(|event| match event {
-        CriEvent::Containers { containers, .. } => Some(containers),
-        _ => None,
-    });
-    assert_eq!(containers.await.iter().map(|one| one.id.as_str()).collect::<Vec<_>>(), ["good"]);
+    assert_eq!(
+        bench.sandboxes().await.iter().map(|one| one.id.as_str()).collect::<Vec<_>>(),
+        ["good"]
+    );
+    assert_eq!(
+        bench.containers().await.iter().map(|one| one.id.as_str()).collect::<Vec<_>>(),
+        ["good"]
+    );
     assert_eq!(bench.skipped(), 5);
 }
 

@@ -1,7 +1,9 @@
 //! A container runtime inside the test: serves the reading calls of the CRI on a unix socket,
 //! remembers every call made to it, and can be killed as hard as a process.
 
-use crate::things::{ListAll, StatusAnswer, StreamContainersResponse, StreamPodSandboxesResponse};
+use crate::things::{
+    self, ListAll, StatusAnswer, StreamContainersResponse, StreamPodSandboxesResponse,
+};
 use coroner_cri_api::v1;
 use futures::stream::{self, BoxStream, StreamExt};
 use std::{
@@ -94,6 +96,16 @@ pub(crate) struct RuntimeState {
     pub(crate) calls: Vec<Call>,
 }
 
+impl RuntimeState {
+    /// A sandbox with a container that has exited.
+    pub(crate) fn add_exited(&mut self, container: &str, sandbox: &str) {
+        let exited = v1::ContainerState::ContainerExited;
+        self.sandboxes.push(things::sandbox(sandbox));
+        self.containers.push(things::container(container, sandbox, exited));
+        self.statuses.insert(container.into(), things::status(container, exited, 0));
+    }
+}
+
 /// The runtime's state outlives its server, as a real one's does.
 #[derive(Clone, Default)]
 pub(crate) struct FakeRuntime {
@@ -130,6 +142,13 @@ impl Drop for Serving {
 }
 
 impl FakeRuntime {
+    /// One with the sandbox `s1`, whose container `c1` has exited.
+    pub(crate) fn with_exited() -> Self {
+        let me = Self::default();
+        me.state().add_exited("c1", "s1");
+        me
+    }
+
     pub(crate) fn state(&self) -> MutexGuard<'_, RuntimeState> {
         self.state.lock().expect("no test panics while it holds this")
     }

@@ -1,7 +1,7 @@
 //! A node with as many leaked sandboxes as a message holds.
 
 use crate::{
-    bench::{CriBench, unreachable},
+    bench::CriBench,
     runtime::{Call, FakeRuntime},
     things::{leaked_container, leaked_sandbox, status},
 };
@@ -29,21 +29,10 @@ fn leaky(number: usize, streams: Option<usize>) -> FakeRuntime {
 
 /// The next full list, and that it is whole.
 async fn whole(bench: &mut CriBench, number: usize) {
-    let sandboxes = bench.until(|event| {
-        assert_eq!(unreachable(event.clone()), None);
-        match event {
-            CriEvent::Sandboxes { only: None, sandboxes, .. } => Some(sandboxes),
-            _ => None,
-        }
-    });
-    let sandboxes = sandboxes.await;
+    let sandboxes = bench.sandboxes().await;
     assert_eq!(sandboxes.len(), number);
     assert!(sandboxes.iter().all(|one| !one.ready && one.config_source.as_deref() == Some("api")));
-    let containers = bench.until(|event| match event {
-        CriEvent::Containers { only: None, containers, .. } => Some(containers),
-        _ => None,
-    });
-    let containers = containers.await;
+    let containers = bench.containers().await;
     assert_eq!(containers.len(), number);
     let ended = |state| state == ContainerState::Exited;
     assert!(containers.iter().all(|one| ended(one.state) && one.pre_stop.is_some()));

@@ -1,7 +1,7 @@
 //! Streaming lists (KEP-5825), where the runtime has them.
 
 use crate::{
-    bench::{CriBench, NEVER, outage, unreachable},
+    bench::{CriBench, NEVER, outage},
     runtime::{Call, FakeRuntime},
     things::{container, sandbox},
 };
@@ -38,17 +38,9 @@ fn full_lists(bench: &CriBench) -> (usize, usize) {
 #[tokio::test]
 async fn full_lists_are_streamed_and_filtered_ones_are_not() {
     let mut bench = CriBench::new(two_of_each(Some(1)), NEVER);
-    let sandboxes = bench.until(|event| match event {
-        CriEvent::Sandboxes { only: None, sandboxes, .. } => Some(sandboxes),
-        _ => None,
-    });
-    let names: Vec<_> = sandboxes.await.into_iter().map(|one| one.name).collect();
+    let names: Vec<_> = bench.sandboxes().await.into_iter().map(|one| one.name).collect();
     assert_eq!(names, ["pod-s1", "pod-s2"]);
-    let containers = bench.until(|event| match event {
-        CriEvent::Containers { only: None, containers, .. } => Some(containers),
-        _ => None,
-    });
-    let names: Vec<_> = containers.await.into_iter().map(|one| one.name).collect();
+    let names: Vec<_> = bench.containers().await.into_iter().map(|one| one.name).collect();
     assert_eq!(names, ["name-c1", "name-c2"]);
     bench.ask(CriRequest::PollNow(Some("s2".into()))).await;
     let filtered = bench.until(|event| match event {
@@ -70,14 +62,7 @@ async fn a_stream_may_be_longer_than_any_message() {
     runtime.state().sandboxes = (0..20).map(padded).collect();
     runtime.state().streams = Some(2);
     let mut bench = CriBench::new(runtime, NEVER);
-    let count = bench.until(|event| {
-        assert_eq!(unreachable(event.clone()), None);
-        match event {
-            CriEvent::Sandboxes { sandboxes, .. } => Some(sandboxes.len()),
-            _ => None,
-        }
-    });
-    assert_eq!(count.await, 20);
+    assert_eq!(bench.sandboxes().await.len(), 20);
 }
 
 #[tokio::test]
@@ -119,9 +104,5 @@ async fn a_stream_that_breaks_off_is_no_list() {
     assert!(error.contains("StreamPodSandboxes"), "{error}");
     assert_eq!(code.as_deref(), Some("INTERNAL"));
     bench.runtime.state().breaks_off = false;
-    let count = bench.until(|event| match event {
-        CriEvent::Sandboxes { sandboxes, .. } => Some(sandboxes.len()),
-        _ => None,
-    });
-    assert_eq!(count.await, 2);
+    assert_eq!(bench.sandboxes().await.len(), 2);
 }

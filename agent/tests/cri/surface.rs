@@ -4,10 +4,8 @@ use crate::rust_files::rust_files;
 use crate::{
     bench::{CriBench, exited},
     runtime::{Call, FakeRuntime},
-    things::{container, sandbox, status},
 };
 use coroner_core::output::CriRequest;
-use coroner_cri_api::v1::ContainerState;
 use std::{
     path::{Path, PathBuf},
     time::Duration,
@@ -15,14 +13,7 @@ use std::{
 
 #[tokio::test]
 async fn makes_no_call_but_those_that_read() {
-    let runtime = FakeRuntime::default();
-    {
-        let mut state = runtime.state();
-        state.sandboxes.push(sandbox("s1"));
-        state.containers.push(container("c1", "s1", ContainerState::ContainerExited));
-        state.statuses.insert("c1".into(), status("c1", ContainerState::ContainerExited, 0));
-    }
-    let mut bench = CriBench::new(runtime, Duration::from_millis(1));
+    let mut bench = CriBench::new(FakeRuntime::with_exited(), Duration::from_millis(1));
     bench.ask(CriRequest::StartFastPoll(vec!["s1".into()])).await;
     bench.ask(CriRequest::FindCgroup("c1".into())).await;
     bench.ask(CriRequest::SandboxStatus("s1".into())).await;

@@ -3,14 +3,14 @@
 use crate::{
     bench::{CriBench, NEVER, outage, wait_until},
     runtime::{Call, FakeRuntime},
-    things::{container, sandbox, sandbox_status, status},
+    things::{sandbox, sandbox_status},
 };
 use coroner_core::output::CriRequest;
 use coroner_core::{
     ids::SandboxId,
     input::{CriEvent, CriSandboxStatus, SandboxNetwork},
 };
-use coroner_cri_api::v1::{ContainerState, NamespaceMode};
+use coroner_cri_api::v1::NamespaceMode;
 use std::{sync::Arc, time::Duration};
 use tonic::Status;
 
@@ -214,9 +214,7 @@ async fn suspects_containers_and_lists_do_not_wait_for_each_other() {
     for n in 0..MANY {
         let mut state = runtime.state();
         let (pod, name) = (format!("s{n}"), format!("c{n}"));
-        state.sandboxes.push(sandbox(&pod));
-        state.containers.push(container(&name, &pod, ContainerState::ContainerExited));
-        state.statuses.insert(name.clone(), status(&name, ContainerState::ContainerExited, 0));
+        state.add_exited(&name, &pod);
         state.sandbox_statuses.insert(pod.clone(), Ok(sandbox_status(&pod, INFO)));
     }
     let mut bench = CriBench::new(runtime, Duration::from_nanos(1));

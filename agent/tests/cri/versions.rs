@@ -3,24 +3,20 @@
 use crate::{
     bench::{CriBench, NEVER, exited, outage},
     runtime::{Call, FakeRuntime, Speaks},
-    things::{container, sandbox, sandbox_status, status},
+    things::sandbox_status,
 };
 use coroner_core::input::CriEvent;
 use coroner_core::output::CriRequest;
-use coroner_cri_api::v1::ContainerState;
 use std::sync::atomic::Ordering;
 
 /// containerd 1.4 and 1.5 have only v1alpha2: all that is asked of others is asked of them.
 #[tokio::test]
 async fn a_runtime_of_v1alpha2_alone_is_understood() {
-    let runtime = FakeRuntime::default();
+    let runtime = FakeRuntime::with_exited();
     {
         let mut state = runtime.state();
         state.speaks = Speaks::V1Alpha2;
         state.named = Some(("containerd", "1.4.13~ds1"));
-        state.sandboxes.push(sandbox("s1"));
-        state.containers.push(container("c1", "s1", ContainerState::ContainerExited));
-        state.statuses.insert("c1".into(), status("c1", ContainerState::ContainerExited, 0));
         state.sandbox_statuses.insert("s1".into(), Ok(sandbox_status("s1", "{}")));
     }
     let mut bench = CriBench::new(runtime, NEVER);
