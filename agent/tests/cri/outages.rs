@@ -36,6 +36,19 @@ async fn a_killed_runtime_is_told_once_and_met_again() {
     }
 }
 
+/// After the end of an outage the next one is reported again.
+#[tokio::test]
+async fn every_outage_is_reported() {
+    let mut bench = CriBench::new(FakeRuntime::default(), NEVER);
+    for _ in 0..2 {
+        bench.full_list().await;
+        bench.serving.take().expect("it serves").kill();
+        bench.ask(CriRequest::PollNow(None)).await;
+        bench.until(outage).await;
+        bench.serving = Some(bench.runtime.serve(&bench.socket));
+    }
+}
+
 #[tokio::test]
 async fn a_restart_between_two_polls_does_not_go_unnoticed() {
     let mut bench = CriBench::new(FakeRuntime::default(), NEVER);

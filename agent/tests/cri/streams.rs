@@ -91,18 +91,24 @@ async fn a_runtime_without_streams_is_asked_for_one_once_per_connection() {
 
 /// Half a list would say of the other half that it is gone.
 #[tokio::test]
-async fn a_stream_that_breaks_off_is_no_list() {
-    let runtime = two_of_each(Some(1));
-    runtime.state().breaks_off = true;
-    let mut bench = CriBench::new(runtime, Duration::from_millis(1));
-    let (error, code) = bench
-        .until(|event| {
+async fn a_stream_that_breaks_off_or_is_too_long_is_no_list() {
+    for (size, breaks_off, expected) in
+        [(1, true, "INTERNAL"), (1 << 14, false, "RESOURCE_EXHAUSTED")]
+    {
+        let runtime = two_of_each(Some(size));
+        runtime.state().breaks_off = breaks_off;
+        let too_many = if breaks_off { 0 } else { 1 << 16 };
+        runtime.state().sandboxes.extend(vec![sandbox("s3"); too_many]);
+        let mut bench = CriBench::new(runtime, Duration::from_millis(1));
+        let failure = bench.until(|event| {
             assert!(!matches!(event, CriEvent::Sandboxes { .. }), "{event:?}");
             outage(event)
-        })
-        .await;
-    assert!(error.contains("StreamPodSandboxes"), "{error}");
-    assert_eq!(code.as_deref(), Some("INTERNAL"));
-    bench.runtime.state().breaks_off = false;
-    assert_eq!(bench.sandboxes().await.len(), 2);
+        });
+        let (error, code) = failure.await;
+        assert!(error.contains("StreamPodSandboxes"), "{error}");
+        assert_eq!(code.as_deref(), Some(expected));
+        bench.runtime.state().breaks_off = false;
+        bench.runtime.state().sandboxes.truncate(2);
+        assert_eq!(bench.sandboxes().await.len(), 2);
+    }
 }

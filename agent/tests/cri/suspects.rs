@@ -11,7 +11,10 @@ use coroner_core::{
     input::{CriEvent, CriSandboxStatus, SandboxNetwork},
 };
 use coroner_cri_api::v1::NamespaceMode;
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 use tonic::Status;
 
 const INFO: &str = r#"{"pid":0,"netNamespaceClosed":false,"config":{"annotations":{"a":"b"}},
@@ -171,6 +174,7 @@ async fn a_shim_that_hangs_is_no_outage() {
     bench.ask(CriRequest::SandboxStatus("s1".into())).await;
     let refused = bench.until(told).await.expect_err("nobody answers");
     assert_eq!(refused, ("s1".into(), "DEADLINE_EXCEEDED".into()));
+    assert_eq!(bench.counters.errors.load(Ordering::Relaxed), 1);
     // The connection goes on.
     bench.ask(CriRequest::PollNow(None)).await;
     bench
