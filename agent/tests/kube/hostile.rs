@@ -83,4 +83,10 @@ async fn more_pods_than_are_kept() {
     assert_eq!(pods.len(), 4_096);
     assert_eq!(pods.iter().filter(|pod| !pod.is_finished()).count(), 2);
     assert_eq!(bench.counters.truncated.of(Cut::Pods), 6);
+
+    // If the list left out pods that still run, they would count as deleted.
+    let pods = (0..4_097).map(|n| pod(&n.to_string(), 7)).collect();
+    let mut bench = KubeBench::new(Script { pods, version: 10, ..Script::default() });
+    let error = bench.out_of_sync().await;
+    assert!(error.contains("more than 4096 pods"), "{error}");
 }

@@ -176,6 +176,7 @@ async fn what_is_no_list_of_pods_is_no_answer() {
         (401, json!("Unauthorized")),
         (500, json!("")),
         (200, json!("}garbage{")),
+        (200, json!("")),
         (200, json!(whole[..whole.len() - 2])),
         (200, json!({ "kind": "PodList", "items": [{ "metadata": {} }] })),
     ] {

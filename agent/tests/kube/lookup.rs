@@ -136,6 +136,8 @@ async fn many_pods_cost_one_list() {
 
     bench.server.script().list_failures.push_back(500);
     assert_eq!(bench.check(&pods).await, vec![None; 11]);
+    bench.server.script().list = Some(String::new());
+    assert_eq!(bench.check(&pods).await, vec![None; 11], "an empty answer is no list");
     assert!(bench.counters.errors.load(Ordering::Relaxed) >= 1);
 }
 
@@ -231,7 +233,15 @@ async fn why_the_node_is_not_known_is_said() {
 
 #[tokio::test]
 async fn the_node_is_asked_for_again_after_an_outage() {
-    let (mut bench, watch) = KubeBench::in_sync(&["a"]).await;
+    // The Node is known, so that without an outage it is read again only after minutes.
+    let gets = [(NODE.to_owned(), (200, node("boot-1")))].into();
+    let mut bench = KubeBench::new(Script { gets, version: 10, ..Script::default() });
+    for _ in 0..2 {
+        let is_first =
+            |event: &ApiEvent| matches!(event, ApiEvent::Snapshot { .. } | ApiEvent::Node(_));
+        next(&mut bench.events, is_first).await;
+    }
+    let watch = bench.server.watch().await;
     bench.server.kill();
     drop(watch);
     bench.out_of_sync().await;

@@ -228,19 +228,22 @@ async fn a_connection_cut_within_a_line_loses_nothing() {
 }
 
 #[tokio::test]
-async fn an_outage_is_told_once_and_its_end_without_waiting_for_an_event() {
-    let (mut bench, watch) = KubeBench::in_sync(&["a"]).await;
-    bench.server.kill();
-    drop(watch);
-    bench.out_of_sync().await;
-    let errors = || bench.counters.errors.load(Ordering::Relaxed);
-    assert!(wait_until(|| errors() >= 3).await, "{} errors", errors());
-    bench.server.serve();
-    let watch = bench.server.watch().await;
-    assert_eq!(watch.from, "10");
-    assert_eq!(bench.event().await, ApiEvent::Resumed);
-    watch.event("ADDED", pod("b", 11)).await;
-    assert!(matches!(bench.event().await, ApiEvent::Applied(_)));
+async fn each_outage_is_reported_once_and_its_end_without_waiting_for_an_event() {
+    let (mut bench, mut watch) = KubeBench::in_sync(&["a"]).await;
+    for version in 10..12 {
+        bench.server.kill();
+        drop(watch);
+        bench.out_of_sync().await;
+        let errors = || bench.counters.errors.load(Ordering::Relaxed);
+        let before = errors();
+        assert!(wait_until(|| errors() >= before + 2).await, "{} errors", errors());
+        bench.server.serve();
+        watch = bench.server.watch().await;
+        assert_eq!(watch.from, version.to_string());
+        assert_eq!(bench.event().await, ApiEvent::Resumed);
+        watch.event("ADDED", pod("b", version + 1)).await;
+        assert!(matches!(bench.event().await, ApiEvent::Applied(_)));
+    }
 }
 
 #[tokio::test]
@@ -292,6 +295,19 @@ async fn a_place_that_is_refused_again_and_again_is_given_up() {
     bench.out_of_sync().await;
     assert_eq!(names(&bench.snapshot().await), ["a"]);
     assert_eq!(bench.server.watch().await.from, "3");
+}
+
+/// If an empty answer counted as a list, all pods would count as deleted.
+#[tokio::test]
+async fn an_answer_that_is_no_list_is_an_outage() {
+    for text in ["", "{}", r#"{"metadata":{},"items":[]}"#, r#"{"items":["#] {
+        let pods = vec![pod("a", 7)];
+        let list = Some(text.to_owned());
+        let mut bench = KubeBench::new(Script { list, pods, version: 10, ..Script::default() });
+        bench.out_of_sync().await;
+        bench.server.script().list = None;
+        assert_eq!(names(&bench.snapshot().await), ["a"], "{text}");
+    }
 }
 
 #[tokio::test]
