@@ -381,7 +381,10 @@ impl Session {
         while let Ok(received) = self.from.try_recv() {
             match received.input {
                 Input::Kernel(event) => self.heard.push(event),
-                Input::Lost(loss) => *self.lost.entry(loss.kind).or_default() += loss.count,
+                Input::Lost(loss) => {
+                    assert!(loss.since.is_some_and(|since| since <= received.at), "{loss:?}");
+                    *self.lost.entry(loss.kind).or_default() += loss.count;
+                }
                 other => panic!("the kernel side said {other:?}"),
             }
         }

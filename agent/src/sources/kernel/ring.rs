@@ -15,7 +15,7 @@ use coroner_core::{
 };
 use coroner_ebpf::maps;
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     io,
     os::fd::{AsFd, OwnedFd},
     sync::atomic::Ordering,
@@ -33,12 +33,9 @@ pub(super) struct Rings {
     found: DrainResult,
     /// Bytes that waited in the deciding ring and in the detail ring.
     used: [WindowedMax; 2],
-    seen_lost: [u64; maps::LOST_COUNT as usize],
     skipped: Skipped,
-    seen_skipped: u64,
-    undecodable: u64,
-    /// Insertions by the agent that the map refused.
-    refused: u64,
+    totals: LossTotals,
+    reported: BTreeMap<LossKind, u64>,
     /// Cgroups of the self-test: nobody's business.
     pub(super) ignored: BTreeSet<CgroupId>,
 }
@@ -57,11 +54,9 @@ impl Rings {
             held: Vec::new(),
             found: DrainResult::default(),
             used: [WindowedMax::new(Instant::now()), WindowedMax::new(Instant::now())],
-            seen_lost: [0; maps::LOST_COUNT as usize],
             skipped,
-            seen_skipped: 0,
-            undecodable: 0,
-            refused: 0,
+            totals: LossTotals::default(),
+            reported: BTreeMap::new(),
             ignored: BTreeSet::new(),
         }
     }
@@ -93,20 +88,14 @@ impl Rings {
     pub(super) fn drain_all(&mut self, counters: &KernelCounters) -> Vec<KernelEvent> {
         let began = clock::boot_now();
         let mut events = std::mem::take(&mut self.held);
-        let (mut kinds, mut wrong) = ([0u64; KINDS.len()], 0u64);
+        let mut kinds = [0u64; KINDS.len()];
         let room = counters.ring_bytes.load(Ordering::Relaxed);
         let mut read = |ring: &mut RingBuf<MapData>| {
             read_up_to(room, || {
                 let item = ring.next()?;
-                match read_record(&item) {
-                    Ok((event, kind)) => {
-                        kinds[kind] += 1;
-                        events.push(event);
-                    }
-                    Err(error) => {
-                        tracing::warn!(%error, "cannot decode a record from the kernel programs");
-                        wrong += 1;
-                    }
+                if let Some((event, kind)) = self.totals.read(&item) {
+                    kinds[kind] += 1;
+                    events.push(event);
                 }
                 Some(room_of(item.len()))
             })
@@ -122,7 +111,6 @@ impl Rings {
         ] {
             told.store(used.observe(now, bytes.min(room)), Ordering::Relaxed);
         }
-        self.undecodable += wrong;
         for (counter, count) in counters.records.iter().zip(kinds) {
             if count > 0 {
                 counter.fetch_add(count, Ordering::Relaxed);
@@ -142,41 +130,13 @@ impl Rings {
 
     /// Losses since the last call.
     pub(super) fn losses(&mut self, counters: &KernelCounters) -> Vec<Loss> {
-        let mut losses = Vec::new();
-        let skipped = self.skipped.lost();
-        let more = skipped - std::mem::replace(&mut self.seen_skipped, skipped);
-        if more > 0 {
-            losses.push(Loss::new(LossKind::ProgramSkipped, more));
-        }
-        let undecodable = std::mem::take(&mut self.undecodable);
-        if undecodable > 0 {
-            losses.push(Loss::new(LossKind::Undecodable, undecodable));
-        }
-        let refused = std::mem::take(&mut self.refused);
-        if refused > 0 {
-            losses.push(Loss::new(LossKind::CgroupMapFull, refused));
-        }
-        for index in 0..maps::LOST_COUNT {
+        self.totals.skipped = self.skipped.lost();
+        for (index, total) in (0..).zip(&mut self.totals.of_programs) {
             // Fails only if the map is gone, and then everything is.
-            let Ok(values) = self.lost.get(&index, 0) else { continue };
-            let total: u64 = values.iter().sum();
-            let seen = std::mem::replace(&mut self.seen_lost[index as usize], total);
-            let count = total.saturating_sub(seen);
-            let kind = match index {
-                maps::LOST_DECIDING => LossKind::DecidingRingFull,
-                maps::LOST_DETAIL => LossKind::DetailRingFull,
-                maps::LOST_BUDGET => LossKind::BudgetSpent,
-                maps::LOST_MAP_FULL => LossKind::CgroupMapFull,
-                _ => {
-                    counters.too_deep.fetch_add(count, Ordering::Relaxed);
-                    continue;
-                }
-            };
-            if count > 0 {
-                losses.push(Loss::new(kind, count));
-            }
+            *total = self.lost.get(&index, 0).map_or(*total, |values| values.iter().sum());
         }
-        losses
+        counters.too_deep.store(self.totals.of(maps::LOST_NESTING), Ordering::Relaxed);
+        self.totals.since(&mut self.reported)
     }
 
     /// The programs of this hook are detached for good.
@@ -186,7 +146,7 @@ impl Rings {
 
     /// Counts cgroups that the agent could not make watched.
     pub(super) fn count_refused(&mut self, count: u64) {
-        self.refused += count;
+        self.totals.refused += count;
     }
 
     /// Puts back what was drained before anybody could take it.
@@ -196,6 +156,50 @@ impl Rings {
 
     fn is_own(&self, event: &KernelEvent) -> bool {
         !self.ignored.is_empty() && event.fact.cgroup().is_some_and(|id| self.ignored.contains(&id))
+    }
+}
+
+/// What was lost since the start.
+#[derive(Default)]
+struct LossTotals {
+    skipped: u64,
+    undecodable: u64,
+    /// Insertions by the agent that the map refused.
+    refused: u64,
+    /// What the programs have counted, by `LOST_*`.
+    of_programs: [u64; maps::LOST_COUNT as usize],
+}
+
+impl LossTotals {
+    /// Decodes a record, with the place of its kind in [`KINDS`].
+    fn read(&mut self, record: &[u8]) -> Option<(KernelEvent, usize)> {
+        read_record(record)
+            .inspect_err(|error| {
+                tracing::warn!(%error, "cannot decode a record from the kernel programs");
+                self.undecodable += 1;
+            })
+            .ok()
+    }
+
+    fn of(&self, index: u32) -> u64 {
+        self.of_programs[index as usize]
+    }
+
+    /// Losses that were not reported yet, and are reported now.
+    fn since(&self, reported: &mut BTreeMap<LossKind, u64>) -> Vec<Loss> {
+        let totals = [
+            (LossKind::ProgramSkipped, self.skipped),
+            (LossKind::Undecodable, self.undecodable),
+            (LossKind::CgroupMapFull, self.refused + self.of(maps::LOST_MAP_FULL)),
+            (LossKind::DecidingRingFull, self.of(maps::LOST_DECIDING)),
+            (LossKind::DetailRingFull, self.of(maps::LOST_DETAIL)),
+            (LossKind::BudgetSpent, self.of(maps::LOST_BUDGET)),
+        ];
+        let more = totals.map(|(kind, total)| {
+            let before = reported.insert(kind, total).unwrap_or_default();
+            Loss::new(kind, total.saturating_sub(before))
+        });
+        more.into_iter().filter(|loss| loss.count > 0).collect()
     }
 }
 
@@ -233,6 +237,31 @@ mod tests {
         });
         assert!(more && bytes >= room && bytes < room + record, "{bytes}");
         assert_eq!(read * record, bytes);
+    }
+
+    #[test]
+    fn each_loss_is_reported_once() {
+        let of_programs = [4, 5, 6, 7, 8];
+        let mut totals = LossTotals { skipped: 2, refused: 3, of_programs, undecodable: 0 };
+        assert_eq!(totals.read(b"no record"), None);
+        let mut reported = BTreeMap::new();
+        let mut more = |totals: &LossTotals| {
+            let losses = totals.since(&mut reported);
+            losses.into_iter().map(|loss| (loss.kind, loss.count)).collect::<Vec<_>>()
+        };
+        // Cgroups that are nested too deeply (8) are no loss.
+        let expected = [
+            (LossKind::ProgramSkipped, 2),
+            (LossKind::Undecodable, 1),
+            (LossKind::CgroupMapFull, 3 + 7),
+            (LossKind::DecidingRingFull, 4),
+            (LossKind::DetailRingFull, 5),
+            (LossKind::BudgetSpent, 6),
+        ];
+        assert_eq!(more(&totals), expected);
+        assert_eq!(more(&totals), []);
+        totals.refused += 1;
+        assert_eq!(more(&totals), [(LossKind::CgroupMapFull, 1)]);
     }
 
     #[test]
