@@ -26,11 +26,11 @@ struct Asked {
 
 impl Asked {
     fn start() -> Self {
-        Self::beside(0)
+        Self::beside(0, "/")
     }
 
-    /// So many entries are taken.
-    fn beside(others: u32) -> Self {
+    /// With so many entries of others in the map, and this root of the host's file system.
+    fn beside(others: u32, host_root: &str) -> Self {
         let hierarchy = stage::v2();
         let mut kernel = stage::start(&stage::options(&hierarchy));
         let mut counting = kernel.take_counting();
@@ -38,8 +38,8 @@ impl Asked {
             let key = EntryKey { netns, cgroup: None };
             counting.as_mut().unwrap().insert(key, &[], None).unwrap();
         }
-        let options =
-            TrafficOptions { host_root: "/".into(), attachment: Attachment::OnDemand, counting };
+        let (host_root, attachment) = (host_root.into(), Attachment::OnDemand);
+        let options = TrafficOptions { host_root, attachment, counting };
         let (to, answers) = mpsc::channel(16);
         let (requests, from) = mpsc::channel(16);
         std::thread::spawn(move || {
@@ -237,10 +237,33 @@ fn the_hosts_namespace_and_another_process_are_refused() {
     assert_eq!(asked.ask(count(own, Some(1), 0)), refused(TrafficBlindness::NoProcess));
 }
 
+/// The pod's namespace may be the host's.
+#[test]
+fn where_the_hosts_namespace_is_not_known_nothing_is_counted() {
+    let _machine = stage::machine();
+    let host = tempfile::tempdir().unwrap();
+    let mut asked = Asked::beside(0, host.path().to_str().unwrap());
+    in_a_namespace(|| {
+        let server = TestServer::listening("10.0.0.1:8080", None);
+        let pid = server.pid.unsigned_abs();
+        std::fs::create_dir(host.path().join("proc")).unwrap();
+        let show = |real: u32, number: u32| {
+            let shown = host.path().join(format!("proc/{number}"));
+            std::os::unix::fs::symlink(format!("/proc/{real}"), shown).unwrap();
+        };
+        show(pid, pid);
+        assert_eq!(asked.ask(count(pid, None, 0)), refused(TrafficBlindness::NoProcess));
+        show(std::process::id(), 1);
+        let began = asked.ask(count(pid, None, 0));
+        assert!(matches!(began, TrafficFact::Began { .. }), "{began:?}");
+        drop(server);
+    });
+}
+
 #[test]
 fn what_finds_no_room_is_not_visible_and_takes_none() {
     let _machine = stage::machine();
-    let mut asked = Asked::beside(TRAFFIC_MAX - 1);
+    let mut asked = Asked::beside(TRAFFIC_MAX - 1, "/");
     in_a_namespace(|| {
         let server = TestServer::listening("10.0.0.1:8080", None);
         let pid = server.pid.unsigned_abs();
