@@ -34,7 +34,7 @@ use coroner_core::{
 };
 use coroner_ebpf::{NESTED_SHARE, WINDOW_SHIFT};
 use libc::{SIGHUP, SIGKILL, SIGTERM, SIGUSR1};
-use stage::{ID, POD, Pod, Session, TestCgroup, on_each_hierarchy};
+use stage::{ID, POD, Pod, Session, TestCgroup, on_each_hierarchy, with_pod};
 use std::{
     ffi::{CString, OsStr},
     os::unix::{
@@ -121,9 +121,7 @@ fn cgroups_come_with_their_parents_and_go() {
 #[test]
 fn the_shortest_life_is_told_whole_and_in_order() {
     const LIVES: u8 = 10;
-    on_each_hierarchy(|hierarchy| {
-        let mut session = Session::start(hierarchy);
-        let pod = Pod::make(hierarchy);
+    with_pod(|mut session, pod| {
         let mut lives = Vec::new();
         for code in 1..=LIVES {
             // Nobody waits for anything between these: a record that came too late would be missed.
@@ -158,9 +156,7 @@ fn the_shortest_life_is_told_whole_and_in_order() {
 
 #[test]
 fn sigterm_to_an_init_without_a_handler_is_ignored() {
-    on_each_hierarchy(|hierarchy| {
-        let mut session = Session::start(hierarchy);
-        let pod = Pod::make(hierarchy);
+    with_pod(|mut session, pod| {
         let init = Actor::start(&pod.container.path, Role { init: true, ..Role::default() });
         let pid = init.pid;
         init.kill(SIGTERM);
@@ -201,9 +197,7 @@ fn sigterm_to_an_init_without_a_handler_is_ignored() {
 
 #[test]
 fn a_handler_shows_as_delivered() {
-    on_each_hierarchy(|hierarchy| {
-        let mut session = Session::start(hierarchy);
-        let pod = Pod::make(hierarchy);
+    with_pod(|mut session, pod| {
         let role = Role { init: true, handle: &[SIGTERM], ..Role::default() };
         let init = Actor::start(&pod.container.path, role);
         let pid = init.pid;
@@ -219,9 +213,7 @@ fn a_handler_shows_as_delivered() {
 
 #[test]
 fn a_blocked_signal_is_pending_at_sigkill() {
-    on_each_hierarchy(|hierarchy| {
-        let mut session = Session::start(hierarchy);
-        let pod = Pod::make(hierarchy);
+    with_pod(|mut session, pod| {
         let role = Role { init: true, block: &[SIGTERM], ..Role::default() };
         let init = Actor::start(&pod.container.path, role);
         let pid = init.pid;
@@ -239,9 +231,7 @@ fn a_blocked_signal_is_pending_at_sigkill() {
 
 #[test]
 fn an_ignoring_program_is_told_from_an_init_without_a_handler() {
-    on_each_hierarchy(|hierarchy| {
-        let mut session = Session::start(hierarchy);
-        let pod = Pod::make(hierarchy);
+    with_pod(|mut session, pod| {
         let role = Role { ignore: &[SIGTERM], ..Role::default() };
         let process = Actor::start(&pod.container.path, role);
         process.kill(SIGTERM);
@@ -255,9 +245,7 @@ fn an_ignoring_program_is_told_from_an_init_without_a_handler() {
 
 #[test]
 fn the_default_action_ends_a_process() {
-    on_each_hierarchy(|hierarchy| {
-        let mut session = Session::start(hierarchy);
-        let pod = Pod::make(hierarchy);
+    with_pod(|mut session, pod| {
         let process = Actor::start(&pod.container.path, Role::default());
         let pid = process.pid;
         process.kill(SIGTERM);
@@ -274,9 +262,7 @@ fn the_default_action_ends_a_process() {
 
 #[test]
 fn the_end_of_an_init_kills_its_namespace_visibly() {
-    on_each_hierarchy(|hierarchy| {
-        let mut session = Session::start(hierarchy);
-        let pod = Pod::make(hierarchy);
+    with_pod(|mut session, pod| {
         let role = Role { init: true, children: 3, ..Role::default() };
         let init = Actor::start(&pod.container.path, role);
         let pid = init.pid;
@@ -331,9 +317,7 @@ fn what_runc_executes_before_the_containers_program_is_not_its_main_process() {
 
 #[test]
 fn injected_processes_are_told_and_own_children_are_not() {
-    on_each_hierarchy(|hierarchy| {
-        let mut session = Session::start(hierarchy);
-        let pod = Pod::make(hierarchy);
+    with_pod(|mut session, pod| {
         let role = Role { init: true, fork_and_reap: true, ..Role::default() };
         let _init = Actor::start(&pod.container.path, role);
         let injected = Actor::exec(&pod.container.path, 42);
@@ -368,9 +352,7 @@ fn injected_processes_are_told_and_own_children_are_not() {
 
 #[test]
 fn nested_cgroups_belong_to_their_container() {
-    on_each_hierarchy(|hierarchy| {
-        let mut session = Session::start(hierarchy);
-        let pod = Pod::make(hierarchy);
+    with_pod(|mut session, pod| {
         let nested = pod.container.child("nested");
         let process = Actor::start(&nested.path, Role::default());
         let pid = process.pid;

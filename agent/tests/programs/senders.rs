@@ -3,7 +3,7 @@
 use crate::{
     actors::{Actor, Role},
     ends, is_end, sent,
-    stage::{self, Pod, Session, on_each_hierarchy},
+    stage::{self, Pod, Session, on_each_hierarchy, with_pod},
 };
 use coroner_core::{
     ids::Tgid,
@@ -18,9 +18,7 @@ const SI_TKILL: i32 = -6;
 
 #[test]
 fn the_way_a_signal_was_sent_is_told() {
-    on_each_hierarchy(|hierarchy| {
-        let mut session = Session::start(hierarchy);
-        let pod = Pod::make(hierarchy);
+    with_pod(|mut session, pod| {
         let role = Role { swallow: &[SIGTERM, SIGHUP, SIGINT], ..Role::default() };
         let process = Actor::start(&pod.container.path, role);
         process.kill_by_pidfd(SIGTERM);
@@ -118,9 +116,7 @@ fn the_ends_of_children_are_told_once_the_main_process_is_to_end() {
 
 #[test]
 fn a_signal_to_the_dying_says_so() {
-    on_each_hierarchy(|hierarchy| {
-        let mut session = Session::start(hierarchy);
-        let pod = Pod::make(hierarchy);
+    with_pod(|mut session, pod| {
         let role = Role { handle: &[SIGTERM], ..Role::default() };
         let process = Actor::start(&pod.container.path, role);
         process.kill(SIGKILL);

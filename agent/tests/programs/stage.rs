@@ -57,6 +57,14 @@ pub(crate) fn on_each_hierarchy(test: impl Fn(&Path)) {
     }
 }
 
+/// Runs a test of one pod on each hierarchy.
+pub(crate) fn with_pod(test: impl Fn(Session, Pod)) {
+    on_each_hierarchy(|hierarchy| {
+        let session = Session::start(hierarchy);
+        test(session, Pod::make(hierarchy));
+    });
+}
+
 /// The whole machine for one test.
 pub(crate) fn machine() -> MutexGuard<'static, ()> {
     take_turns();

@@ -3,7 +3,7 @@
 use crate::{
     actors::{Actor, Role, Then},
     ends, is_end,
-    stage::{self, Pod, Session, on_each_hierarchy},
+    stage::{self, Pod, Session, on_each_hierarchy, with_pod},
 };
 use coroner::sources::kernel::tiny::Executable;
 use coroner_core::{
@@ -13,9 +13,7 @@ use coroner_core::{
 
 #[test]
 fn a_process_ends_with_its_last_thread() {
-    on_each_hierarchy(|hierarchy| {
-        let mut session = Session::start(hierarchy);
-        let pod = Pod::make(hierarchy);
+    with_pod(|mut session, pod| {
         let role = Role { then: Then::LeaderFirst, ..Role::default() };
         let process = Actor::start(&pod.container.path, role);
         let pid = process.pid;
@@ -63,9 +61,7 @@ fn threads_that_leave_together_are_one_end_or_the_same_one_twice() {
 
 #[test]
 fn an_exec_by_a_thread_ends_nobody() {
-    on_each_hierarchy(|hierarchy| {
-        let mut session = Session::start(hierarchy);
-        let pod = Pod::make(hierarchy);
+    with_pod(|mut session, pod| {
         let program = Executable::new(43).unwrap();
         let then = Then::ThreadExec(program.path().as_ptr());
         let process = Actor::start(&pod.container.path, Role { then, ..Role::default() });

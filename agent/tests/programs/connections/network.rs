@@ -193,10 +193,11 @@ impl TestNetwork<'_> {
     }
 
     /// The same of the pod's entry.
-    pub(crate) fn expect_pod(&self, expected: &[(TrafficPeer, ConnectionEvent, u64)]) {
-        let all: Vec<_> =
-            expected.iter().map(|(peer, event, n)| (None, *peer, *event, *n)).collect();
-        self.expect(&all);
+    pub(crate) fn expect_pod(&self, expected: &[(TrafficPeer, &[(ConnectionEvent, u64)])]) {
+        let of = |(peer, events): &(TrafficPeer, &[(ConnectionEvent, u64)])| {
+            events.iter().map(|(event, n)| (None, *peer, *event, *n)).collect::<Vec<_>>()
+        };
+        self.expect(&expected.iter().flat_map(of).collect::<Vec<_>>());
     }
 }
 
@@ -313,6 +314,13 @@ impl TestServer {
             self.done.read_exact(&mut answer).unwrap();
             assert_eq!(answer[0], b'+', "{} of {orders}", char::from(order));
         }
+    }
+
+    /// Acts for one new client, which reads until the connection ends.
+    pub(crate) fn serve(&mut self, from: &str, to: &str, orders: &str) {
+        let client = connect(from, to);
+        self.act(orders);
+        drain(client);
     }
 
     /// Exits by itself.

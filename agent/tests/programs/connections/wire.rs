@@ -142,14 +142,9 @@ fn over(network: &mut TestNetwork<'_>, clients: &Clients) {
     });
     server.kill();
     drain(late[0].try_clone().unwrap());
-    let mut expected = vec![
-        (Client, Opened, 2),
-        (Client, Closed, 1),
-        (Client, CutIdle, 1),
-        (Client, ListenerClosed, 1),
-    ];
+    let mut expected = vec![(Opened, 2), (Closed, 1), (CutIdle, 1), (ListenerClosed, 1)];
     if is_visible {
-        expected.extend([(Client, Refused, 3), (Client, ResetAfterEnd, 2)]);
+        expected.extend([(Refused, 3), (ResetAfterEnd, 2)]);
     }
-    network.expect_pod(&expected);
+    network.expect_pod(&[(Client, &expected)]);
 }
