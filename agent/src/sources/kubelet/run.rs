@@ -390,6 +390,7 @@ pub(super) fn events_of(
 mod tests {
     use super::*;
     use std::io::Write as _;
+    use tokio::time::timeout;
 
     /// A live log in a file below a root, and what was found in it.
     struct LogNode {
@@ -485,6 +486,33 @@ mod tests {
         node.write("b");
         assert_eq!(node.names(), ["reading", "gap", "-v=4", "b", "-v=4"]);
         assert_eq!(node.names(), ["reading", "-v=4"]);
+    }
+
+    /// Time is paused: the test does not wait for the next poll.
+    #[tokio::test(start_paused = true)]
+    async fn what_is_not_read_is_reported() {
+        let node = LogNode::new(LogSource::File("var/log/kubelet.log".into()));
+        let (to, mut inputs) = mpsc::channel(64);
+        let adapter = tokio::spawn(run(lock(&node.live).options.clone(), to));
+        let mut next = async || {
+            let received = timeout(10 * LOOK_AGAIN, inputs.recv()).await.expect("no event");
+            match received.expect("the adapter ended").input {
+                Input::Kubelet(event) => event,
+                other => panic!("{other:?}"),
+            }
+        };
+        let event = next().await;
+        assert!(matches!(event, KubeletEvent::Unreadable { .. }), "{event:?}");
+        node.write("a");
+        let event = next().await;
+        assert!(matches!(event, KubeletEvent::Reading { .. }), "{event:?}");
+        while !matches!(next().await, KubeletEvent::Verbosity { .. }) {}
+        fs::write(node.path(), "").unwrap();
+        node.write("b");
+        let event = next().await;
+        assert!(matches!(event, KubeletEvent::Gap { .. }), "{event:?}");
+        drop(inputs);
+        adapter.await.unwrap().unwrap();
     }
 
     #[test]
