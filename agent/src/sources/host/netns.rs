@@ -124,6 +124,8 @@ fn is_a_runtimes(name: &str) -> bool {
 mod tests {
     use super::*;
     use crate::sources::host::fake::Fake;
+    use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
+    use std::{os::unix::fs::PermissionsExt as _, thread};
 
     const ONE: &str = "cni-5afa9f0c-27be-5b4c-9fd8-31e9b8d5a0a1";
     const TWO: &str = "0a1b2c3d-27be-5b4c-9fd8-31e9b8d5a0a2";
@@ -194,6 +196,42 @@ mod tests {
         fs::remove_file(fake.host.root.join("var/run")).unwrap();
         fake.file(&format!("var/run/netns/{TWO}"), "");
         assert_eq!(found(&fake).unwrap().len(), 2);
+    }
+
+    /// A process whose namespace cannot be read could be in any of them.
+    #[test]
+    fn a_process_whose_namespace_is_closed_makes_all_unknown() {
+        let fake = Fake::new();
+        fake.kthreadd();
+        fake.file(&format!("run/netns/{ONE}"), "");
+        fake.file(
+            "proc/1/mountinfo",
+            format!("50 23 0:4 net:[77] /run/netns/{ONE} rw - nsfs x rw\n"),
+        );
+        for pid in [1, 10] {
+            fake.process(pid, "app", 0, 1);
+            fake.namespace(pid, "net", 78);
+        }
+        let closed = |pid: u32, mode| {
+            let folder = fake.host.proc.join(format!("{pid}/ns"));
+            fs::set_permissions(folder, fs::Permissions::from_mode(mode)).unwrap();
+        };
+        // Runs in a thread without capabilities, to which the folder is closed even as root.
+        let found = || {
+            let ask = || {
+                let none = CapabilitySet::empty();
+                let sets = CapabilitySets { effective: none, permitted: none, inheritable: none };
+                set_capabilities(None, sets).unwrap();
+                found(&fake)
+            };
+            thread::scope(|scope| scope.spawn(ask).join().unwrap())
+        };
+        closed(1, 0);
+        assert_eq!(found().unwrap(), [(ONE.to_owned(), Some(77), 0)], "it is the host's");
+        closed(10, 0);
+        assert!(matches!(found(), Err(SurveyError::NamespacesDenied)));
+        closed(1, 0o700);
+        closed(10, 0o700);
     }
 
     #[test]

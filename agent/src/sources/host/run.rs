@@ -373,6 +373,19 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn what_is_left_out_is_counted() {
+        let fake = Fake::new();
+        let (to, _events) = mpsc::channel(16);
+        let options = HostOptions::new(&fake.host.root, &fake.host.cgroup_root);
+        let counters = Arc::clone(&options.counters);
+        let (daemons, pool) = (Daemons::new(&fake.host.proc), BlockingPool::new(TIMEOUT, 1));
+        let mut adapter = HostAdapter { options, to, daemons, pool, troubled: BTreeSet::new() };
+        let looked = PartialSurvey { left_out: 3, ..PartialSurvey::begin() };
+        assert!(adapter.surveyed(Findings { looked, processes: None }).await.is_ok());
+        assert_eq!(counters.errors.load(Relaxed), 3);
+    }
+
+    #[tokio::test]
     async fn what_cannot_be_seen_is_not_told_to_be_empty() {
         let mut fake = Fake::new();
         fake.file("proc/self/mountinfo", "22 1 8:1 / / rw - ext4 /dev/vda1 rw\n");

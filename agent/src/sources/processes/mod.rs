@@ -99,6 +99,7 @@ mod tests {
         ids::{CgroupId, Tgid},
         input::TaskState,
     };
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
 
     #[tokio::test]
     async fn it_answers_and_ends_with_its_channel() {
@@ -123,5 +124,40 @@ mod tests {
         assert_ne!(report.processes[0].state, TaskState::Zombie);
         drop(ask);
         adapter.await.unwrap().unwrap();
+    }
+
+    /// Time is paused: the test does not wait for the timeouts.
+    #[tokio::test(start_paused = true)]
+    async fn inspections_that_hang_are_counted_and_bounded() {
+        let root = tempfile::tempdir().unwrap();
+        let stat = root.path().join("proc/7/stat");
+        std::fs::create_dir_all(stat.parent().unwrap()).unwrap();
+        mknodat(CWD, &stat, FileType::Fifo, Mode::RUSR, 0).unwrap();
+        // A read blocks until the last writer has closed the FIFO.
+        let writer = std::fs::File::options().read(true).write(true).open(&stat).unwrap();
+        let options = ProcessesOptions {
+            host_root: root.path().to_owned(),
+            cgroup_root: root.path().to_owned(),
+            counters: Arc::default(),
+        };
+        let counters = Arc::clone(&options.counters);
+        let ((to, mut reports), (ask, wanted)) = (mpsc::channel(8), mpsc::channel(8));
+        for _ in 0..=MAX_HANGING {
+            let (cgroup, main, started) = (CgroupId(7), Some(Tgid(7)), Some(1));
+            ask.send(InspectProcesses { cgroup, main, started }).await.unwrap();
+        }
+        drop(ask);
+        let mut adapter = tokio::spawn(run(options, to, wanted));
+        let ended = loop {
+            tokio::select! {
+                ended = &mut adapter => break ended,
+                () = tokio::time::advance(TIMEOUT) => {}
+            }
+        };
+        std::fs::remove_file(stat).unwrap();
+        drop(writer);
+        ended.unwrap().unwrap();
+        assert_eq!(counters.errors.load(Relaxed), 1 + MAX_HANGING as u64);
+        assert!(reports.recv().await.is_none());
     }
 }
