@@ -94,3 +94,45 @@ impl Senders {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        outputs::{metrics::Metrics, report::samples},
+        store::{health::Health, leaks::LeakStore, terminations::History},
+    };
+    use coroner_core::time::BootTime;
+    use tokio::sync::mpsc::channel;
+
+    #[test]
+    fn what_finds_no_room_is_dropped_and_counted() {
+        let (health, history) = (Health::new(true, BootTime(0)), History::new(1));
+        let metrics = Metrics::new().unwrap();
+        let shared = Arc::new(SharedState::new(health, history, LeakStore::default(), metrics));
+        // The adapters take nothing.
+        let ((cri, _cri), (notes, _notes)) = (channel(1), channel(1));
+        let counters = Arc::new(EventCounters::default());
+        let senders = Senders {
+            cri,
+            kernel: channel(1).0,
+            proc: channel(1).0,
+            host: channel(1).0,
+            traffic: channel(1).0,
+            api: None,
+            lookups: None,
+            kubelet: None,
+            events: Some(Events { notes, counters: Arc::clone(&counters) }),
+            shared: Arc::clone(&shared),
+        };
+        let death = Report::CountDeath(Box::new(samples::two_containers().containers.remove(1)));
+        for _ in 0..3 {
+            senders.request(Request::Cri(CriRequest::PollNow(None)));
+            senders.post_event(&death);
+        }
+        let text = shared.metrics.scrape(shared.health.lock()).unwrap();
+        let line = r#"coroner_requests_dropped_total{to="cri"} 2"#;
+        assert!(text.lines().any(|found| found == line), "{text}");
+        assert_eq!(counters.dropped.load(Relaxed), 2);
+    }
+}

@@ -196,4 +196,19 @@ mod tests {
         assert!(writer.end(LONG), "the pause between the attempts ends with the agent");
         assert_eq!(tries.iter().collect::<Vec<_>>(), [leaks(2)]);
     }
+
+    #[test]
+    fn what_could_not_be_written_is_kept_for_the_next_attempt() {
+        let slot = Slot::default();
+        thread::scope(|scope| {
+            let pausing = scope.spawn(|| slot.requeue(leaks(1)));
+            while slot.pending.lock().next.is_none() && !pausing.is_finished() {
+                thread::yield_now();
+            }
+            slot.pending.lock().closed = true;
+            slot.news.notify_one();
+            assert!(pausing.join().unwrap());
+        });
+        assert_eq!(slot.wait(), Some(leaks(1)));
+    }
 }
