@@ -187,6 +187,9 @@ mod tests {
     const V7_2_ARM64: &[u8] = include_bytes!("../../../tests/fixtures/btf/7.2-arm64.btf");
     const ALL: [&[u8]; 7] = [V5_10, V6_1, V6_12, V6_18, V7_2, V5_10_ARM64, V7_2_ARM64];
 
+    /// A member, and its offset in each of these kernels.
+    type OffsetRow<L> = (&'static str, fn(&L) -> u32, [u32; ALL.len()]);
+
     fn v2() -> Hierarchy {
         Hierarchy::V2 { root: PathBuf::from("/sys/fs/cgroup") }
     }
@@ -202,53 +205,32 @@ mod tests {
     #[test]
     fn offsets_are_those_that_bpftool_tells() {
         let kernels = ALL.map(|bytes| layout(bytes, &v2()));
-        let check = |what: &str, of: fn(&Layout) -> u32, expected: [u32; 7]| {
+        #[rustfmt::skip]
+        let offsets: [OffsetRow<Layout>; 20] = [
+            ("task_struct.cgroups", |l| l.task_cgroups, [3328, 3600, 3584, 2376, 4000, 2224, 2856]),
+            ("task_struct.pending.signal", |l| l.task_pending, [2888, 3128, 3128, 1904, 3504, 1904, 2512]),
+            ("task_struct.comm", |l| l.task_comm, [2736, 2976, 2976, 1752, 3344, 1752, 2352]),
+            ("task_struct.start_boottime", |l| l.task_start_boottime, [2544, 2784, 2784, 1560, 3160, 1616, 2168]),
+            ("signal_struct.pids[1]", |l| l.signal_pids_tgid, [360, 368, 360, 368, 384, 360, 384]),
+            ("signal_struct.shared_pending.signal", |l| l.signal_shared_pending, [80, 80, 80, 80, 80, 80, 80]),
+            ("signal_struct.flags", |l| l.signal_flags, [116, 116, 116, 116, 116, 116, 116]),
+            ("sighand_struct.action", |l| l.sighand_action, [32, 32, 32, 32, 32, 32, 32]),
+            ("pid.numbers", |l| l.pid_numbers, [96, 96, 112, 144, 128, 96, 128]),
+            ("upid.ns", |l| l.upid_ns, [8; 7]),
+            ("pid_namespace.ns.inum", |l| l.pid_namespace_inum, [136, 128, 128, 136, 344, 136, 344]),
+            ("task_struct.thread_pid", |l| l.task_thread_pid, [2336, 2520, 2536, 1368, 2912, 1408, 1920]),
+            ("css_set.dfl_cgrp", |l| l.css_set_dfl_cgrp, [120, 128, 128, 112, 128, 120, 128]),
+            ("cgroup_subsys_state.parent", |l| l.css_parent, [192, 192, 192, 184, 184, 192, 184]),
+            ("cgroup.kn", |l| l.cgroup_kn, [248, 248, 256, 256, 296, 248, 296]),
+            ("cgroup.root", |l| l.cgroup_root, [480, 656, 720, 696, 808, 480, 808]),
+            ("kernfs_node.id", |l| l.kn_id, [104, 104, 96, 96, 96, 104, 96]),
+            ("kernfs_node.name", |l| l.kn_name, [16, 16, 16, 16, 16, 16, 16]),
+            ("kernel_siginfo.si_code", |l| l.siginfo_code, [8, 8, 8, 8, 8, 8, 8]),
+            ("sizes", |l| l.sigaction_size + l.upid_size, [48, 48, 48, 48, 48, 48, 48]),
+        ];
+        for (what, of, expected) in offsets {
             assert_eq!(kernels.each_ref().map(of), expected, "{what}");
-        };
-        check(
-            "task_struct.cgroups",
-            |l| l.task_cgroups,
-            [3328, 3600, 3584, 2376, 4000, 2224, 2856],
-        );
-        check(
-            "task_struct.pending.signal",
-            |l| l.task_pending,
-            [2888, 3128, 3128, 1904, 3504, 1904, 2512],
-        );
-        check("task_struct.comm", |l| l.task_comm, [2736, 2976, 2976, 1752, 3344, 1752, 2352]);
-        check(
-            "task_struct.start_boottime",
-            |l| l.task_start_boottime,
-            [2544, 2784, 2784, 1560, 3160, 1616, 2168],
-        );
-        check("signal_struct.pids[1]", |l| l.signal_pids_tgid, [360, 368, 360, 368, 384, 360, 384]);
-        check(
-            "signal_struct.shared_pending.signal",
-            |l| l.signal_shared_pending,
-            [80, 80, 80, 80, 80, 80, 80],
-        );
-        check("signal_struct.flags", |l| l.signal_flags, [116, 116, 116, 116, 116, 116, 116]);
-        check("sighand_struct.action", |l| l.sighand_action, [32, 32, 32, 32, 32, 32, 32]);
-        check("pid.numbers", |l| l.pid_numbers, [96, 96, 112, 144, 128, 96, 128]);
-        check("upid.ns", |l| l.upid_ns, [8; 7]);
-        check(
-            "pid_namespace.ns.inum",
-            |l| l.pid_namespace_inum,
-            [136, 128, 128, 136, 344, 136, 344],
-        );
-        check(
-            "task_struct.thread_pid",
-            |l| l.task_thread_pid,
-            [2336, 2520, 2536, 1368, 2912, 1408, 1920],
-        );
-        check("css_set.dfl_cgrp", |l| l.css_set_dfl_cgrp, [120, 128, 128, 112, 128, 120, 128]);
-        check("cgroup_subsys_state.parent", |l| l.css_parent, [192, 192, 192, 184, 184, 192, 184]);
-        check("cgroup.kn", |l| l.cgroup_kn, [248, 248, 256, 256, 296, 248, 296]);
-        check("cgroup.root", |l| l.cgroup_root, [480, 656, 720, 696, 808, 480, 808]);
-        check("kernfs_node.id", |l| l.kn_id, [104, 104, 96, 96, 96, 104, 96]);
-        check("kernfs_node.name", |l| l.kn_name, [16, 16, 16, 16, 16, 16, 16]);
-        check("kernel_siginfo.si_code", |l| l.siginfo_code, [8, 8, 8, 8, 8, 8, 8]);
-        check("sizes", |l| l.sigaction_size + l.upid_size, [48, 48, 48, 48, 48, 48, 48]);
+        }
     }
 
     #[test]
@@ -257,30 +239,25 @@ mod tests {
             resolve_traffic(&Btf::parse(bytes).unwrap(), hierarchy).unwrap()
         };
         let kernels = ALL.map(|bytes| of(bytes, &v2()));
-        let check = |what: &str, of: fn(&TrafficLayout) -> u32, expected: [u32; 7]| {
+        #[rustfmt::skip]
+        let offsets: [OffsetRow<TrafficLayout>; 13] = [
+            ("sock_common.skc_net", |l| l.sock_net, [48; 7]),
+            ("sock_common.skc_family", |l| l.sock_family, [16; 7]),
+            ("sock_common.skc_daddr", |l| l.sock_daddr, [0; 7]),
+            ("net.ns.inum", |l| l.net_inum, [136, 144, 136, 176, 280, 136, 280]),
+            ("net.hash_mix", |l| l.net_hash_mix, [320, 328, 344, 432, 648, 320, 648]),
+            ("inet_sock.inet_sport", |l| l.inet_sport, [776, 804, 806, 814, 830, 776, 830]),
+            ("tcp_sock.lsndtime", |l| l.tcp_sent_at, [1472, 1520, 1644, 1584, 1676, 1472, 1676]),
+            ("tcp_sock.bytes_sent", |l| l.tcp_bytes_sent, [1440, 1488, 1608, 1544, 1616, 1440, 1616]),
+            ("icsk_ack.lrcvtime", |l| l.tcp_received_at, [1248, 1304, 1312, 1264, 1296, 1248, 1296]),
+            ("sock.sk_err", |l| l.sock_err, [568, 544, 284, 284, 284, 568, 284]),
+            ("sock.sk_cgrp_data", |l| l.sock_cgroup, [664, 648, 672, 672, 688, 664, 688]),
+            ("sk_buff.transport_header", |l| l.skb_transport, [178, 182, 182, 178, 182, 178, 182]),
+            ("net_device.nd_net", |l| l.dev_net, [1264, 1280, 280, 264, 264, 1264, 264]),
+        ];
+        for (what, of, expected) in offsets {
             assert_eq!(kernels.each_ref().map(of), expected, "{what}");
-        };
-        check("sock_common.skc_net", |l| l.sock_net, [48; 7]);
-        check("sock_common.skc_family", |l| l.sock_family, [16; 7]);
-        check("sock_common.skc_daddr", |l| l.sock_daddr, [0; 7]);
-        check("net.ns.inum", |l| l.net_inum, [136, 144, 136, 176, 280, 136, 280]);
-        check("net.hash_mix", |l| l.net_hash_mix, [320, 328, 344, 432, 648, 320, 648]);
-        check("inet_sock.inet_sport", |l| l.inet_sport, [776, 804, 806, 814, 830, 776, 830]);
-        check("tcp_sock.lsndtime", |l| l.tcp_sent_at, [1472, 1520, 1644, 1584, 1676, 1472, 1676]);
-        check(
-            "tcp_sock.bytes_sent",
-            |l| l.tcp_bytes_sent,
-            [1440, 1488, 1608, 1544, 1616, 1440, 1616],
-        );
-        check(
-            "icsk_ack.lrcvtime",
-            |l| l.tcp_received_at,
-            [1248, 1304, 1312, 1264, 1296, 1248, 1296],
-        );
-        check("sock.sk_err", |l| l.sock_err, [568, 544, 284, 284, 284, 568, 284]);
-        check("sock.sk_cgrp_data", |l| l.sock_cgroup, [664, 648, 672, 672, 688, 664, 688]);
-        check("sk_buff.transport_header", |l| l.skb_transport, [178, 182, 182, 178, 182, 178, 182]);
-        check("net_device.nd_net", |l| l.dev_net, [1264, 1280, 280, 264, 264, 1264, 264]);
+        }
         assert_eq!(of(V6_18, &v1("pids")).sock_cgroup, 0, "it would be a cgroup of v2");
     }
 
