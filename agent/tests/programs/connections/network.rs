@@ -17,7 +17,7 @@ use std::{
     fs, io,
     io::{Read, Write},
     mem,
-    net::{IpAddr, SocketAddr, TcpStream},
+    net::{IpAddr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket},
     os::{
         fd::{AsRawFd, FromRawFd, OwnedFd},
         unix::fs::MetadataExt,
@@ -85,6 +85,13 @@ fn set_up_loopback() -> io::Result<()> {
         request[16..20].copy_from_slice(&128u32.to_ne_bytes());
         request[20..].copy_from_slice(&1u32.to_ne_bytes());
         ioctl(&v6, libc::SIOCSIFADDR as _, request.as_ptr())?;
+        // It is tentative, and cannot be bound, until a worker of the kernel has run (addrconf_dad_begin).
+        let address = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, last.into());
+        let until = Instant::now() + stage::PATIENCE;
+        while let Err(error) = UdpSocket::bind((address, 0)) {
+            assert!(Instant::now() < until, "{address}: {error}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
     Ok(())
 }
