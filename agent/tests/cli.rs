@@ -3,6 +3,8 @@
 mod binary;
 #[path = "binary/nobody.rs"]
 mod nobody;
+#[path = "binary/serving.rs"]
+mod serving;
 
 use binary::{coroner, run};
 use clap::CommandFactory as _;
@@ -10,7 +12,7 @@ use coroner::{
     config::args::Cli,
     linux::clock,
     outputs::{
-        http::{Audience, SharedState, serve},
+        http::{Audience, SharedState},
         metrics::Metrics,
     },
     sources::kernel,
@@ -220,17 +222,7 @@ fn agent_with(accounts: usize, audience: Audience) -> String {
     let health = Health::new(false, clock::boot_now());
     let metrics = Metrics::new().unwrap();
     let shared = Arc::new(SharedState::new(health, history, LeakStore::default(), metrics));
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.set_nonblocking(true).unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
-    std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
-            serve(listener, shared, audience, std::future::pending()).await
-        })
-    });
-    url
+    format!("http://127.0.0.1:{}", serving::serve(shared, audience, None))
 }
 
 #[test]

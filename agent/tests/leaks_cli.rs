@@ -14,13 +14,15 @@ mod things;
 mod binary;
 #[path = "binary/nobody.rs"]
 mod nobody;
+#[path = "binary/serving.rs"]
+mod serving;
 
 use apiserver::{FakeApiserver, Script};
 use binary::{coroner, run};
 use coroner::{
     linux::clock,
     outputs::{
-        http::{Audience, SharedState, serve},
+        http::{Audience, SharedState},
         metrics::Metrics,
     },
     store::{health::Health, leaks::LeakStore, terminations::History},
@@ -35,7 +37,6 @@ use runtime::{FakeRuntime, Serving};
 use serde_json::{Value, json};
 use std::{
     io::{BufRead, BufReader},
-    net::TcpListener,
     path::PathBuf,
     process::{Child, Command, Stdio},
     sync::Arc,
@@ -324,18 +325,8 @@ fn agent(
     let health = Health::new(true, clock::boot_now());
     let shared =
         Arc::new(SharedState::new(health, History::new(1), store, Metrics::new().unwrap()));
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.set_nonblocking(true).unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
-    let served = Arc::clone(&shared);
-    std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
-            serve(listener, served, Audience::Node, std::future::pending()).await
-        })
-    });
-    (url, shared)
+    let port = serving::serve(Arc::clone(&shared), Audience::Node, None);
+    (format!("http://127.0.0.1:{port}"), shared)
 }
 
 fn gauges(detection_state: DetectionState, watched: u64) -> LeakGauges {

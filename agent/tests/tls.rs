@@ -2,6 +2,8 @@
 //! that nobody is told what stands in them.
 
 mod binary;
+#[path = "binary/serving.rs"]
+mod serving;
 
 use binary::{coroner, run};
 use coroner::{
@@ -9,8 +11,6 @@ use coroner::{
     outputs::{
         http::{
             Audience, SharedState,
-            listener::Listener,
-            serve,
             tls::{Certificate, TlsFiles},
         },
         metrics::Metrics,
@@ -21,7 +21,7 @@ use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, date_tim
 use std::{
     fs,
     io::{self, BufRead, BufReader, Read, Write},
-    net::{TcpListener, TcpStream},
+    net::TcpStream,
     path::{Path, PathBuf},
     process::Stdio,
     sync::Arc,
@@ -75,24 +75,7 @@ fn agent(certificate: Option<Arc<Certificate>>) -> u16 {
     let health = Health::new(false, clock::boot_now());
     let metrics = Metrics::new().unwrap();
     let shared = Arc::new(SharedState::new(health, History::new(1), LeakStore::default(), metrics));
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.set_nonblocking(true).unwrap();
-    let port = listener.local_addr().unwrap().port();
-    std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
-            let forever = std::future::pending();
-            match certificate {
-                None => serve(listener, shared, Audience::Node, forever).await,
-                Some(certificate) => {
-                    let listener = Listener::from(listener).with_tls(certificate);
-                    serve(listener, shared, Audience::Node, forever).await
-                }
-            }
-        })
-    });
-    port
+    serving::serve(shared, Audience::Node, certificate)
 }
 
 /// Asks for the terminations: whether there was an answer, and else the error.
