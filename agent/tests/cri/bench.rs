@@ -94,20 +94,20 @@ impl CriBench {
             .await;
     }
 
-    /// Skips to the sandboxes of the next list.
+    /// Skips to the sandboxes of the next full list.
     pub(crate) async fn sandboxes(&mut self) -> Vec<CriSandbox> {
         self.until(|event| match event {
-            CriEvent::Sandboxes { sandboxes, .. } => Some(sandboxes),
+            CriEvent::Sandboxes { only: None, sandboxes, .. } => Some(sandboxes),
             CriEvent::Unreachable { error, .. } => panic!("an outage: {error}"),
             _ => None,
         })
         .await
     }
 
-    /// Skips to the containers of the next list.
+    /// Skips to the containers of the next full list.
     pub(crate) async fn containers(&mut self) -> Vec<CriContainer> {
         self.until(|event| match event {
-            CriEvent::Containers { containers, .. } => Some(containers),
+            CriEvent::Containers { only: None, containers, .. } => Some(containers),
             CriEvent::Unreachable { error, .. } => panic!("an outage: {error}"),
             _ => None,
         })
