@@ -157,7 +157,7 @@ fn window(event: E, traffic: &Traffic) -> Range<u64> {
     let (since, stopped) = (traffic.since.0, traffic.stopped.map_or(u64::MAX, |at| at.0));
     match event {
         E::Opened | E::Refused => since..stopped,
-        E::OpenedAfterStop | E::RefusedAfterStop => stopped..u64::MAX,
+        E::OpenedAfterStop | E::RefusedAfterStop => stopped.max(since)..u64::MAX,
         _ => since..u64::MAX,
     }
 }
