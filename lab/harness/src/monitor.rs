@@ -247,11 +247,17 @@ impl AgentMonitor {
         }
         self.launch(flags, &[]).await?;
         if flags.node.is_none() && self.own.as_ref().is_some_and(|own| !own.late) {
-            let mut reports = self.reports();
-            let possible = |now: &AgentReports| now.detection_state == DetectionState::Possible;
-            let detects = reports.wait_for(possible);
-            wait::event("the agent detects leaks", detects).await?.context(NOBODY_ASKS)?;
+            self.detects().await?;
         }
+        Ok(())
+    }
+
+    /// Waits until it detects leaks: what was there before counts as there since the start.
+    pub async fn detects(&self) -> anyhow::Result<()> {
+        let mut reports = self.reports();
+        let possible = |now: &AgentReports| now.detection_state == DetectionState::Possible;
+        let detects = reports.wait_for(possible);
+        wait::event("the agent detects leaks", detects).await?.context(NOBODY_ASKS)?;
         Ok(())
     }
 

@@ -13,4 +13,5 @@ mod manifests;
 mod promql;
 mod release;
 mod rules;
+mod tls;
 mod tools;

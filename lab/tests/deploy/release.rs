@@ -56,12 +56,21 @@ impl User {
         chart::run_helm(self.home.path(), &command.split(' ').map(place).collect::<Vec<_>>())
     }
 
+    /// With these values.
+    pub(crate) fn install(&self, values: &Value) -> Result<String> {
+        self.release("install", values)
+    }
+
     /// To these values, and no others of before.
     pub(crate) fn upgrade(&self, values: &Value) -> Result<String> {
+        self.release("upgrade", values)
+    }
+
+    fn release(&self, verb: &str, values: &Value) -> Result<String> {
         let file = self.home.path().join("values.json");
         fs::write(&file, values.to_string())?;
         let values = file.display();
-        self.helm(&format!("upgrade coroner deploy/chart --namespace coroner --values {values}"))
+        self.helm(&format!("{verb} coroner deploy/chart --namespace coroner --values {values}"))
     }
 
     /// Creates the definitions of the operator's kinds.

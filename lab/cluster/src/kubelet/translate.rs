@@ -212,7 +212,10 @@ pub fn container(
             .iter()
             .flatten()
             .map(|var| KeyValue { key: var.name.clone(), value: value_of(var, pod, id, host_ips) })
-            .chain(services.into_iter().flat_map(service_environment))
+            .chain(services.into_iter().flat_map(service_environment).filter(|service| {
+                // A variable of the pod's own takes precedence (kubelet_pods.go, `makeEnvironmentVariables`).
+                !container.env.iter().flatten().any(|own| own.name == service.key)
+            }))
             .collect(),
         labels,
         annotations: container_annotations(pod, container, attempt),
@@ -332,8 +335,8 @@ fn own_users(pod: &Pod) -> bool {
     pod.spec.as_ref().is_some_and(|spec| spec.host_users == Some(false))
 }
 
-/// The IDs of the machine that a pod gets for its own: by chance others than any other's (userns_manager.go keeps
-/// account of them).
+/// The IDs of the machine that a pod gets for its own: most likely others than any other's (userns_manager.go keeps
+/// a record of them).
 fn user_namespace(pod: &Pod) -> UserNamespace {
     const LENGTH: u32 = 1 << 16;
     let digest = Sha256::digest(pod.metadata.uid.as_deref().unwrap_or_default());

@@ -114,8 +114,7 @@ async fn play(
         lab.delay(options.delays).await?;
     }
     let (lab, work) = (&*lab, &work);
-    let resident = scenarios::resident();
-    Playing::begin(&resident, resident.name, lab).await?;
+    start_resident(lab).await?;
     let scenarios: Vec<&Scenario> =
         options.scenarios.iter().filter(|one| can_be_played(one, lab, console)).collect();
     let mut begun: BTreeMap<&str, Playing<'_>> = BTreeMap::new();
@@ -190,6 +189,13 @@ async fn play(
     Ok(sees_the_end && strays.is_empty() && in_order.iter().all(|outcome| outcome.ok))
 }
 
+/// Starts the pod that every node has.
+pub async fn start_resident(lab: &Cluster) -> anyhow::Result<()> {
+    let resident = scenarios::resident();
+    Playing::begin(&resident, resident.name, lab).await?;
+    Ok(())
+}
+
 /// Of how many pods it is known which connections outlived them, and of how many it could be.
 fn still_open(outcomes: &[ScenarioOutcome]) -> (usize, usize) {
     let seen = outcomes.iter().filter_map(|outcome| outcome.timeline.as_ref()?.traffic.as_ref());
@@ -233,7 +239,7 @@ async fn save(
 
 /// Leaks that the agent reported, that are of no scenario and none by the ground truth. A busy node has many sandboxes
 /// to remove, so some of them count as leaked before their turn comes: they have as long as the collector may take.
-async fn strays(
+pub async fn strays(
     monitor: &AgentMonitor,
     truth: &GroundTruth,
     outcomes: &[ScenarioOutcome],

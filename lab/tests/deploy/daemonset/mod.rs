@@ -15,9 +15,14 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use coroner_lab_cluster::{
     apiserver::ResourceKind, containerd, containerd::ContainerdOptions, wait,
 };
-use coroner_lab_scenarios::{self as scenario};
+use coroner_lab_harness::{
+    monitor::{ASKS_EVERY, THRESHOLD},
+    run,
+};
+use coroner_lab_scenarios::{self as scenario, Scenario};
 use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::Container};
 use rustix::thread::CapabilitySet;
+use serde_json::Value;
 use std::{
     env, fs,
     path::{Path, PathBuf},
@@ -133,12 +138,7 @@ fn is_confined(deployed: &Deployed<'_>, capabilities: &[String]) -> Result<()> {
 async fn measures(deployed: &Deployed<'_>) -> Result<()> {
     let names = ["handles-sigterm", "sigterm-ignored"].map(str::to_owned);
     let scenarios = scenario::choose(&names, None).map_err(|unknown| anyhow!("{unknown}"))?;
-    let played = scenarios.iter().map(|scenario| deployed.plays(scenario));
-    for outcome in futures::future::join_all(played).await {
-        let said = outcome.disagreements.join("; ");
-        ensure!(outcome.ok && outcome.timeline.is_some(), "{}: {said}", outcome.scenario);
-    }
-    Ok(())
+    deployed.plays(&scenarios.iter().collect::<Vec<_>>()).await
 }
 
 /// Each is needed: without it /readyz names it.
@@ -272,6 +272,50 @@ async fn a_release_runs_is_upgraded_and_goes() -> Result<()> {
     tried
 }
 
+/// The agent of a release is as right as the lab's own: deaths and leaks in the gate, in the long form the whole
+/// catalogue but for what starts the agent itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_catalogue_agrees_with_a_release() -> Result<()> {
+    let is_long = env::var_os("CORONER_TEST_LONG").is_some();
+    let (directory, mut image) = (directory()?, daemon_set("base")?);
+    let node = node(directory.path(), &mut image, |_| Ok(())).await?;
+    let tried = async {
+        let user = User::of(node.lab.store(), &node.lab.url())?;
+        user.create_namespace()?;
+        user.install(&serde_json::json!({
+            "rbac": { "eventsLookup": true },
+            "config": {
+                "leak-threshold": format!("{}s", THRESHOLD.as_secs()),
+                "cri-poll-interval": format!("{}s", ASKS_EVERY.as_secs()),
+                "kubelet-process": node.lab.kubelet_process(),
+                "kubelet-log": node.lab.kubelet_log().display().to_string(),
+            },
+        }))?;
+        user.kubectl("--namespace coroner rollout status ds/coroner --timeout=5m")?;
+        let set = node.lab.store().get(ResourceKind::DaemonSet, "coroner", "coroner")?;
+        let deployed = node.deployed(&serde_json::from_value(Value::clone(&set))?).await?;
+        deployed.ready().await?;
+        run::start_resident(&node.lab).await?;
+        let all = scenario::catalogue();
+        let can = |one: &&Scenario| {
+            let here =
+                !one.is_special() && (!one.needs_memory_limit() || node.lab.can_limit_memory());
+            here && !one.needs_own_agent() && (is_long || ["deaths", "leaks"].contains(&one.group))
+        };
+        let (alone, at_once): (Vec<_>, Vec<_>) = all.iter().filter(can).partition(|one| one.alone);
+        eprintln!("{} scenarios at once, {} alone", at_once.len(), alone.len());
+        deployed.plays(&at_once).await?;
+        for one in alone.iter().filter(|_| is_long) {
+            deployed.plays(&[one]).await?;
+        }
+        user.helm("uninstall coroner --namespace coroner")?;
+        deployed.gone().await
+    };
+    let tried = tried.await;
+    node.stop().await?;
+    tried
+}
+
 /// Where the hierarchies are v1's, whose mounts are below the one that is read-only.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn it_is_ready_on_cgroup_v1() -> Result<()> {
@@ -385,12 +429,8 @@ async fn churn(deployed: &Deployed<'_>, long: Duration) -> Result<usize> {
             scenario.name = format!("{}-{round}", scenario.name).leak();
         }
         for some in played.chunks(6) {
-            let outcomes = some.iter().map(|scenario| deployed.plays(scenario));
-            for outcome in futures::future::join_all(outcomes).await {
-                let said = outcome.disagreements.join("; ");
-                ensure!(outcome.ok && outcome.timeline.is_some(), "{}: {said}", outcome.scenario);
-                deaths += 1;
-            }
+            deployed.plays(&some.iter().collect::<Vec<_>>()).await?;
+            deaths += some.len();
         }
         if began.elapsed() >= long {
             break;

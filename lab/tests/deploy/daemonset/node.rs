@@ -5,7 +5,7 @@
 //! not the node's.
 
 use super::pod;
-use crate::{chart, manifests};
+use crate::{chart, manifests, tls::TlsFront};
 use anyhow::{Context as _, Result, bail, ensure};
 use axum::http::StatusCode;
 use coroner::config::args::DEFAULT_API_PORT;
@@ -14,7 +14,7 @@ use coroner_lab_cluster::{
     apiserver::{DeleteOptions, ResourceKind},
     containerd,
     daemonset::{self, DaemonSetController},
-    kubelet::{security::SECCOMP_PROFILES, translate::PodId},
+    kubelet::{self, security::SECCOMP_PROFILES, translate::PodId},
     network::Forward,
     tidy, wait,
 };
@@ -23,7 +23,7 @@ use coroner_lab_harness::{
     environment::work_directory,
     ground_truth::GroundTruth,
     monitor::{AgentMonitor, THRESHOLD},
-    run::{outcome::ScenarioOutcome, scenario},
+    run::{self, outcome::ScenarioOutcome, scenario},
 };
 use coroner_lab_scenarios::Scenario;
 use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::Pod};
@@ -40,6 +40,8 @@ pub(crate) struct DaemonSetNode {
     pub(super) lab: Cluster,
     work: PathBuf,
     _controller: DaemonSetController,
+    _front: TlsFront,
+    _service: Forward,
 }
 
 /// A pod of the DaemonSet whose agent answers.
@@ -81,18 +83,23 @@ impl DaemonSetNode {
         let work = work_directory(&options.work)?;
         let options = containerd::ContainerdOptions { work: work.clone(), ..options };
         let lab = Cluster::start(options, &|_| ()).await?;
-        let (host_root, token) = (lab.host_root().to_owned(), work.join(CREDENTIALS));
-        let admit = move |pod: &mut Pod| pod::admit(pod, &host_root, &token);
-        let _controller = DaemonSetController::start(lab.store(), admit);
-        let node = Self { lab, work, _controller };
-        let credentials = pod::write_credentials(node.lab.service(), &node.credentials());
-        match node.lab.import(archive, image).await.and(credentials) {
-            Ok(()) => Ok(node),
+        let served = async {
+            lab.import(archive, image).await?;
+            serve(&lab, &work.join(CREDENTIALS)).await
+        };
+        let (_front, _service) = match served.await {
+            Ok(served) => served,
             Err(error) => {
-                node.stop().await?;
-                Err(error)
+                let stopped = lab.stop().await;
+                clear(&work);
+                return Err(error.context(format!("the lab was taken down: {stopped:?}")));
             }
-        }
+        };
+        let (host_root, credentials) = (lab.host_root().to_owned(), work.join(CREDENTIALS));
+        let apiserver = _service.address;
+        let admit = move |pod: &mut Pod| pod::admit(pod, &host_root, &credentials, apiserver);
+        let _controller = DaemonSetController::start(lab.store(), admit);
+        Ok(Self { lab, work, _controller, _front, _service })
     }
 
     /// Puts a seccomp profile where the node's kubelet takes those of the type Localhost from.
@@ -199,12 +206,26 @@ impl DaemonSetNode {
     /// Takes everything down; what remains is an error.
     pub(crate) async fn stop(self) -> Result<()> {
         let stopped = self.lab.stop().await;
-        let _ = std::fs::remove_file(self.work.join(CREDENTIALS));
-        tidy(&self.work);
-        // Somebody else's files may be in it; then it stays.
-        let _ = std::fs::remove_dir(&self.work);
+        clear(&self.work);
         stopped
     }
+}
+
+fn clear(work: &Path) {
+    let _ = std::fs::remove_dir_all(work.join(CREDENTIALS));
+    tidy(work);
+    // Somebody else's files may be in it; then it stays.
+    let _ = std::fs::remove_dir(work);
+}
+
+/// Has the apiserver speak TLS to pods of the DaemonSet, and writes their credentials.
+async fn serve(lab: &Cluster, credentials: &Path) -> Result<(TlsFront, Forward)> {
+    let network = lab.node_network().await;
+    let node = network.addresses().context("the node has no address")?.v4;
+    let front = TlsFront::of(&node.to_string(), lab.apiserver()).await?;
+    let service = Forward::out_of_network(&network, front.address)?;
+    pod::write_credentials(&front.certificate, credentials)?;
+    Ok((front, service))
 }
 
 /// Why a pod will not come to anything.
@@ -262,13 +283,32 @@ impl Deployed<'_> {
         lab.hand().exec(&pod, pod::CONTAINER, command).await
     }
 
-    /// Plays a scenario on the node and compares what this agent says of it with what is expected.
-    pub(crate) async fn plays(&self, scenario: &Scenario) -> ScenarioOutcome {
+    /// Plays scenarios on the node, all at once, and compares what this agent says of each with what is expected; what
+    /// does not agree is the error.
+    pub(crate) async fn plays(&self, scenarios: &[&Scenario]) -> Result<()> {
         let (lab, truth) = (&self.node.lab, GroundTruth::of(&self.node.lab, THRESHOLD));
         let watcher = AgentMonitor::of_foreign(self.api.clone(), Some(lab.name().await));
-        let outcome = scenario::from_begin_to_end(scenario, lab, &watcher, &truth, None).await;
+        let played = async {
+            watcher.detects().await?;
+            let play = |&one| scenario::from_begin_to_end(one, lab, &watcher, &truth, None);
+            let outcomes = futures::future::join_all(scenarios.iter().map(play)).await;
+            lab.run_kubelet(kubelet::VERSION)?;
+            let strays = run::strays(&watcher, &truth, &outcomes).await;
+            ensure!(strays.is_empty(), "leaks of no scenario: {strays:#?}");
+            anyhow::Ok(outcomes)
+        };
+        let played = played.await;
         watcher.stop().await;
-        outcome
+        let outcomes = played?;
+        let wrong = |outcome: &&ScenarioOutcome| {
+            !outcome.ok || outcome.timeline.is_some() != (outcome.expected.lives != 0)
+        };
+        let said = |outcome: &ScenarioOutcome| {
+            format!("{}: {}", outcome.scenario, outcome.disagreements.join("; "))
+        };
+        let wrong: Vec<_> = outcomes.iter().filter(wrong).map(said).collect();
+        ensure!(wrong.is_empty(), "{} of {}: {wrong:#?}", wrong.len(), outcomes.len());
+        Ok(())
     }
 
     /// Deletes the DaemonSet, and waits until its pod's object is gone.

@@ -1,7 +1,7 @@
 //! The DaemonSet's pod: where it is probed, and what a cluster adds to it.
 
 use anyhow::{Context as _, Result};
-use coroner_lab_cluster::apiserver::{token, write_kubeconfig};
+use coroner_lab_cluster::apiserver::token;
 use k8s_openapi::{
     api::{
         apps::v1::DaemonSet,
@@ -9,7 +9,6 @@ use k8s_openapi::{
     },
     apimachinery::pkg::util::intstr::IntOrString,
 };
-use serde_json::Value;
 use std::{
     fs,
     net::SocketAddr,
@@ -37,15 +36,15 @@ pub(super) fn socket(credentials: &Path) -> PathBuf {
     credentials.with_file_name("socket")
 }
 
-/// Writes what the pod gets to know of the apiserver: a kubeconfig for its service, and as its authority a
-/// bundle of no certificates. Without any the client looks for the system's, of which the image has
-/// none; in a cluster the authority comes with the token.
-pub(super) fn write_credentials(service: SocketAddr, to: &Path) -> Result<()> {
-    write_kubeconfig(&format!("http://{service}"), to)?;
-    let mut config: Value = serde_json::from_slice(&fs::read(to)?)?;
-    config["clusters"][0]["cluster"]["certificate-authority-data"] = "Cg==".into(); // a newline
-    config["users"][0]["user"]["token"] = token(NAMESPACE, SERVICE_ACCOUNT).into();
-    fs::write(to, config.to_string()).with_context(|| format!("cannot write {}", to.display()))
+/// Writes what the kubelet projects into a pod: a token, the namespace, and what to trust of the apiserver.
+pub(super) fn write_credentials(certificate: &str, to: &Path) -> Result<()> {
+    fs::create_dir_all(to)?;
+    let token = token(NAMESPACE, SERVICE_ACCOUNT);
+    for (name, content) in [("token", &*token), ("namespace", NAMESPACE), ("ca.crt", certificate)] {
+        let file = to.join(name);
+        fs::write(&file, content).with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    Ok(())
 }
 
 /// Where the kubelet would ask whether the agent is well.
@@ -86,9 +85,10 @@ fn container(set: &DaemonSet) -> Result<&Container> {
         .with_context(|| format!("the DaemonSet has no container {CONTAINER}"))
 }
 
-/// What admission does: adds credentials, as that of service accounts, and gives the node's first process, whose root is
-/// `host_root`, another name.
-pub(super) fn admit(pod: &mut Pod, host_root: &Path, credentials: &Path) {
+/// What admission does: adds credentials, as that of service accounts, and the address at which the apiserver speaks
+/// TLS, which is not that of the lab's other pods; and gives the node's first process, whose root is `host_root`, another
+/// name.
+pub(super) fn admit(pod: &mut Pod, host_root: &Path, credentials: &Path, apiserver: SocketAddr) {
     let Some(spec) = &mut pod.spec else { return };
     spec.volumes.get_or_insert_default().push(Volume {
         name: "kube-api-access".into(),
@@ -103,20 +103,24 @@ pub(super) fn admit(pod: &mut Pod, host_root: &Path, credentials: &Path) {
             host.path = socket(credentials).display().to_string();
         }
     }
-    let kubeconfig = format!("{CREDENTIALS}/kubeconfig");
     for container in &mut spec.containers {
         container.volume_mounts.get_or_insert_default().push(VolumeMount {
             name: "kube-api-access".into(),
-            mount_path: kubeconfig.clone(),
+            mount_path: CREDENTIALS.into(),
             read_only: Some(true),
             ..Default::default()
         });
-        // The lab's apiserver has no TLS, which the client insists on where it finds a token.
-        container.env.get_or_insert_default().push(EnvVar {
-            name: "KUBECONFIG".into(),
-            value: Some(kubeconfig.clone()),
-            ..Default::default()
-        });
+        for (name, value) in [
+            ("KUBERNETES_SERVICE_HOST", apiserver.ip().to_string()),
+            ("KUBERNETES_SERVICE_PORT", apiserver.port().to_string()),
+        ] {
+            let (name, value) = (name.to_owned(), Some(value));
+            container.env.get_or_insert_default().push(EnvVar {
+                name,
+                value,
+                ..Default::default()
+            });
+        }
         for value in container.env.iter_mut().flatten().filter_map(|one| one.value.as_mut()) {
             *value = value.replace(HOST_ROOT, &host_root.display().to_string());
         }

@@ -2,13 +2,12 @@
 //! kubelet puts into its root.
 
 use super::{dns, unpacked::Image};
+use crate::tls::TlsFront;
 use coroner_lab_cluster::{apiserver::Apiserver, apiserver::ApiserverOptions};
 use coroner_workload::loopback;
-use rcgen::{CertifiedKey, generate_simple_self_signed};
 use serde_json::{Value, json};
 use std::{
     fs,
-    net::{Ipv4Addr, SocketAddr},
     path::Path,
     process::{Command, Output, Stdio},
     sync::{
@@ -18,22 +17,13 @@ use std::{
     thread,
 };
 use tempfile::TempDir;
-use tokio::{
-    io::copy_bidirectional,
-    net::{TcpListener, TcpStream},
-    runtime::Runtime,
-};
-use tokio_rustls::{
-    TlsAcceptor,
-    rustls::{ServerConfig, pki_types::PrivatePkcs8KeyDer},
-};
+use tokio::runtime::Runtime;
 
 pub(crate) const NAME: &str = "apiserver.coroner.test";
 
 /// A network namespace with an apiserver, by https, and a name server.
 pub(crate) struct NodeNetwork {
-    port: u16,
-    certificate: String,
+    front: TlsFront,
     asked: Arc<AtomicUsize>,
     _runtime: Runtime,
     _apiserver: Apiserver,
@@ -51,22 +41,13 @@ impl NodeNetwork {
                 .enable_all()
                 .build()
                 .unwrap();
-            let CertifiedKey { cert, signing_key } =
-                generate_simple_self_signed([NAME.to_owned()]).unwrap();
-            let (apiserver, port) = runtime.block_on(async {
+            let (apiserver, front) = runtime.block_on(async {
                 let apiserver = Apiserver::start(ApiserverOptions::default()).await.unwrap();
                 apiserver.store().create_pod(&pod()).unwrap();
-                let key = PrivatePkcs8KeyDer::from(signing_key.serialize_der());
-                let tls = ServerConfig::builder()
-                    .with_no_client_auth()
-                    .with_single_cert(vec![cert.der().clone()], key.into())
-                    .unwrap();
-                let port = front(apiserver.address(), TlsAcceptor::from(Arc::new(tls))).await;
-                (apiserver, port)
+                let front = TlsFront::of(NAME, apiserver.address()).await.unwrap();
+                (apiserver, front)
             });
-            let certificate = cert.pem();
-            let network =
-                NodeNetwork { port, certificate, asked, _runtime: runtime, _apiserver: apiserver };
+            let network = NodeNetwork { front, asked, _runtime: runtime, _apiserver: apiserver };
             body(&network);
         };
         // A thread of its own, for it cannot come back.
@@ -85,25 +66,6 @@ fn pod() -> k8s_openapi::api::core::v1::Pod {
         "spec": { "nodeName": "here", "containers": [{ "name": "main", "image": "x" }] },
     }))
     .unwrap()
-}
-
-/// Takes TLS off every connection and passes it on.
-async fn front(to: SocketAddr, tls: TlsAcceptor) -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-    let port = listener.local_addr().unwrap().port();
-    tokio::spawn(async move {
-        while let Ok((connection, _)) = listener.accept().await {
-            let tls = tls.clone();
-            tokio::spawn(async move {
-                // A client that goes away is no failure of the test: it says what it misses.
-                if let Ok(mut outside) = tls.accept(connection).await {
-                    let mut inside = TcpStream::connect(to).await.unwrap();
-                    let _ = copy_bidirectional(&mut outside, &mut inside).await;
-                }
-            });
-        }
-    });
-    port
 }
 
 /// A root with the image in it and, where given, two of the kubelet's files.
@@ -144,7 +106,7 @@ impl Pod {
         let account = self.root.path().join("var/run/secrets/kubernetes.io/serviceaccount");
         write(&account.join("token"), "not.a.token");
         write(&account.join("namespace"), "coroner");
-        write(&account.join("ca.crt"), &network.certificate);
+        write(&account.join("ca.crt"), &network.front.certificate);
         let output = self
             .command(&[
                 "doctor",
@@ -158,7 +120,7 @@ impl Pod {
             .env_clear()
             .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
             .env("KUBERNETES_SERVICE_HOST", NAME)
-            .env("KUBERNETES_SERVICE_PORT", network.port.to_string())
+            .env("KUBERNETES_SERVICE_PORT", network.front.address.port().to_string())
             .output()
             .unwrap();
         let answer: Value = serde_json::from_slice(&output.stdout)
