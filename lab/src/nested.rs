@@ -1,9 +1,11 @@
 //! The lab in PID, mount and cgroup namespaces of its own, as a node of kind, minikube or k3d is: processes have other
 //! ids there than for the kernel, and paths of cgroups begin elsewhere.
 
-use anyhow::{Context as _, Result};
-use coroner_lab_cluster::containerd::{cgroup_parent, end_cgroup, unified_hierarchy};
-use coroner_lab_harness::environment::{interrupted, work_directory};
+use anyhow::{Context as _, Result, ensure};
+use coroner_lab_cluster::containerd::{
+    cgroup_parent, clean_up, end_cgroup, hand_memory_down, unified_hierarchy,
+};
+use coroner_lab_harness::environment::work_directory;
 use rustix::{
     mount::{MountFlags, MountPropagationFlags, mount, mount_bind, mount_change},
     process::{Pid, Signal, WaitOptions, kill_process, set_parent_process_death_signal, wait},
@@ -18,6 +20,7 @@ use std::{
     sync::mpsc,
     thread,
 };
+use tokio::signal::unix::{SignalKind, signal};
 
 /// The command line's word for this.
 const FLAG: &str = "--nested";
@@ -26,12 +29,19 @@ pub(crate) const INIT: &str = "init";
 
 /// This command line without the flag, in namespaces of its own.
 pub(crate) fn run(work: &Path) -> Result<ExitCode> {
+    let work = work_directory(work)?;
+    // What a lab that was killed has left is not seen from within.
+    clean_up(&work)?;
     let hierarchy = unified_hierarchy()?;
-    let name = format!("{}-node", cgroup_parent(&work_directory(work)?));
+    let name = format!("{}-node", cgroup_parent(&work));
     let cgroup = hierarchy.join(name.trim_start_matches('/'));
-    fs::create_dir_all(&cgroup)
-        .with_context(|| format!("cannot make cgroup {}", cgroup.display()))?;
-    let members = File::options().write(true).open(cgroup.join("cgroup.procs"))?;
+    make(&cgroup)?;
+    hand_memory_down(&hierarchy);
+    // No process may be where a controller is handed down.
+    let init = cgroup.join("init");
+    fs::create_dir(&init)?;
+    let open = |cgroup: &Path| File::options().write(true).open(cgroup.join("cgroup.procs"));
+    let (members, init) = (open(&cgroup)?, open(&init)?);
     let [from, to] = [&cgroup, &hierarchy].map(|path| CString::new(path.as_os_str().as_bytes()));
     let (from, to) = (from?, to?);
     let mut command = Command::new(std::env::current_exe()?);
@@ -42,6 +52,7 @@ pub(crate) fn run(work: &Path) -> Result<ExitCode> {
             set_parent_process_death_signal(Some(Signal::KILL))?;
             rustix::io::write(&members, b"0")?;
             unshare_unsafe(UnshareFlags::NEWNS | UnshareFlags::NEWCGROUP)?;
+            rustix::io::write(&init, b"0")?;
             mount_change(c"/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
             mount(c"proc", c"/proc", c"proc", MountFlags::empty(), None)?;
             Ok(mount_bind(&from, &to)?)
@@ -56,6 +67,14 @@ pub(crate) fn run(work: &Path) -> Result<ExitCode> {
     code
 }
 
+/// Makes the node's cgroup. What is left of one whose process 1 was killed has no process.
+fn make(cgroup: &Path) -> Result<()> {
+    let events = fs::read_to_string(cgroup.join("cgroup.events")).unwrap_or_default();
+    ensure!(!events.contains("populated 1"), "another lab is running in {}", cgroup.display());
+    end_cgroup(cgroup)?;
+    fs::create_dir(cgroup).with_context(|| format!("cannot make cgroup {}", cgroup.display()))
+}
+
 /// Process 1: runs the rest of the command line, and waits for all that nobody else waits for.
 pub(crate) fn init(words: &[OsString]) -> Result<ExitCode> {
     let mut command = Command::new(std::env::current_exe()?);
@@ -63,16 +82,23 @@ pub(crate) fn init(words: &[OsString]) -> Result<ExitCode> {
     wait_for(move || Ok(command.spawn()?))
 }
 
-/// Starts a child and waits for its end; it gets to know of a Ctrl-C or SIGTERM. Other children may end before.
+/// Starts a child and waits for its end; a Ctrl-C or SIGTERM is passed on to it. Other children may end before.
 fn wait_for(start: impl FnOnce() -> Result<Child>) -> Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let entered = runtime.enter();
+    let mut term = signal(SignalKind::terminate())?;
+    let mut int = signal(SignalKind::interrupt())?;
+    drop(entered);
     let (started, child) = mpsc::channel();
     // A process whose children are to be in another PID namespace makes no more threads.
     thread::spawn(move || {
         let Ok(child) = child.recv() else { return };
         runtime.block_on(async {
             loop {
-                interrupted().await;
+                tokio::select! {
+                    _ = term.recv() => {}
+                    _ = int.recv() => {}
+                }
                 let _ = kill_process(child, Signal::TERM);
             }
         })

@@ -194,8 +194,7 @@ impl Hands<'_> {
                 && let Some(container) = &host.container
             {
                 let group = self.lab.hand().cgroups.pod("besteffort", &host.uid);
-                let group = self.lab.cgroup_root().join(group.trim_start_matches('/'));
-                let group = group.join(container);
+                let group = self.lab.hand().cgroups.group(&group, container);
                 // Its host may die at any moment.
                 if group.is_dir() {
                     let ran = tokio::task::spawn_blocking(move || reuse::run(pid, &group));

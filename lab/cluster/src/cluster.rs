@@ -477,7 +477,7 @@ impl Cluster {
                 let object = self.pod(&pod.namespace, &pod.name).context("the pod is gone")?;
                 hand.second_sandbox(pod, &object).await.map(|_| None)
             }
-            Remnant::PodCgroup { busy } => hand.pod_cgroup(&pod.uid, busy).map(Some),
+            Remnant::PodCgroup { busy } => hand.pod_cgroup(&pod.uid, busy).await.map(Some),
             Remnant::Netns => {
                 let name = format!("cni-{}", uuid::Uuid::new_v4());
                 Ok(Some(Made::Netns(self.containerd.lock().await.keep_network(name)?)))

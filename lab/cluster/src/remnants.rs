@@ -113,11 +113,17 @@ impl Hand {
         attempt: u32,
     ) -> anyhow::Result<(String, PodSandboxConfig)> {
         let cgroup = self.cgroup(&pod.uid);
-        self.cgroups.create(&cgroup)?;
+        self.cgroups.create(&cgroup).await?;
         fs::create_dir_all(pod.log_directory(&self.logs)).context("cannot make log directory")?;
         let seen = jiff::Timestamp::now().to_string();
-        let config =
-            translate::sandbox(object, pod, self.cgroups.told(&cgroup), &self.logs, &seen, attempt);
+        let config = translate::sandbox(
+            object,
+            pod,
+            self.cgroups.as_runtime_sees(&cgroup),
+            &self.logs,
+            &seen,
+            attempt,
+        );
         let request =
             RunPodSandboxRequest { config: Some(config.clone()), runtime_handler: String::new() };
         let made = self.cri.clone().run_pod_sandbox(request).await.context("RunPodSandbox")?;
@@ -223,9 +229,9 @@ impl Hand {
     }
 
     /// Makes the cgroup of a pod that is none.
-    pub fn pod_cgroup(&self, uid: &str, busy: bool) -> anyhow::Result<Made> {
+    pub async fn pod_cgroup(&self, uid: &str, busy: bool) -> anyhow::Result<Made> {
         let cgroup = self.cgroup(uid);
-        self.cgroups.create(&cgroup)?;
+        self.cgroups.create(&cgroup).await?;
         let process = busy.then(|| self.process_in(&cgroup)).transpose()?;
         Ok(Made::Cgroup(cgroup, process))
     }

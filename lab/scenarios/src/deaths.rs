@@ -256,7 +256,7 @@ fn hooks() -> Vec<Draft> {
             .spends(Span::about(PreStop, 2.0))
             .spends(Span::about(Shutdown, 1.0)),
         deleted("ignored-in-user-namespace", 4)
-            .shows("PID 1 of a user namespace has no handler: SIGKILL ends it, and the kernel tells of both signals.")
+            .shows("PID 1 of a user namespace has no handler: SIGKILL ends it, and the kernel reports both signals.")
             .in_user_namespace()
             .runs(Part::new("app", "ignore"))
             .dies("app", Verdict::StopSignalIgnored, signal(SIGKILL))

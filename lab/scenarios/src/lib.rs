@@ -108,6 +108,11 @@ impl Scenario {
         self.blueprint.own_users
     }
 
+    /// It needs what not every node has.
+    pub fn is_special(&self) -> bool {
+        self.needs_user_namespace() || self.needs_systemd()
+    }
+
     /// It needs systemd as cgroup driver.
     pub fn needs_systemd(&self) -> bool {
         self.steps.iter().any(|step| matches!(step.act, Action::StopScope { .. }))
@@ -153,8 +158,7 @@ pub fn resident() -> Scenario {
 pub fn demo() -> Vec<Scenario> {
     let mut all = catalogue();
     all.retain(|scenario| {
-        (scenario.group == TOUR && !scenario.needs_user_namespace())
-            || FINALE.contains(&scenario.name)
+        (scenario.group == TOUR && !scenario.is_special()) || FINALE.contains(&scenario.name)
     });
     all
 }
@@ -313,7 +317,7 @@ mod tests {
         assert_eq!(choose(&[], None).unwrap().len(), catalogue().len());
         let mut deaths = choose(&[], Some(TOUR)).unwrap();
         assert!(!deaths.is_empty() && deaths.iter().all(|scenario| scenario.group == TOUR));
-        deaths.retain(|one| !one.needs_user_namespace());
+        deaths.retain(|one| !one.is_special());
         let demo = demo();
         assert_eq!(demo.len(), deaths.len() + FINALE.len());
         let after: Vec<_> = demo[deaths.len()..].iter().map(|one| one.name).collect();

@@ -87,8 +87,7 @@ fn runs() -> anyhow::Result<Vec<Arc<LabRun>>> {
     let name = VERSIONS.iter().find(|version| is_own(version)).map_or(own.as_str(), |one| one);
     let (all, long) = (catalogue(), is_long());
     let in_this = all.iter().filter(|one| long || is_in_gate(one));
-    let (special, all): (Vec<_>, Vec<_>) =
-        in_this.partition(|one| one.needs_systemd() || one.needs_user_namespace());
+    let (special, all): (Vec<_>, Vec<_>) = in_this.partition(|one| one.is_special());
     let is_for_others =
         |one: &&Scenario| is_about_the_runtime(one) || long && is_about_traffic(one);
     let about_runtime: Vec<_> = all.iter().copied().filter(is_for_others).collect();
@@ -103,10 +102,8 @@ fn runs() -> anyhow::Result<Vec<Arc<LabRun>>> {
     let on_systemd = LabRun::new("2", Some("2"), on_another_node().chain(of_systemd)).on_systemd();
     let others = VERSIONS.iter().filter(|version| !is_own(version));
     let others = others.map(|other| {
-        let can =
-            |one: &&&Scenario| one.needs_user_namespace() && containerd::has_user_namespaces(other);
-        let more = special.iter().filter(can);
-        LabRun::new(other, Some(other), about_runtime.iter().chain(more).copied())
+        let more = special.iter().copied().filter(|one| can_have_users(one, other));
+        LabRun::new(other, Some(other), about_runtime.iter().copied().chain(more))
     });
     let is_played_late = |one: &&Scenario| is_about_a_death(one) || long && is_about_a_fault(one);
     let delays = DELAYS.iter().flat_map(|by| Late::ALL.map(|which| (which, *by)));
@@ -121,11 +118,21 @@ fn runs() -> anyhow::Result<Vec<Arc<LabRun>>> {
         let parts = played_late.chunks(WITH_LATE_RUNTIME).enumerate();
         parts.map(|(number, scenarios)| run(scenarios, Some(number + 1))).collect()
     });
-    let runs = std::iter::once(LabRun::new(name, None, all))
+    let of_own = special.iter().copied().filter(|one| can_have_users(one, name));
+    let runs: Vec<_> = std::iter::once(LabRun::new(name, None, all.iter().copied().chain(of_own)))
         .chain(others)
         .chain([on_v1, on_crun, nested, on_systemd])
-        .chain(late);
-    Ok(runs.map(Arc::new).collect())
+        .chain(late)
+        .map(Arc::new)
+        .collect();
+    let is_missed = |one: &&&Scenario| !runs.iter().any(|run| run.plays(one.name));
+    let missed: Vec<_> = special.iter().filter(is_missed).map(|one| one.name).collect();
+    anyhow::ensure!(missed.is_empty(), "no run plays {missed:?}");
+    Ok(runs)
+}
+
+fn can_have_users(scenario: &Scenario, version: &str) -> bool {
+    scenario.needs_user_namespace() && containerd::has_user_namespaces(version)
 }
 
 fn is_long() -> bool {

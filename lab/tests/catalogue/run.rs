@@ -33,7 +33,7 @@ pub(crate) struct LabRun {
     /// `--containerd`; `None`: the machine's own.
     containerd: Option<&'static str>,
     scenarios: Vec<&'static str>,
-    /// `--cgroup`, `--delay-apiserver` and `--delay-runtime`.
+    /// What makes it another run than that on a plain node.
     flags: Vec<&'static str>,
     state: Mutex<Results>,
     news: Condvar,
@@ -110,6 +110,10 @@ impl LabRun {
             state: Mutex::default(),
             news: Condvar::new(),
         }
+    }
+
+    pub(crate) fn plays(&self, name: &str) -> bool {
+        self.scenarios.contains(&name)
     }
 
     /// The same on cgroup v1.

@@ -138,7 +138,13 @@ impl Containerd {
             rustix::process::geteuid().is_root(),
             "the lab runs a container runtime and needs root: use sudo"
         );
-        for program in [&options.containerd, &options.oci_runtime] {
+        let systemd: &[&str] = match options.driver {
+            CgroupDriver::Systemd => &[systemd::SYSTEMD, systemd::SYSTEMCTL],
+            CgroupDriver::Cgroupfs => &[],
+        };
+        let systemd = systemd.iter().map(|name| find::program(name));
+        let runtime = [options.containerd.clone(), options.oci_runtime.clone()];
+        for program in runtime.into_iter().chain(systemd) {
             ensure!(
                 program.is_file(),
                 "{} is not there: `cargo xtask setup` brings it, and --system-tools takes the machine's",
@@ -156,6 +162,19 @@ impl Containerd {
         let options = ContainerdOptions { work: fs::canonicalize(&options.work)?, ..options };
         let lock = leftovers::lock(&options.work)?;
         leftovers::remove(&options.work)?;
+        let work = options.work.clone();
+        let containerd = match Self::bring_up(options, version, lock).await {
+            Ok(containerd) => containerd,
+            Err(error) => {
+                remove_all(&work);
+                return Err(error);
+            }
+        };
+        containerd.wait_ready().await?;
+        Ok(containerd)
+    }
+
+    async fn bring_up(options: ContainerdOptions, version: String, lock: File) -> Result<Self> {
         let hierarchies = namespace::Hierarchies::of_this_machine()?;
         let cgroup_root = hierarchies.root(options.hierarchy)?;
         let own_root = own_root(&options, &cgroup_root)?;
@@ -171,7 +190,7 @@ impl Containerd {
             None => None,
         };
         let daemon = start_daemon(&options, &holder, own_root.as_deref())?;
-        let containerd = Containerd {
+        Ok(Containerd {
             options,
             version,
             cgroup_root,
@@ -182,9 +201,7 @@ impl Containerd {
             daemon,
             stopped: false,
             _lock: lock,
-        };
-        containerd.wait_ready().await?;
-        Ok(containerd)
+        })
     }
 
     /// `unix://…`, reachable from outside the private namespace.
@@ -363,11 +380,14 @@ impl Drop for Containerd {
     fn drop(&mut self) {
         if !self.stopped {
             let _ = self.daemon.kill_now();
-            let work = &self.options.work;
-            if let Err(error) = leftovers::remove(work).and_then(|()| leftovers::give_up(work)) {
-                tracing::warn!("the lab's containerd left something behind: {error:#}");
-            }
+            remove_all(&self.options.work);
         }
+    }
+}
+
+fn remove_all(work: &Path) {
+    if let Err(error) = leftovers::remove(work).and_then(|()| leftovers::give_up(work)) {
+        tracing::warn!("the lab's containerd left something behind: {error:#}");
     }
 }
 

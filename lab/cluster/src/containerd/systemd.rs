@@ -12,6 +12,10 @@ use std::{
     process::{Command, Stdio},
 };
 
+/// Its programs.
+pub(super) const SYSTEMD: &str = "systemd";
+pub(super) const SYSTEMCTL: &str = "systemctl";
+
 /// Below the node's /run, which is the manager's own directory there.
 const SOCKET: &str = "systemd/private";
 /// Without it the system counts as one that systemd has not booted (sd_booted(3)).
@@ -42,12 +46,6 @@ pub(super) async fn start(
     root: &Path,
     node: namespace::NodeNamespaces,
 ) -> Result<ContainerdProcess> {
-    let program = find::program("systemd");
-    ensure!(
-        program.is_file(),
-        "{} is not there: `cargo xtask setup` brings it, and --system-tools takes the machine's",
-        program.display()
-    );
     let run = work.join("run");
     for directory in [BOOTED, UNITS] {
         fs::create_dir_all(run.join(directory))?;
@@ -55,7 +53,7 @@ pub(super) async fn start(
     fs::write(run.join(UNITS).join("default.target"), "[Unit]\nDescription=The lab's node\n")?;
     let log = run.join("systemd.log");
     let output = File::create(&log)?;
-    let mut command = Command::new(program);
+    let mut command = Command::new(find::program(SYSTEMD));
     command
         .arg("--user")
         .env("XDG_RUNTIME_DIR", "/run")
@@ -88,19 +86,20 @@ impl Systemctl {
     }
 
     /// Makes a slice's cgroup and those above it.
-    pub fn start(&self, slice: &str) -> Result<()> {
-        self.do_to("start", slice)
+    pub async fn start(&self, slice: &str) -> Result<()> {
+        self.do_to("start", slice).await
     }
 
     /// Ends what runs in a slice or scope, and removes its cgroup; one that is not there is no error.
-    pub fn stop(&self, unit: &str) -> Result<()> {
-        self.do_to("stop", unit)
+    pub async fn stop(&self, unit: &str) -> Result<()> {
+        self.do_to("stop", unit).await
     }
 
-    fn do_to(&self, verb: &str, unit: &str) -> Result<()> {
-        let mut command = Command::new(find::program("systemctl"));
+    async fn do_to(&self, verb: &str, unit: &str) -> Result<()> {
+        let mut command = tokio::process::Command::new(find::program(SYSTEMCTL));
         command.args(["--user", "--quiet", verb, unit]).env("XDG_RUNTIME_DIR", &self.run);
-        let output = command.output().context("cannot run systemctl")?;
+        let ended = wait::event(format!("systemctl {verb} {unit}"), command.output()).await?;
+        let output = ended.context("cannot run systemctl")?;
         let said = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "systemctl {verb} {unit}: {}", said.trim());
         Ok(())

@@ -66,8 +66,8 @@ impl Cgroups {
     pub fn stop_scope(&self, container: &str) -> anyhow::Result<()> {
         let systemd = self.systemd.clone().context("systemd is not the cgroup driver")?;
         let scope = scope(container);
-        tokio::task::spawn_blocking(move || {
-            if let Err(error) = systemd.stop(&scope) {
+        tokio::spawn(async move {
+            if let Err(error) = systemd.stop(&scope).await {
                 tracing::error!(error = format!("{error:#}"), "systemctl");
             }
         });
@@ -89,7 +89,7 @@ impl Cgroups {
     }
 
     /// The pod's cgroup as the runtime is told: it sees the hierarchy as systemd does.
-    pub fn told<'a>(&self, pod: &'a str) -> &'a str {
+    pub fn as_runtime_sees<'a>(&self, pod: &'a str) -> &'a str {
         let seen = self.systemd.as_ref().and_then(|_| pod.strip_prefix(&self.base));
         seen.unwrap_or(pod)
     }
@@ -112,9 +112,9 @@ impl Cgroups {
     }
 
     /// Makes a pod's cgroup and those above it.
-    pub fn create(&self, path: &str) -> anyhow::Result<()> {
+    pub async fn create(&self, path: &str) -> anyhow::Result<()> {
         if let Some(systemd) = &self.systemd {
-            return systemd.start(slice(path));
+            return systemd.start(slice(path)).await;
         }
         let mut directory = self.root.clone();
         for name in path.split('/').filter(|name| !name.is_empty()) {
@@ -138,11 +138,10 @@ impl Cgroups {
     /// `RemovePath`).
     pub async fn remove(&self, path: &str) -> anyhow::Result<()> {
         let directory = self.root.join(path.trim_start_matches('/'));
-        if let Some(systemd) = self.systemd.clone() {
+        if let Some(systemd) = &self.systemd {
             let what = format!("nothing runs in cgroup {}", directory.display());
             wait::until(what, || Ok(is_empty(&directory).then_some(()))).await?;
-            let slice = slice(path).to_owned();
-            tokio::task::spawn_blocking(move || systemd.stop(&slice)).await??;
+            systemd.stop(slice(path)).await?;
         }
         for cgroup in from_the_leaves(&directory) {
             remove_when_empty(&cgroup).await?;
@@ -184,7 +183,8 @@ impl Cgroups {
         write(&self.group(pod, container).join("cgroup.freeze"), 1)
     }
 
-    fn group(&self, pod: &str, container: &str) -> PathBuf {
+    /// The directory of a container's cgroup.
+    pub fn group(&self, pod: &str, container: &str) -> PathBuf {
         let pod = self.root.join(pod.trim_start_matches('/'));
         match self.systemd {
             None => pod.join(container),
@@ -323,8 +323,8 @@ mod tests {
         let cgroups = Cgroups::probe(root.path(), "/coroner-lab", None);
         let path = cgroups.pod("besteffort", "u1");
         assert_eq!(path, "/coroner-lab/kubepods/besteffort/podu1");
-        cgroups.create(&path).unwrap();
-        cgroups.create(&path).unwrap(); // once more: it is there already
+        cgroups.create(&path).await.unwrap();
+        cgroups.create(&path).await.unwrap(); // once more: it is there already
         let directory = root.path().join("coroner-lab/kubepods/besteffort/podu1");
         assert!(directory.is_dir());
         fs::create_dir_all(directory.join("sandbox/nested")).unwrap(); // a killed runtime left it
@@ -342,7 +342,7 @@ mod tests {
         let pod = cgroups.pod("besteffort", "u-1");
         let seen = "/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-podu_1.slice";
         assert_eq!(pod, format!("{base}{seen}"));
-        assert_eq!(cgroups.told(&pod), seen);
+        assert_eq!(cgroups.as_runtime_sees(&pod), seen);
         assert_eq!(slice(&pod), "kubepods-besteffort-podu_1.slice");
         let container = cgroups.group(&pod, "c");
         assert!(container.ends_with("kubepods-besteffort-podu_1.slice/cri-containerd-c.scope"));

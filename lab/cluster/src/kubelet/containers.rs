@@ -105,13 +105,13 @@ impl Containers {
 
     /// Makes the pod's cgroup and its sandbox, the `attempt`th of this UID.
     pub(super) async fn run_sandbox(&mut self, pod: &Pod, attempt: u32) -> anyhow::Result<()> {
-        self.shared.cgroups.create(&self.cgroup)?;
+        self.shared.cgroups.create(&self.cgroup).await?;
         let logs = &self.shared.config.log_root;
         std::fs::create_dir_all(self.pod.log_directory(logs))
             .context("cannot make log directory")?;
         translate::volumes::make(pod, &self.pod, logs).context("cannot make the pod's volumes")?;
         let seen = Timestamp::now().to_string();
-        let cgroup = self.shared.cgroups.told(&self.cgroup);
+        let cgroup = self.shared.cgroups.as_runtime_sees(&self.cgroup);
         let config = translate::sandbox(pod, &self.pod, cgroup, logs, &seen, attempt);
         let request =
             RunPodSandboxRequest { config: Some(config.clone()), runtime_handler: String::new() };
