@@ -63,14 +63,19 @@ pub(crate) fn run(work: &Path) -> Result<ExitCode> {
         unsafe { unshare_unsafe(UnshareFlags::NEWPID) }.context("cannot make a PID namespace")?;
         command.spawn().context("cannot start the lab in namespaces of its own")
     });
-    end_cgroup(&cgroup)?;
-    code
+    let removed = end_cgroup(&cgroup);
+    let code = code?;
+    removed.map(|()| code)
 }
 
 /// Makes the node's cgroup. What is left of one whose process 1 was killed has no process.
 fn make(cgroup: &Path) -> Result<()> {
     let events = fs::read_to_string(cgroup.join("cgroup.events")).unwrap_or_default();
-    ensure!(!events.contains("populated 1"), "another lab is running in {}", cgroup.display());
+    ensure!(
+        !events.contains("populated 1"),
+        "a lab is running in {}, or its last process has not ended",
+        cgroup.display()
+    );
     end_cgroup(cgroup)?;
     fs::create_dir(cgroup).with_context(|| format!("cannot make cgroup {}", cgroup.display()))
 }

@@ -126,8 +126,28 @@ pub struct Containerd {
     _systemd: Option<ContainerdProcess>,
     network: Network,
     daemon: ContainerdProcess,
-    stopped: bool,
+    claim: Claim,
+}
+
+/// The work directory, which is this lab's. Dropped, it removes all that was made in and for it.
+#[derive(Debug)]
+struct Claim {
+    work: PathBuf,
+    removed: bool,
     _lock: File,
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        if self.removed {
+            return;
+        }
+        if let Err(error) =
+            leftovers::remove(&self.work).and_then(|()| leftovers::give_up(&self.work))
+        {
+            tracing::warn!("the lab's containerd left something behind: {error:#}");
+        }
+    }
 }
 
 impl Containerd {
@@ -161,20 +181,8 @@ impl Containerd {
             .with_context(|| format!("cannot make {}", options.work.display()))?;
         let options = ContainerdOptions { work: fs::canonicalize(&options.work)?, ..options };
         let lock = leftovers::lock(&options.work)?;
+        let claim = Claim { work: options.work.clone(), removed: false, _lock: lock };
         leftovers::remove(&options.work)?;
-        let work = options.work.clone();
-        let containerd = match Self::bring_up(options, version, lock).await {
-            Ok(containerd) => containerd,
-            Err(error) => {
-                remove_all(&work);
-                return Err(error);
-            }
-        };
-        containerd.wait_ready().await?;
-        Ok(containerd)
-    }
-
-    async fn bring_up(options: ContainerdOptions, version: String, lock: File) -> Result<Self> {
         let hierarchies = namespace::Hierarchies::of_this_machine()?;
         let cgroup_root = hierarchies.root(options.hierarchy)?;
         let own_root = own_root(&options, &cgroup_root)?;
@@ -190,7 +198,7 @@ impl Containerd {
             None => None,
         };
         let daemon = start_daemon(&options, &holder, own_root.as_deref())?;
-        Ok(Containerd {
+        let containerd = Containerd {
             options,
             version,
             cgroup_root,
@@ -199,9 +207,10 @@ impl Containerd {
             _systemd: systemd,
             network: Network::node(node, addresses),
             daemon,
-            stopped: false,
-            _lock: lock,
-        })
+            claim,
+        };
+        containerd.wait_ready().await?;
+        Ok(containerd)
     }
 
     /// `unix://…`, reachable from outside the private namespace.
@@ -341,7 +350,7 @@ impl Containerd {
     /// Kills the daemon, the shims and all containers, and removes cgroups and directories.
     pub async fn stop(mut self) -> Result<()> {
         self.daemon.kill().await?;
-        self.stopped = true;
+        self.claim.removed = true;
         let work = self.options.work.clone();
         tokio::task::spawn_blocking(move || {
             leftovers::remove(&work)?;
@@ -368,27 +377,16 @@ impl Containerd {
                 None => "containerd ended".into(),
             },
         };
-        let log = fs::read_to_string(self.log()).unwrap_or_default();
-        let last: Vec<&str> = log.lines().rev().take(5).collect();
-        bail!("{why}; the end of {}:\n{}", self.log().display(), {
-            last.into_iter().rev().collect::<Vec<_>>().join("\n")
-        })
+        bail!("{why}; {}", end_of(&self.log()))
     }
 }
 
-impl Drop for Containerd {
-    fn drop(&mut self) {
-        if !self.stopped {
-            let _ = self.daemon.kill_now();
-            remove_all(&self.options.work);
-        }
-    }
-}
-
-fn remove_all(work: &Path) {
-    if let Err(error) = leftovers::remove(work).and_then(|()| leftovers::give_up(work)) {
-        tracing::warn!("the lab's containerd left something behind: {error:#}");
-    }
+/// The last lines of a log.
+fn end_of(log: &Path) -> String {
+    let text = fs::read_to_string(log).unwrap_or_default();
+    let last: Vec<&str> = text.lines().rev().take(5).collect();
+    let last = last.into_iter().rev().collect::<Vec<_>>().join("\n");
+    format!("the end of {}:\n{last}", log.display())
 }
 
 /// Makes the root of the hierarchy that the node has for itself under systemd.

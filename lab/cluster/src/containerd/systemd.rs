@@ -2,7 +2,7 @@
 //! user's manager, because a system's wants to be process 1 of its PID namespace; what it does with slices and
 //! scopes is the same code. runc finds it where it looks for the system's.
 
-use super::{find, namespace, process::ContainerdProcess};
+use super::{end_of, find, namespace, process::ContainerdProcess};
 use crate::wait;
 use anyhow::{Context, Result, ensure};
 use std::{
@@ -67,10 +67,11 @@ pub(super) async fn start(
     namespace::join_on_exec(&mut command, node, Some(root))?;
     let manager = ContainerdProcess::start("systemd", command)?;
     wait::until("systemd answers", || {
-        ensure!(manager.ended.borrow().is_none(), "systemd ended: see {}", log.display());
+        ensure!(manager.ended.borrow().is_none(), "systemd ended");
         Ok(UnixStream::connect(run.join(SOCKET)).ok().map(drop))
     })
-    .await?;
+    .await
+    .with_context(|| end_of(&log))?;
     Ok(manager)
 }
 
@@ -98,6 +99,7 @@ impl Systemctl {
     async fn do_to(&self, verb: &str, unit: &str) -> Result<()> {
         let mut command = tokio::process::Command::new(find::program(SYSTEMCTL));
         command.args(["--user", "--quiet", verb, unit]).env("XDG_RUNTIME_DIR", &self.run);
+        command.kill_on_drop(true);
         let ended = wait::event(format!("systemctl {verb} {unit}"), command.output()).await?;
         let output = ended.context("cannot run systemctl")?;
         let said = String::from_utf8_lossy(&output.stderr);
