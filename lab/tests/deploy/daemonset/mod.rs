@@ -102,8 +102,8 @@ async fn the_pod_measures_with_no_more_than_the_manifest_gives_it() -> Result<()
         the_profile_that_is_shipped_lets_it_work(&node, &mut set).await
     }
     .await;
-    node.stop().await?;
-    tried
+    let stopped = node.stop().await;
+    tried.and(stopped)
 }
 
 /// The kernel agrees with the manifest.
@@ -220,8 +220,8 @@ async fn it_is_ready_with_every_containerd() -> Result<()> {
             deployed.end().await
         };
         let tried = tried.await.with_context(|| format!("containerd {version}"));
-        node.stop().await?;
-        tried?;
+        let stopped = node.stop().await;
+        tried.and(stopped)?;
     }
     Ok(())
 }
@@ -268,12 +268,12 @@ async fn a_release_runs_is_upgraded_and_goes() -> Result<()> {
         Ok(())
     };
     let tried = tried.await;
-    node.stop().await?;
-    tried
+    let stopped = node.stop().await;
+    tried.and(stopped)
 }
 
-/// The agent of a release is as right as the lab's own: deaths and leaks in the gate, in the long form the whole
-/// catalogue but for what starts the agent itself.
+/// The agent of a release is as right as the lab's own. In the gate on deaths and leaks that can be played at once, in the
+/// long form on the whole catalogue but for what starts the agent itself.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_catalogue_agrees_with_a_release() -> Result<()> {
     let is_long = env::var_os("CORONER_TEST_LONG").is_some();
@@ -297,23 +297,30 @@ async fn the_catalogue_agrees_with_a_release() -> Result<()> {
         deployed.ready().await?;
         run::start_resident(&node.lab).await?;
         let all = scenario::catalogue();
+        const GROUPS: [&str; 2] = ["deaths", "leaks"];
         let can = |one: &&Scenario| {
             let here =
                 !one.is_special() && (!one.needs_memory_limit() || node.lab.can_limit_memory());
-            here && !one.needs_own_agent() && (is_long || ["deaths", "leaks"].contains(&one.group))
+            let now = is_long || GROUPS.contains(&one.group) && !one.alone;
+            here && now && !one.needs_own_agent()
         };
         let (alone, at_once): (Vec<_>, Vec<_>) = all.iter().filter(can).partition(|one| one.alone);
+        for group in GROUPS {
+            ensure!(at_once.iter().filter(|one| one.group == group).count() > 10, "{group}");
+        }
         eprintln!("{} scenarios at once, {} alone", at_once.len(), alone.len());
+        let pid = deployed.pid()?;
         deployed.plays(&at_once).await?;
-        for one in alone.iter().filter(|_| is_long) {
+        for one in alone {
             deployed.plays(&[one]).await?;
         }
+        ensure!(deployed.pid()? == pid, "the agent was started again");
         user.helm("uninstall coroner --namespace coroner")?;
         deployed.gone().await
     };
     let tried = tried.await;
-    node.stop().await?;
-    tried
+    let stopped = node.stop().await;
+    tried.and(stopped)
 }
 
 /// Where the hierarchies are v1's, whose mounts are below the one that is read-only.
@@ -333,8 +340,8 @@ async fn it_is_ready_on_cgroup_v1() -> Result<()> {
         deployed.end().await
     };
     let tried = tried.await;
-    node.stop().await?;
-    tried
+    let stopped = node.stop().await;
+    tried.and(stopped)
 }
 
 /// Every attack at once, while pods die around it: no death is missed or misjudged, no probe fails, the agent is not
@@ -378,8 +385,8 @@ async fn no_attack_costs_a_death_or_a_probe() -> Result<()> {
         deployed.end().await
     };
     let tried = tried.await;
-    node.stop().await?;
-    tried
+    let stopped = node.stop().await;
+    tried.and(stopped)
 }
 
 /// The kubelet's two, a second after those before; with its timeout only where the machine has nothing else to do.

@@ -21,9 +21,10 @@ use coroner_lab_cluster::{
 use coroner_lab_harness::{
     agent::{self, Http},
     environment::work_directory,
+    failures::{Failures, Remains},
     ground_truth::GroundTruth,
     monitor::{AgentMonitor, THRESHOLD},
-    run::{self, outcome::ScenarioOutcome, scenario},
+    run::{self, scenario},
 };
 use coroner_lab_scenarios::Scenario;
 use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::Pod};
@@ -294,20 +295,32 @@ impl Deployed<'_> {
             let outcomes = futures::future::join_all(scenarios.iter().map(play)).await;
             lab.run_kubelet(kubelet::VERSION)?;
             let strays = run::strays(&watcher, &truth, &outcomes).await;
-            ensure!(strays.is_empty(), "leaks of no scenario: {strays:#?}");
-            anyhow::Ok(outcomes)
+            anyhow::Ok((outcomes, strays))
         };
         let played = played.await;
         watcher.stop().await;
-        let outcomes = played?;
-        let wrong = |outcome: &&ScenarioOutcome| {
-            !outcome.ok || outcome.timeline.is_some() != (outcome.expected.lives != 0)
-        };
-        let said = |outcome: &ScenarioOutcome| {
-            format!("{}: {}", outcome.scenario, outcome.disagreements.join("; "))
-        };
-        let wrong: Vec<_> = outcomes.iter().filter(wrong).map(said).collect();
-        ensure!(wrong.is_empty(), "{} of {}: {wrong:#?}", wrong.len(), outcomes.len());
+        let (outcomes, strays) = played?;
+        let mut wrong: Vec<_> =
+            strays.iter().map(|leak| format!("of no scenario: {leak:?}")).collect();
+        for outcome in &outcomes {
+            let has_report = outcome.timeline.is_some();
+            if outcome.ok && has_report == (outcome.expected.lives != 0) {
+                continue;
+            }
+            let said = outcome.disagreements.join("; ");
+            wrong.push(format!("{}: {said} (a report: {has_report})", outcome.scenario));
+            let (agent, kubelet, work) = (Some(&self.api), lab.kubelet(), &self.node.work);
+            let remains = Remains { agent, kubelet: Some(kubelet), work: Some(work) };
+            Failures::new(None, work).save(outcome.scenario, remains).await;
+        }
+        let log = self.id.log_file(lab.logs(), pod::CONTAINER);
+        ensure!(
+            wrong.is_empty(),
+            "{} of {}: {wrong:#?}\nthe agent's log:\n{}",
+            wrong.len(),
+            outcomes.len(),
+            agent::tail(&log, 30)
+        );
         Ok(())
     }
 
