@@ -1,6 +1,6 @@
 //! What must come out of a scenario.
 
-use super::clients::ExpectedTraffic;
+use super::clients::{ExpectedTraffic, TRAFFIC_FINDINGS};
 use coroner_core::{
     input::ExitStatus,
     leak::{BlockedOn, LeakCause, LeakClass},
@@ -54,16 +54,22 @@ impl Expected {
     /// rests on which process the runtime is: it is the lab that answers for it.
     pub fn ignore_times(&mut self) {
         self.phases.clear();
-        let (of_times, rest) = self.findings.drain(..).partition(|finding| {
-            matches!(
-                finding,
-                FindingKind::DeadlineMissed
-                    | FindingKind::OutlivedObject
-                    | FindingKind::RuntimeRestarted
-            )
-        });
+        self.excuse(&[
+            FindingKind::DeadlineMissed,
+            FindingKind::OutlivedObject,
+            FindingKind::RuntimeRestarted,
+        ]);
+    }
+
+    /// Where the agent heard of the deletion too late to count, it finds nothing in its connections.
+    pub fn excuse_traffic(&mut self) {
+        self.excuse(&TRAFFIC_FINDINGS);
+    }
+
+    fn excuse(&mut self, kinds: &[FindingKind]) {
+        let (excused, rest) = self.findings.drain(..).partition(|kind| kinds.contains(kind));
         self.findings = rest;
-        self.also_allowed.extend::<Vec<_>>(of_times);
+        self.also_allowed.extend::<Vec<_>>(excused);
     }
 }
 

@@ -21,7 +21,7 @@ use crate::{
 use coroner_core::{leak::Leak, types::MilestoneKind};
 use coroner_lab_cluster::{Cluster, delay::Delays, kubelet, wait};
 use coroner_lab_scenarios as scenarios;
-use coroner_lab_scenarios::{Scenario, left};
+use coroner_lab_scenarios::{Scenario, clients::compare, left};
 use futures::{StreamExt as _, stream::FuturesUnordered};
 use outcome::{Note, ScenarioOutcome};
 use play::Playing;
@@ -186,7 +186,14 @@ async fn play(
     if !sees_the_end {
         console.print(&format!("✘ for none of {all} pods it is known what was open at the end\n"));
     }
-    Ok(sees_the_end && strays.is_empty() && in_order.iter().all(|outcome| outcome.ok))
+    let late = heard_late(&in_order);
+    let is_in_time = late * 2 <= all || all + late < MANY;
+    if !is_in_time {
+        console.print(&format!(
+            "✘ of {late} pods the connections were counted too late, of {all} not\n"
+        ));
+    }
+    Ok(sees_the_end && is_in_time && strays.is_empty() && in_order.iter().all(|outcome| outcome.ok))
 }
 
 /// Starts the pod that every node has.
@@ -201,6 +208,12 @@ fn still_open(outcomes: &[ScenarioOutcome]) -> (usize, usize) {
     let seen = outcomes.iter().filter_map(|outcome| outcome.timeline.as_ref()?.traffic.as_ref());
     let all: Vec<_> = seen.filter(|traffic| traffic.not_visible.is_none()).collect();
     (all.iter().filter(|traffic| traffic.still_open.is_some()).count(), all.len())
+}
+
+/// Of how many pods counting began after the stop, because the news of the deletion came so late.
+fn heard_late(outcomes: &[ScenarioOutcome]) -> usize {
+    let timelines = outcomes.iter().filter_map(|outcome| outcome.timeline.as_ref());
+    timelines.filter(|timeline| compare::heard_late(timeline)).count()
 }
 
 /// Where what is up can be reached.
@@ -311,4 +324,48 @@ fn facts(lab: &Cluster, agent: &Agent, outcomes: &[ScenarioOutcome]) -> String {
         ));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use coroner_api::terminations::Termination;
+    use coroner_core::{report::PodTermination, types::Source};
+    use serde_json::{Value, json};
+
+    /// A report whose connections were counted like this, and which learned of the request from there.
+    fn termination(traffic: Value, requested: Source) -> PodTermination {
+        const REPORT: &str = include_str!("../../../../agent/api/tests/v1/termination.json");
+        let mut report: Value = serde_json::from_str(REPORT).unwrap();
+        report["traffic"] = traffic;
+        let report: Termination = serde_json::from_value(report).unwrap();
+        let mut report = PodTermination::from(report);
+        let requests = report.milestones.iter_mut();
+        let mut requests = requests.filter(|one| one.kind == MilestoneKind::DeleteRequested);
+        requests.next().expect("a deletion").source = requested;
+        report
+    }
+
+    #[test]
+    fn only_late_news_of_the_deletion_excuses_late_counts() {
+        let at = |ns: u64| json!({ "time": "2026-11-26T18:34:58Z", "bootNs": ns });
+        let traffic = |since, blind: Value| {
+            json!({
+                "notVisible": blind, "since": at(since), "until": at(30), "stopped": at(20),
+                "seesRefusals": true, "counts": [],
+            })
+        };
+        let too_late = || json!("too_late");
+        for (since, blind, requested, late) in [
+            (10, Value::Null, Source::Inferred, false),
+            (25, Value::Null, Source::Inferred, true),
+            (25, too_late(), Source::Inferred, true),
+            (25, Value::Null, Source::Api, false),
+            (25, too_late(), Source::Api, false),
+            (25, json!("host_network"), Source::Inferred, true),
+        ] {
+            let report = termination(traffic(since, blind.clone()), requested);
+            assert_eq!(compare::heard_late(&report), late, "{since} {blind} {requested}");
+        }
+    }
 }

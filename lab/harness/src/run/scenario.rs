@@ -109,6 +109,9 @@ fn outcome(
                 let repeats = !lab.delays().runtime.is_zero();
                 seen.earlier = judge::as_expected(&expected.earlier, seen.earlier, repeats);
                 expected.phases = phases(&scenario.expected, lab, life);
+                if compare::heard_late(life) {
+                    expected.excuse_traffic();
+                }
                 points.extend(judge::disagreements(&expected, &seen));
                 points.extend(too_few_calls(&expected, lab, life));
                 if let Some(traffic) = &expected.traffic {

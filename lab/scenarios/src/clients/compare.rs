@@ -6,7 +6,7 @@ use coroner_core::{
     input::{ConnectionEvent as E, TrafficBlindness, TrafficPeer},
     pod_view::{CLIENTS, LOST, OPENED, REFUSED},
     report::{OpenConnections, PodTermination, Traffic},
-    types::MilestoneKind,
+    types::{MilestoneKind, Source},
 };
 use coroner_lab_cluster::traffic::{Between, Bounds, ClientConnection, Ending, Habit, Opening};
 use std::ops::Range;
@@ -49,7 +49,9 @@ pub fn disagreements(
     let Some(traffic) = &termination.traffic else {
         return vec!["its connections were not counted".into()];
     };
-    if expected.is_crowded && traffic.not_visible == Some(TrafficBlindness::TooLate) {
+    let is_late = heard_late(termination);
+    let may_be_late = expected.not_visible.is_none() && (is_late || expected.is_crowded);
+    if may_be_late && traffic.not_visible == Some(TrafficBlindness::TooLate) {
         return Vec::new();
     }
     if traffic.not_visible.is_some() || expected.not_visible.is_some() {
@@ -58,7 +60,7 @@ pub fn disagreements(
         let point = || format!("not visible: {seen:?}, expected {wanted:?}");
         return wrong.then(point).into_iter().collect();
     }
-    let mut points = as_stated(expected, traffic);
+    let mut points = if is_late { Vec::new() } else { as_stated(expected, traffic) };
     for (peer, origin) in
         [(TrafficPeer::Client, Origin::Elsewhere), (TrafficPeer::Node, Origin::Node)]
     {
@@ -72,8 +74,20 @@ pub fn disagreements(
     if expected.finds_what_was_recorded {
         points.extend(findings(expected, termination, traffic));
     }
-    points.extend(advice(expected, termination, traffic));
+    if !is_late {
+        points.extend(advice(expected, termination, traffic));
+    }
     points
+}
+
+/// Counting began after the stop because the agent had not heard of the deletion before, as on a machine that has
+/// stopped for a moment. One that had heard of it has no excuse.
+pub fn heard_late(termination: &PodTermination) -> bool {
+    let Some(traffic) = &termination.traffic else { return false };
+    let began_late = traffic.stopped.is_some_and(|stopped| stopped < traffic.since);
+    let is_late = began_late || traffic.not_visible == Some(TrafficBlindness::TooLate);
+    let requested = termination.milestone(MilestoneKind::DeleteRequested);
+    is_late && requested.is_some_and(|requested| requested.source == Source::Inferred)
 }
 
 fn as_stated(expected: &ExpectedTraffic, traffic: &Traffic) -> Vec<String> {
