@@ -16,7 +16,11 @@ mod tarball;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
-use std::{collections::BTreeMap, fmt::Write as _, io};
+use std::{
+    collections::BTreeMap,
+    fmt::Write as _,
+    io::{self, Read as _},
+};
 
 pub use tarball::Compression;
 
@@ -90,6 +94,24 @@ pub struct Archive {
     pub bytes: Vec<u8>,
     /// `sha256:…` of each image's index, in their order: what a registry would call them.
     pub digests: Vec<String>,
+}
+
+/// The files of a gzipped tar, in the order of their names and changed last at `time`: it depends on them alone then.
+///
+/// # Errors
+/// It is no such archive, or has names that do not fit into a tar header.
+pub fn repack(archive: &[u8], time: Timestamp) -> io::Result<Vec<u8>> {
+    let mut files = BTreeMap::new();
+    for file in tar::Archive::new(flate2::read::GzDecoder::new(archive)).entries()? {
+        let mut file = file?;
+        let name = String::from_utf8_lossy(&file.path_bytes()).into_owned();
+        let mut content = Vec::new();
+        file.read_to_end(&mut content)?;
+        files.insert(name, content);
+    }
+    let files: Vec<_> =
+        files.iter().map(|(name, content)| (name.as_str(), content.as_slice(), 0o644)).collect();
+    Compression::Gzip.apply(tarball::of(&files, time)?)
 }
 
 /// Puts `images` into one archive; `time` is when its files were changed last.

@@ -84,6 +84,11 @@ pub(crate) enum XtaskCommand {
         #[command(flatten)]
         install: Install,
     },
+    /// Package the Helm chart: an equal commit gives an equal archive
+    Chart {
+        #[command(flatten)]
+        install: Install,
+    },
     /// Watch real containers die, explained: the lab's tour; all further arguments are the tour's own
     Run {
         #[command(flatten)]

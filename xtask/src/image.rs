@@ -188,15 +188,19 @@ impl Package {
 
 /// Which sources these are.
 #[derive(Debug, PartialEq, Eq)]
-struct SourceState {
+pub(crate) struct SourceState {
     /// When they were changed last, as far as is known.
-    time: Timestamp,
+    pub(crate) time: Timestamp,
     /// The commit; `…-dirty` where files differ from it.
     revision: Option<String>,
 }
 
 impl SourceState {
-    fn of(workspace: &Workspace) -> Result<Self> {
+    /// Of the checkout.
+    ///
+    /// # Errors
+    /// When SOURCE_DATE_EPOCH is no number.
+    pub(crate) fn of(workspace: &Workspace) -> Result<Self> {
         let git = |arguments: &[&str]| {
             let mut git = Command::new("git");
             git.current_dir(workspace.root()).args(arguments);

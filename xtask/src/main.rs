@@ -3,6 +3,7 @@
 mod bare;
 mod bench;
 mod build;
+mod chart;
 mod cli;
 mod docs;
 mod fuzz;
@@ -78,6 +79,11 @@ fn act(cli: Cli) -> Result<bool> {
             let made = image::make(&workspace, &file, Profile::Release, &arches)?;
             let mib = made.size as f64 / f64::from(1 << 20);
             println!("{}  {mib:.1} MiB\n{}@{}", made.file.display(), made.name, made.digest);
+            Ok(true)
+        }
+        XtaskCommand::Chart { install } => {
+            setup::ensure(&workspace, setup::CHART, install.no_install)?;
+            println!("{}", chart::make(&workspace)?.display());
             Ok(true)
         }
         XtaskCommand::Run { mut install, mut release, tour } => {

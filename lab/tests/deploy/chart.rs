@@ -53,6 +53,41 @@ pub(crate) fn chart() -> PathBuf {
     manifests::deploy().join("chart")
 }
 
+/// What a release publishes depends on the chart's files alone, not on when they were written, and is the chart.
+#[test]
+fn the_packaged_chart_is_the_same_twice_and_has_the_same_objects() -> Result<()> {
+    let time = jiff::Timestamp::UNIX_EPOCH;
+    let packaged = || -> Result<(Vec<u8>, Vec<u8>)> {
+        let home = tempfile::tempdir()?;
+        // Links are followed, and each copy is as old as this.
+        let (copy, from) = (home.path().join("chart"), chart());
+        let copied = Command::new("cp").arg("-rL").arg(&from).arg(&copy).status()?;
+        ensure!(copied.success(), "cannot copy {}", from.display());
+        let (copy, to) = (copy.display().to_string(), home.path().display().to_string());
+        run_helm(home.path(), &["package", &copy, "--destination", &to])?;
+        let archives = fs::read_dir(home.path())?.filter_map(|entry| Some(entry.ok()?.path()));
+        let mut archives = archives.filter(|file| file.extension().is_some_and(|end| end == "tgz"));
+        let archive = fs::read(archives.next().context("helm made no archive")?)?;
+        let repacked = coroner_image::repack(&archive, time)?;
+        Ok((archive, repacked))
+    };
+    let (first, repacked) = packaged()?;
+    // helm writes seconds.
+    std::thread::sleep(std::time::Duration::from_millis(1100));
+    let (second, again) = packaged()?;
+    ensure!(first != second, "helm writes no times any more: the chart need not be repacked");
+    ensure!(repacked == again, "the repacked archives differ");
+    let home = tempfile::tempdir()?;
+    let file = home.path().join("coroner.tgz");
+    fs::write(&file, &repacked)?;
+    let objects = |of: &Path| {
+        let of = of.display().to_string();
+        run_helm(home.path(), &["template", "coroner", &of, "--namespace=coroner"])
+    };
+    ensure!(objects(&file)? == objects(&chart())?, "the archive renders other objects");
+    Ok(())
+}
+
 /// Runs helm with a home folder, and perhaps a kubeconfig, in this folder.
 pub(crate) fn run_helm(home: &Path, arguments: &[&str]) -> Result<String> {
     let output = Command::new(Tool::Helm.find()?)

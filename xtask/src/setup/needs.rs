@@ -70,6 +70,8 @@ pub(crate) const DEPLOY: &[Need] = &[
     Need::Python(&python::GRAFANA),
     Need::Python(&python::HELM),
 ];
+/// To package the chart.
+pub(crate) const CHART: &[Need] = &[Need::Python(&python::HELM)];
 /// To boot a foreign kernel, beyond the build and the kernel itself.
 pub(crate) const VM: &[Need] =
     &[Need::Debian(&QEMU), Need::Debian(&BUSYBOX), Need::Debian(&APPARMOR)];
