@@ -52,6 +52,13 @@ fn is_about_the_runtime(scenario: &Scenario) -> bool {
     scenario.group == "leaks" || named.contains(&scenario.name)
 }
 
+/// What is played on nodes that are made in another way, as far as it can be played at once: one scenario that needs
+/// the node for itself takes as long as all of these.
+fn is_about_the_node(scenario: &Scenario) -> bool {
+    is_about_the_runtime(scenario)
+        && (!scenario.alone || ["orphan-shim", "runtime-killed"].contains(&scenario.name))
+}
+
 /// What ends clients' connections, of which the gate has no time for all.
 fn is_about_traffic(scenario: &Scenario) -> bool {
     scenario.group == "traffic"
@@ -94,7 +101,7 @@ fn runs() -> anyhow::Result<Vec<Arc<LabRun>>> {
     let is_for_v1 = |one: &&Scenario| is_in_gate_on_v1(one) || long && is_about_traffic(one);
     let on_v1 = LabRun::new(name, None, all.iter().copied().filter(is_for_v1)).on_v1();
     anyhow::ensure!(about_runtime.len() >= 4, "{about_runtime:?}");
-    let is_on_another_node = |one: &&Scenario| is_about_the_runtime(one) || long;
+    let is_on_another_node = |one: &&Scenario| is_about_the_node(one) || long;
     let on_another_node = || all.iter().copied().filter(is_on_another_node);
     let on_crun = LabRun::new(name, None, on_another_node()).on_crun();
     let nested = LabRun::new(name, None, on_another_node()).nested();
