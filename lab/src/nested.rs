@@ -2,8 +2,9 @@
 //! ids there than for the kernel, and paths of cgroups begin elsewhere.
 
 use anyhow::{Context as _, Result, ensure};
-use coroner_lab_cluster::containerd::{
-    cgroup_parent, clean_up, end_cgroup, hand_memory_down, unified_hierarchy,
+use coroner_lab_cluster::{
+    containerd::{cgroup_parent, clean_up, end_cgroup, hand_memory_down, unified_hierarchy},
+    kubelet::cgroup::is_empty,
 };
 use coroner_lab_harness::environment::work_directory;
 use rustix::{
@@ -70,9 +71,8 @@ pub(crate) fn run(work: &Path) -> Result<ExitCode> {
 
 /// Makes the node's cgroup. What is left of one whose process 1 was killed has no process.
 fn make(cgroup: &Path) -> Result<()> {
-    let events = fs::read_to_string(cgroup.join("cgroup.events")).unwrap_or_default();
     ensure!(
-        !events.contains("populated 1"),
+        is_empty(cgroup),
         "a lab is running in {}, or its last process has not ended",
         cgroup.display()
     );

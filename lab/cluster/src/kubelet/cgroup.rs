@@ -88,7 +88,7 @@ impl Cgroups {
         }
     }
 
-    /// The pod's cgroup as the runtime is told: it sees the hierarchy as systemd does.
+    /// The pod's cgroup as the runtime sees it: its hierarchy begins where systemd's does.
     pub fn as_runtime_sees<'a>(&self, pod: &'a str) -> &'a str {
         let seen = self.systemd.as_ref().and_then(|_| pod.strip_prefix(&self.base));
         seen.unwrap_or(pod)
@@ -269,7 +269,7 @@ fn scope(container: &str) -> String {
 }
 
 /// Whether no process is in a cgroup or below it; also of one that is gone.
-fn is_empty(cgroup: &Path) -> bool {
+pub fn is_empty(cgroup: &Path) -> bool {
     let events = fs::read_to_string(cgroup.join("cgroup.events"));
     events.map_or(true, |events| events.lines().any(|line| line == "populated 0"))
 }

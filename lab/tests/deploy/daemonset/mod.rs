@@ -234,10 +234,7 @@ async fn a_release_runs_is_upgraded_and_goes() -> Result<()> {
     let tried = async {
         let user = User::of(node.lab.store(), &node.lab.url())?;
         user.create_namespace()?;
-        let set = || -> Result<DaemonSet> {
-            let set = node.lab.store().get(ResourceKind::DaemonSet, "coroner", "coroner")?;
-            Ok(serde_json::from_value(serde_json::Value::clone(&set))?)
-        };
+        let set = || released(&node);
         let rollout = "--namespace coroner rollout status ds/coroner --timeout=5m";
         user.helm("install coroner deploy/chart --namespace coroner")?;
         user.kubectl(rollout)?;
@@ -272,6 +269,12 @@ async fn a_release_runs_is_upgraded_and_goes() -> Result<()> {
     tried.and(stopped)
 }
 
+/// The DaemonSet that helm has made.
+fn released(node: &DaemonSetNode) -> Result<DaemonSet> {
+    let set = node.lab.store().get(ResourceKind::DaemonSet, "coroner", "coroner")?;
+    Ok(serde_json::from_value(Value::clone(&set))?)
+}
+
 /// The agent of a release is as right as the lab's own. In the gate on deaths and leaks that can be played at once, in the
 /// long form on the whole catalogue but for what starts the agent itself.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -292,8 +295,7 @@ async fn the_catalogue_agrees_with_a_release() -> Result<()> {
             },
         }))?;
         user.kubectl("--namespace coroner rollout status ds/coroner --timeout=5m")?;
-        let set = node.lab.store().get(ResourceKind::DaemonSet, "coroner", "coroner")?;
-        let deployed = node.deployed(&serde_json::from_value(Value::clone(&set))?).await?;
+        let deployed = node.deployed(&released(&node)?).await?;
         deployed.ready().await?;
         run::start_resident(&node.lab).await?;
         let all = scenario::catalogue();
