@@ -218,7 +218,8 @@ impl Engine {
 
     fn count_loss(&mut self, kind: LossKind, count: u64) {
         if count > 0 {
-            *self.losses.entry(kind).or_default() += count;
+            let losses = self.losses.entry(kind).or_default();
+            *losses = losses.saturating_add(count);
         }
     }
 

@@ -160,8 +160,8 @@ fn events(traffic: &Traffic, peers: &[TrafficPeer]) -> Vec<String> {
 pub(crate) fn endpoint_lag(account: &PodTermination) -> Option<Duration> {
     let traffic = account.traffic.as_ref()?;
     let client = |events: &[E]| traffic.sum(&[TrafficPeer::Client], events);
-    let connected = client(&OPENED).count + client(&REFUSED).count;
-    let is_known = connected > 0 && !account.never_listened() && !misses_refusals(traffic);
+    let connected = client(&OPENED).count > 0 || client(&REFUSED).count > 0;
+    let is_known = connected && !account.never_listened() && !misses_refusals(traffic);
     let stopped = traffic.stopped.filter(|_| is_known)?;
     let late = client(&[E::OpenedAfterStop, E::RefusedAfterStop]).last;
     Some(late.map_or(Duration::ZERO, |late| late.since(stopped)))
