@@ -10,6 +10,7 @@ use std::{
     io::{self, BufRead, BufReader, Read, Write},
     net::TcpStream,
     os::unix::process::CommandExt,
+    path::Path,
     process::{Child, Command, Output, Stdio},
     ptr,
     sync::mpsc,
@@ -23,10 +24,15 @@ pub(crate) const CAP_BPF: u32 = 39;
 
 /// With nothing of the surrounding environment; there is no runtime, and no apiserver is asked.
 pub(crate) fn agent(command: &str) -> Command {
+    agent_of(command, Path::new("/nowhere/cri.sock"))
+}
+
+/// The same with a runtime.
+pub(crate) fn agent_of(command: &str, endpoint: &Path) -> Command {
     let binary = std::env::var_os("CORONER_TEST_AGENT")
         .unwrap_or_else(|| env!("CARGO_BIN_EXE_coroner").into());
     let mut agent = Command::new(binary);
-    agent.arg(command).args(["--no-api", "--runtime-endpoint", "/nowhere/cri.sock"]);
+    agent.args([command, "--no-api", "--runtime-endpoint"]).arg(endpoint);
     agent.env_clear().stdin(Stdio::null());
     agent
 }

@@ -3,12 +3,15 @@
 
 use crate::{
     actors::{Actor, Role},
-    agent::{RunningAgent, agent},
+    agent::{RunningAgent, agent, agent_of},
     connections::network,
-    stage::{self, PATIENCE, Pod},
+    runtime::FakeRuntime,
+    stage::{self, PATIENCE, Pod, TestCgroup},
+    things,
 };
 use coroner::outputs::recording::Reader;
-use coroner_core::input::Input;
+use coroner_core::input::{Input, LossKind};
+use coroner_cri_api::v1::ContainerState;
 use rustix::net::{AddressFamily, SocketType};
 use std::{
     fs,
@@ -46,65 +49,128 @@ fn ask(from: &str, to: &str, path: &str) -> String {
     }
 }
 
-/// Resident memory of a process, KiB.
-fn resident(pid: u32) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-    line.trim().trim_end_matches(" kB").parse().unwrap()
+/// Asks for /healthz until it answers 200. A machine that gives the agent no time has its event loop stalled; the
+/// attackers must not keep it from answering.
+fn probe(from: &str, to: &str) {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let answer = ask(from, to, "/healthz");
+        if answer.starts_with("HTTP/1.1 200") {
+            return;
+        }
+        let is_slow = answer.contains("the event loop has been stalled");
+        assert!(is_slow && Instant::now() < until, "{answer}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// How many connections the server closed for this reason. A scrape may be a second old.
+fn dropped(from: &str, to: &str, reason: &str) -> u64 {
+    let metrics = ask(from, to, "/metrics");
+    let name = format!("coroner_http_connections_dropped_total{{reason=\"{reason}\"}} ");
+    let count = metrics.lines().find_map(|line| line.strip_prefix(&name)).expect("counted");
+    count.parse().unwrap()
+}
+
+/// The agent's memory, without the pages of its file, from a moment when it has returned what its start took.
+struct Memory {
+    pid: u32,
+    before: u64,
+    most: u64,
+}
+
+impl Memory {
+    /// Waits until the agent has trimmed its heap for the first time, 15 s after its start.
+    fn of(running: &RunningAgent) -> Self {
+        std::thread::sleep(Duration::from_secs(17));
+        let pid = running.process.id();
+        Self { pid, before: Self::now(pid), most: 0 }
+    }
+
+    fn now(pid: u32) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse().unwrap()
+    }
+
+    fn sample(&mut self) {
+        self.most = self.most.max(Self::now(self.pid));
+    }
+
+    /// It grew by less than 8 MiB.
+    fn assert_bounded(&self) {
+        let grown = self.most.saturating_sub(self.before);
+        eprintln!("{} KiB before, at most {grown} KiB more", self.before);
+        assert!(grown < 8 << 10, "it took {grown} KiB more");
+    }
+}
+
+/// How often those who were closed come again, once a second: for a minute, and less in an emulator.
+fn rounds() -> u32 {
+    if std::env::var_os("CORONER_CGROUP").is_some() { 5 } else { 60 }
 }
 
 /// 256 connections from 64 addresses that say nothing, half a request, a byte at a time, or ask again and again and
-/// read nothing: each probe of the kubelet is answered, the memory stays, and each that had to go is counted.
+/// read nothing, and come again for a minute: each probe of the kubelet is answered, each death meanwhile is recorded,
+/// the memory stays, and each that had to go is counted.
 #[test]
-fn whoever_reaches_the_port_takes_no_probe_and_no_memory() {
+fn whoever_reaches_the_port_takes_no_probe_no_record_and_no_memory() {
     let _machine = stage::machine();
+    let hierarchy = stage::v2();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("rec");
     std::thread::scope(|scope| {
         let attack = scope.spawn(|| {
             network::unshare();
-            let mut running = RunningAgent::start(agent("run").args(["--listen", NODE]));
+            let mut run = agent("run");
+            run.args(["--listen", NODE]).arg("--record").arg(&file);
+            let mut running = RunningAgent::start(run.arg("--cgroup-root").arg(&*hierarchy));
             running.until("system calls are filtered");
             let to = running.address.clone();
-            // Each is answered. A machine that gives the agent no time has it stalled; those who connect must not.
-            let probe = || {
-                let until = Instant::now() + PATIENCE;
-                loop {
-                    let answer = ask(NODE, &to, "/healthz");
-                    if answer.starts_with("HTTP/1.1 200") {
-                        return;
-                    }
-                    let is_slow = answer.contains("the event loop has been stalled");
-                    assert!(is_slow && Instant::now() < until, "{answer}");
-                    std::thread::sleep(Duration::from_millis(100));
-                }
-            };
+            let probe = || probe(NODE, &to);
             probe();
             // Answers are a hundred times what is held of them.
             let greedy = "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n".repeat(200);
             let says = ["", "GET /heal", &greedy, "G"];
-            let before = resident(running.process.id());
-            let mut crowd = Vec::new();
-            for n in 0..256_u32 {
+            let attacker = |n: usize| {
                 let from = format!("10.1.0.{}:0", n % 64).parse().unwrap();
                 let mut stream = connect(from, &to).unwrap();
                 // Those that were closed for others are of no use to the attacker any more.
-                let _ = stream.write_all(says[n as usize % says.len()].as_bytes());
-                crowd.push(stream);
+                let _ = stream.write_all(says[n % says.len()].as_bytes());
+                stream
+            };
+            let be_slow = |crowd: &mut [TcpStream]| {
+                let slow = crowd.iter_mut().skip(3).step_by(4);
+                slow.for_each(|stream| drop(stream.write_all(b"E")));
+            };
+            let mut memory = Memory::of(&running);
+            let mut crowd = Vec::new();
+            for n in 0..256 {
+                crowd.push(attacker(n));
                 if n % 8 == 0 {
-                    let slow = crowd.iter_mut().skip(3).step_by(4);
-                    slow.for_each(|stream| drop(stream.write_all(b"E")));
+                    be_slow(&mut crowd);
                     probe();
                 }
             }
+            let mut died = Vec::new();
+            for round in 0..rounds() as usize {
+                let pod = Pod::make(&hierarchy);
+                let main = Actor::born_in(&pod.container.path, 1);
+                died.push(main.pid);
+                main.wait();
+                // The eighth that has waited longest.
+                for n in (0..32).map(|n| (32 * round + n) % 256) {
+                    crowd[n] = attacker(n);
+                }
+                be_slow(&mut crowd);
+                probe();
+                memory.sample();
+                std::thread::sleep(Duration::from_secs(1)); // the attack lasts; nothing is waited for
+            }
             probe();
-            let grown = resident(running.process.id()).saturating_sub(before);
-            assert!(grown < 8 << 10, "it took {grown} KiB more");
-            let made_room = || -> u64 {
-                let metrics = ask(NODE, &to, "/metrics");
-                let name = "coroner_http_connections_dropped_total{reason=\"made_room\"} ";
-                let line = metrics.lines().find_map(|line| line.strip_prefix(name));
-                line.expect("counted").parse().unwrap()
-            };
-            // 32 places are for them. A scrape may be a second old.
+            memory.assert_bounded();
+            let made_room = || dropped(NODE, &to, "made_room");
+            // 32 places are for them.
             let until = Instant::now() + PATIENCE;
             while made_room() < 256 - 32 {
                 assert!(Instant::now() < until, "{} made room", made_room());
@@ -119,9 +185,115 @@ fn whoever_reaches_the_port_takes_no_probe_and_no_memory() {
                 }
             }
             drop(crowd);
+            until_recorded(&file, &died);
+            assert_eq!(running.stop_by(libc::SIGTERM).0, Some(0));
+            // A container that this machine runs besides may spend its own budget.
+            let lost = recorded(&file).filter_map(|input| match input {
+                Input::Lost(loss) if loss.kind != LossKind::BudgetSpent => Some(loss),
+                _ => None,
+            });
+            assert_eq!(lost.collect::<Vec<_>>(), []);
         });
         attack.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     });
+}
+
+/// What a recording holds so far.
+fn recorded(file: &Path) -> impl Iterator<Item = Input> {
+    Reader::open(file).into_iter().flatten().map(|received| received.input)
+}
+
+/// Waits until the end of each of these processes is in the recording.
+fn until_recorded(file: &Path, pids: &[u32]) {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let kernel: Vec<_> = recorded(file)
+            .filter_map(|input| match input {
+                Input::Kernel(event) => Some(event.fact),
+                _ => None,
+            })
+            .collect();
+        let is_missing = |pid: &&u32| !kernel.iter().any(|fact| crate::is_end(fact, **pid));
+        let missing: Vec<_> = pids.iter().filter(is_missing).collect();
+        if missing.is_empty() {
+            return;
+        }
+        assert!(Instant::now() < until, "the ends of {missing:?} are not recorded");
+        std::thread::sleep(Duration::from_millis(20)); // between two looks
+    }
+}
+
+/// Thirty containers of each of 40 pods have died, and 32 clients, of which 16 are served at once, ask for all of it
+/// again and again and read nothing: probes are answered, and answers are made as they are read.
+#[test]
+fn answers_that_nobody_reads_take_no_memory() {
+    let _machine = stage::machine();
+    let hierarchy = stage::v2();
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("coroner.sock");
+    let (runtime, endpoint) = (FakeRuntime::default(), folder.path().join("cri.sock"));
+    let _serving = runtime.serve(&endpoint);
+    let mut run = agent_of("run", &endpoint);
+    run.arg("--cgroup-root").arg(&*hierarchy).arg("--socket").arg(&socket);
+    run.args(["--history-limit", "2000"]);
+    let mut running = RunningAgent::start(&mut run);
+    running.until("system calls are filtered");
+    let top = TestCgroup::top(&hierarchy, "kubepods");
+    let mut living = Vec::new();
+    for number in 0..40 {
+        let uid = format!("8dbc5577-d0e2-4706-8787-0000000000{number:02}");
+        let pod = top.child(&format!("pod{uid}"));
+        let sandbox = format!("{:064x}", pod.id.0 << 8);
+        for container in 1..=30 {
+            let id = format!("{:064x}", (pod.id.0 << 8) + container);
+            Actor::born_in(&pod.child(&id).path, 1).wait();
+            runtime.state().add_exited(&id, &sandbox);
+        }
+        let mut state = runtime.state();
+        state.sandboxes.truncate(number + 1);
+        let metadata = state.sandboxes[number].metadata.as_mut().unwrap();
+        metadata.uid = uid;
+        // Deaths of a pod that lives are reported at once.
+        let id = format!("{:064x}", (pod.id.0 << 8) + 31);
+        state.containers.push(things::container(&id, &sandbox, ContainerState::ContainerRunning));
+        let lives = pod.child(&id);
+        living.push((Actor::start(&lives.path, Role::default()), lives, pod));
+    }
+    let until = Instant::now() + PATIENCE;
+    let all = loop {
+        let answer = answer_to(0, &socket);
+        if answer.matches("\"verdict\"").count() >= 1200 {
+            break answer.len();
+        }
+        assert!(Instant::now() < until, "{} bytes: {answer:.2000}", answer.len());
+        std::thread::sleep(Duration::from_millis(200)); // between two looks
+    };
+    let probe = || probe("127.0.0.1:0", &running.address);
+    let mut memory = Memory::of(&running);
+    let greedy = "GET /api/v1/deaths?limit=5000 HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(100);
+    let crowd: Vec<_> = (0..32)
+        .map(|_| {
+            let mut stream = UnixStream::connect(&socket).unwrap();
+            let _ = stream.write_all(greedy.as_bytes()); // closed for another, perhaps
+            probe();
+            memory.sample();
+            stream
+        })
+        .collect();
+    // A client that takes nothing is left alone for a while, and then dropped.
+    let until = Instant::now() + PATIENCE;
+    loop {
+        memory.sample();
+        if dropped("127.0.0.1:0", &running.address, "not_reading") > 0 {
+            break;
+        }
+        assert!(Instant::now() < until, "no connection was dropped");
+        std::thread::sleep(Duration::from_millis(100)); // between two looks
+    }
+    drop(crowd);
+    eprintln!("an answer has {all} bytes");
+    memory.assert_bounded();
+    assert!(dropped("127.0.0.1:0", &running.address, "made_room") >= 16);
 }
 
 /// What the agent answers on its socket to a thread of this user.
@@ -133,7 +305,7 @@ fn answer_to(user: u32, socket: &Path) -> String {
             let mut stream = UnixStream::connect(socket).unwrap();
             stream.set_read_timeout(Some(PATIENCE)).unwrap();
             let request =
-                b"GET /api/v1/deaths HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+                b"GET /api/v1/deaths?limit=5000 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
             let _ = stream.write_all(request); // refused already
             let mut answer = String::new();
             match stream.read_to_string(&mut answer) {
@@ -205,19 +377,7 @@ fn a_name_that_is_no_text_hides_no_process() {
     running.until("system calls are filtered");
     let pid = main.pid;
     main.kill(libc::SIGKILL);
-    let is_recorded = || {
-        let read = Reader::open(&file).into_iter().flatten();
-        let facts = read.filter_map(|received| match received.input {
-            Input::Kernel(event) => Some(event.fact),
-            _ => None,
-        });
-        facts.into_iter().any(|fact| crate::is_end(&fact, pid))
-    };
-    let until = Instant::now() + PATIENCE;
-    while !is_recorded() {
-        assert!(Instant::now() < until, "its end is not recorded");
-        std::thread::sleep(Duration::from_millis(20)); // between two looks
-    }
+    until_recorded(&file, &[pid]);
     assert_eq!(running.stop_by(libc::SIGTERM).0, Some(0));
 }
 

@@ -18,8 +18,14 @@ mod oom;
 mod preemption;
 mod readonly;
 mod recording;
+#[allow(dead_code, reason = "shared with the tests of the runtime's adapter")]
+#[path = "../cri/runtime.rs"]
+mod runtime;
 mod senders;
 mod stage;
+#[allow(dead_code, reason = "shared with the tests of the runtime's adapter")]
+#[path = "../cri/things.rs"]
+mod things;
 mod threads;
 mod waking;
 
