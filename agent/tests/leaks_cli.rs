@@ -138,6 +138,41 @@ fn one_look_suspects() {
     assert!(err.contains("could not read: shims"), "{err}");
 }
 
+/// A container that is named as a shim, with a FIFO, to which nobody writes, where a shim has its bundle's
+/// configuration.
+#[test]
+fn a_fifo_in_place_of_a_file_holds_nobody_up() {
+    let node = FakeNode::new(BOOT);
+    let write = |path: &str, text: &str| {
+        let path = node.path(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    };
+    for (pid, comm, parent) in [(2, "kthreadd", 0), (11, "containerd-shim", 1)] {
+        let stat = format!("{pid} ({comm}) S {parent} {}{pid} 0", "0 ".repeat(17));
+        write(&format!("proc/{pid}/stat"), &stat);
+        write(&format!("proc/{pid}/comm"), comm);
+    }
+    // The runtime is this process.
+    let runtime = std::process::id();
+    write(&format!("proc/{runtime}/stat"), &std::fs::read_to_string("/proc/self/stat").unwrap());
+    for pid in [11, runtime] {
+        let namespaces = node.path(&format!("proc/{pid}/ns"));
+        std::fs::create_dir_all(&namespaces).unwrap();
+        std::os::unix::fs::symlink("mnt:[1]", namespaces.join("mnt")).unwrap();
+    }
+    let socket = node.path("cri.sock");
+    let command = format!("shim -namespace k8s.io -id s3 -address {}", socket.display());
+    write("proc/11/cmdline", &command.replace(' ', "\0"));
+    let bundle = node.path("proc/11/cwd");
+    std::fs::create_dir_all(&bundle).unwrap();
+    rustix::fs::mkfifoat(rustix::fs::CWD, bundle.join("config.json"), 0o600.into()).unwrap();
+    let (code, _, err) = run(&mut node.leaks(""));
+    assert_eq!(code, 0, "{err}");
+    let unread = err.lines().find(|line| line.contains("could not read")).unwrap_or_default();
+    assert!(!unread.contains("shims"), "{err}");
+}
+
 #[test]
 fn who_waits_is_certain() {
     let node = FakeNode::new(BOOT);
