@@ -152,8 +152,11 @@ pub(crate) enum XtaskCommand {
         /// Time for each target: 90s, 5m, 1h
         #[arg(long = "for", value_name = "TIME", default_value = "60s", value_parser = duration)]
         time: Duration,
+        /// Repeat each target until a run of this time reaches no new edge, and 1,000,000 inputs were executed
+        #[arg(long)]
+        until_quiet: bool,
         /// Only replay this input, with which the target failed before
-        #[arg(long, value_name = "FILE", conflicts_with = "keep")]
+        #[arg(long, value_name = "FILE", conflicts_with_all = ["keep", "until_quiet"])]
         input: Option<PathBuf>,
         /// Afterwards add the minimal set of inputs with the same coverage to fuzz/corpus
         #[arg(long)]

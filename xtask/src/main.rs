@@ -131,8 +131,8 @@ fn act(cli: Cli) -> Result<bool> {
             let failed = bench::run(&workspace, subjects, arguments, install.no_install)?;
             Ok(failed.is_empty())
         }
-        XtaskCommand::Fuzz { install, targets, time, input, keep } => {
-            let order = fuzz::FuzzOrder { targets, time, input, keep };
+        XtaskCommand::Fuzz { install, targets, time, until_quiet, input, keep } => {
+            let order = fuzz::FuzzOrder { targets, time, until_quiet, input, keep };
             Ok(fuzz::run(&workspace, &order, install.no_install)?.failed == 0)
         }
         XtaskCommand::Simulate { cases, seed, fault, json } => {

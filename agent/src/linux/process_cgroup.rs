@@ -21,7 +21,7 @@ pub fn of_process(proc: &Path, cgroup_root: &Path, pid: u32) -> Result<CgroupId,
     let memberships = read(&proc.join(format!("{pid}/cgroup")))?;
     let path = path_in(&memberships, &mount.hierarchy)
         .ok_or_else(|| format!("process {pid} has no cgroup in {:?}", mount.hierarchy))?;
-    let directory = mount.directory(path, || mount.own()).ok_or_else(|| {
+    let directory = mount.directory(path, || mount.own(own_cgroup)).ok_or_else(|| {
         format!("cgroup {path} of process {pid} is outside {}", mount.at.display())
     })?;
     let inode = fs::metadata(&directory)
@@ -78,10 +78,10 @@ impl HierarchyMount {
     }
 
     /// Where this process is in it, and the path of that as this process sees it.
-    fn own(&self) -> Option<(PathBuf, String)> {
+    fn own(&self, find: impl Fn(&Path) -> Option<PathBuf>) -> Option<(PathBuf, String)> {
         let memberships = read_lossy(Path::new("/proc/self/cgroup")).ok()?;
         let path = path_in(&memberships, &self.hierarchy)?.to_owned();
-        Some((own_cgroup(&self.at)?, path))
+        Some((find(&self.at)?, path))
     }
 }
 
@@ -145,15 +145,19 @@ pub fn freezers(proc: &Path, pid: u32) -> Vec<Freezer> {
     ) else {
         return Vec::new();
     };
-    freezers_in(&mountinfo, &memberships)
+    freezers_in(&mountinfo, &memberships, own_cgroup)
 }
 
-/// The freezers that /proc/PID/mountinfo and /proc/PID/cgroup name.
-pub fn freezers_in(mountinfo: &str, memberships: &str) -> Vec<Freezer> {
+/// The freezers that /proc/PID/mountinfo and /proc/PID/cgroup name. `own`: where this process is below a mount.
+pub fn freezers_in(
+    mountinfo: &str,
+    memberships: &str,
+    own: impl Fn(&Path) -> Option<PathBuf>,
+) -> Vec<Freezer> {
     mounts(mountinfo)
         .filter_map(|mount| {
             let folder =
-                mount.directory(path_in(memberships, &mount.hierarchy)?, || mount.own())?;
+                mount.directory(path_in(memberships, &mount.hierarchy)?, || mount.own(&own))?;
             match &mount.hierarchy {
                 MountedHierarchy::Unified => Some(Freezer::V2(folder)),
                 MountedHierarchy::Controllers(all) => {
@@ -248,8 +252,8 @@ garbage
             Freezer::V2("/mnt/a part/pod1/unified".into()),
             Freezer::V1("/cg/freezer/kubepods/pod1/f".into()),
         ];
-        assert_eq!(freezers_in(&mounts, &memberships), expected);
-        assert_eq!(freezers_in(&mounts, ""), []);
+        assert_eq!(freezers_in(&mounts, &memberships, |_| None), expected);
+        assert_eq!(freezers_in(&mounts, "", |_| None), []);
     }
 
     #[test]

@@ -24,6 +24,8 @@ pub(crate) enum Action {
     At(u64),
     /// The next input's own times are wrong by so much.
     Shift(i64),
+    /// The next input with another value in place of one of its own.
+    Odd { which: u8, how: u8 },
     /// Evidence is lost.
     Lose { kind: u8, count: u8 },
     /// A source breaks or comes back.
@@ -58,7 +60,7 @@ impl Action {
                 false
             }
             Self::Node(_) | Self::Clock(_) | Self::Survey { .. } => false,
-            Self::At(_) | Self::Shift(_) => true,
+            Self::At(_) | Self::Shift(_) | Self::Odd { .. } => true,
             Self::Answer { .. } | Self::Lists { .. } | Self::Pods { .. } => true,
         }
     }
@@ -81,6 +83,7 @@ impl Action {
                 Self::Wait(how % 64, Duration::from_secs(step))
             }
             5 => Self::At(u64::from(how) << far),
+            6 if more & 128 != 0 => Self::Odd { which: how, how: more & 127 },
             6 => Self::Shift(offset),
             7 => Self::Lose { kind: how, count: more },
             8 => Self::Connection(how),

@@ -21,7 +21,7 @@ const MAX_REQUESTS: usize = 8;
 const LAST_TICKS: [u64; 14] = [1, 1, 2, 3, 5, 5, 5, 5, 10, 30, 60, 300, 600, 3_600];
 
 /// The engine: a story of real or simulated deaths, its inputs dropped, repeated, delayed, out of order, with
-/// wrong times and among others. Whatever comes, it reports no leak twice and nothing that does not add up, and
+/// wrong times, with values that nobody sends, and among others. Whatever comes, it reports no leak twice and nothing that does not add up, and
 /// reports the same again when it is given the same; and no termination twice, unless inputs contradict each other.
 pub fn engine(bytes: &[u8]) {
     outputs(bytes);
@@ -111,6 +111,13 @@ impl Player {
             Action::Shift(by) => {
                 for received in self.upcoming(1) {
                     self.feed(made::shifted(received.input.clone(), by));
+                }
+            }
+            Action::Odd { which, how } => {
+                for received in self.upcoming(1) {
+                    made::odd(&received.input, which, how)
+                        .into_iter()
+                        .for_each(|one| self.feed(one));
                 }
             }
             Action::Lose { kind, count } => {

@@ -6,7 +6,9 @@ mod checked;
 mod engine;
 mod made;
 mod node;
+mod odd;
 mod story;
 
 pub use checked::CheckedEngine;
 pub use engine::engine;
+pub use odd::{odd, odd_line};

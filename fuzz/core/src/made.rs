@@ -17,6 +17,13 @@ use coroner_core::{
     time::{BootTime, WallTime},
 };
 
+/// The input with another value in place of one of its own; `None`: that can be no input.
+pub(crate) fn odd(input: &Input, which: u8, how: u8) -> Option<Input> {
+    let mut document = serde_json::to_value(input).expect("an input is JSON");
+    crate::odd::odd(&mut document, which.into(), how);
+    serde_json::from_value(document).ok()
+}
+
 /// Whether the request has an answer of its own. The others bring lists sooner, or nothing.
 pub(crate) fn is_answered(request: &Request) -> bool {
     match request {

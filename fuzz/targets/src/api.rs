@@ -1,27 +1,24 @@
-use crate::fed::{Coroner, binary};
+use crate::checks::{binary, recorded};
 use coroner::sources::kube::fuzzing;
 use coroner_core::input::{ApiEvent, ApiPod, Hook, Input};
 
-/// Answers of the apiserver: any JSON as a list, as lines of a watch, as a node → the engine.
+/// Answers of the apiserver: any JSON as a list, as lines of a watch, as a node → inputs.
 pub fn api(bytes: &[u8]) {
-    let mut coroner = Coroner::new();
     for line in bytes.split(|byte| *byte == b'\n') {
         // However it is cut into pieces on its way.
         if let Some(all) = fuzzing::list(line, 1 + line.len() % 61) {
             let pods: Vec<_> = all.into_iter().flatten().inspect(sound).collect();
-            coroner.feed(Input::Api(ApiEvent::Snapshot { pods }));
+            recorded(Input::Api(ApiEvent::Snapshot { pods }));
         } else if let Some((pod, gone)) = fuzzing::event(line) {
             sound(&pod);
             let event = if gone { ApiEvent::Deleted(pod) } else { ApiEvent::Applied(pod) };
-            coroner.feed(Input::Api(event));
+            recorded(Input::Api(event));
         }
         if let Some(node) = fuzzing::node(line) {
             assert!(!node.boot_id.is_empty());
-            coroner.feed(Input::Api(ApiEvent::Node(node)));
+            recorded(Input::Api(ApiEvent::Node(node)));
         }
-        coroner.pass(2);
     }
-    coroner.pass(60);
 }
 
 fn sound(pod: &ApiPod) {

@@ -1,6 +1,9 @@
-use crate::fed::{Coroner, binary, pieces};
+use crate::checks::{binary, pieces, recorded};
 use coroner::sources::cri::{convert::stop_signal, fuzzing};
-use coroner_core::input::{CriContainer, CriEvent, Hook, Input, SandboxNetwork};
+use coroner_core::{
+    input::{CriContainer, CriEvent, Hook, Input, SandboxNetwork},
+    time::BootTime,
+};
 use std::net::IpAddr;
 
 /// Four answers.
@@ -24,58 +27,49 @@ impl<'a> Answers<'a> {
     }
 }
 
-/// Answers of the container runtime: any protobuf, and the JSON within → the engine.
+/// Answers of the container runtime: any protobuf, and the JSON within → inputs.
 pub fn cri(bytes: &[u8]) {
-    let answers = Answers::of(bytes);
-    let mut coroner = Coroner::new();
-    let connected = CriEvent::Connected { runtime: "containerd 2.1.0".into(), process: None };
-    coroner.feed(Input::Cri(connected));
-    for _ in 0..2 {
-        let asked = coroner.now();
-        let mut sandbox = "s".into();
-        if let Some(all) = fuzzing::sandboxes(answers.sandboxes) {
-            let sandboxes: Vec<_> = all.into_iter().flatten().collect();
-            for one in &sandboxes {
-                assert!(!one.id.as_str().is_empty() && !one.pod.as_str().is_empty());
-                assert!(!one.name.is_empty() && !one.namespace.is_empty());
-                sandbox = one.id.clone();
-            }
-            coroner.feed(Input::Cri(CriEvent::Sandboxes { asked, only: None, sandboxes }));
+    let (answers, asked) = (Answers::of(bytes), BootTime(1));
+    let mut sandbox = "s".into();
+    if let Some(all) = fuzzing::sandboxes(answers.sandboxes) {
+        let sandboxes: Vec<_> = all.into_iter().flatten().collect();
+        for one in &sandboxes {
+            assert!(!one.id.as_str().is_empty() && !one.pod.as_str().is_empty());
+            assert!(!one.name.is_empty() && !one.namespace.is_empty());
+            sandbox = one.id.clone();
         }
-        let mut container = "c".into();
-        if let Some(all) = fuzzing::containers(answers.containers) {
-            let containers: Vec<_> = all.into_iter().flatten().collect();
-            containers.iter().for_each(sound);
-            if let Some(one) = containers.first() {
-                container = one.id.clone();
-            }
-            coroner.feed(Input::Cri(CriEvent::Containers { asked, only: None, containers }));
+        recorded(Input::Cri(CriEvent::Sandboxes { asked, only: None, sandboxes }));
+    }
+    let mut container = "c".into();
+    if let Some(all) = fuzzing::containers(answers.containers) {
+        let containers: Vec<_> = all.into_iter().flatten().collect();
+        containers.iter().for_each(sound);
+        if let Some(one) = containers.first() {
+            container = one.id.clone();
         }
-        if let Some(told) = fuzzing::container_status(&container, answers.container_status) {
-            assert_ne!(told.pid, Some(0));
-            if let Some(signal) = told.stop_signal {
-                assert!((1..=64).contains(&signal), "{signal}");
-                let container = container.clone();
-                coroner.feed(Input::Cri(CriEvent::StopSignal { container, signal }));
-            }
-            if let Some(runtime) = told.runtime {
-                let container = container.clone();
-                coroner.feed(Input::Cri(CriEvent::RuntimeType { container, runtime }));
-            }
-            if let Ok(Some(exit)) = told.exit {
-                assert_eq!(exit.container, container);
-                coroner.feed(Input::Cri(CriEvent::ContainerExited(exit)));
-            }
+        recorded(Input::Cri(CriEvent::Containers { asked, only: None, containers }));
+    }
+    if let Some(told) = fuzzing::container_status(&container, answers.container_status) {
+        assert_ne!(told.pid, Some(0));
+        if let Some(signal) = told.stop_signal {
+            assert!((1..=64).contains(&signal), "{signal}");
         }
-        if let Some(status) = fuzzing::sandbox_status(sandbox, asked, answers.sandbox_status) {
-            assert!(status.ips.iter().all(|ip| ip.parse::<IpAddr>().is_ok()));
-            assert_ne!(status.pid, Some(0));
-            if let SandboxNetwork::Own { path: Some(path), .. } = &status.network {
-                assert!(!path.is_empty() && path.len() <= 4096);
-            }
-            coroner.feed(Input::Cri(CriEvent::SandboxStatus(status)));
+        if let Some(runtime) = told.runtime {
+            let container = container.clone();
+            recorded(Input::Cri(CriEvent::RuntimeType { container, runtime }));
         }
-        coroner.pass(40);
+        if let Ok(Some(exit)) = told.exit {
+            assert_eq!(exit.container, container);
+            recorded(Input::Cri(CriEvent::ContainerExited(exit)));
+        }
+    }
+    if let Some(status) = fuzzing::sandbox_status(sandbox, asked, answers.sandbox_status) {
+        assert!(status.ips.iter().all(|ip| ip.parse::<IpAddr>().is_ok()));
+        assert_ne!(status.pid, Some(0));
+        if let SandboxNetwork::Own { path: Some(path), .. } = &status.network {
+            assert!(!path.is_empty() && path.len() <= 4096);
+        }
+        recorded(Input::Cri(CriEvent::SandboxStatus(status)));
     }
     if let Some(first) = answers.container_status.first_chunk() {
         stop_signal(i32::from_le_bytes(*first));

@@ -1,4 +1,4 @@
-use crate::{fed::plain, value};
+use crate::{checks::plain, value};
 use axum::{
     body::Body,
     http::{Request, StatusCode, Uri, header::CONTENT_TYPE},

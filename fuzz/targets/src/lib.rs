@@ -5,19 +5,20 @@
 mod api;
 mod btf;
 mod cgroup_path;
+mod checks;
 mod cri;
-mod fed;
 mod host;
 mod http;
 mod json;
 mod kubelet;
 mod record;
 mod recording;
+mod report;
 
 pub use api::api;
 pub use btf::btf;
 pub use cgroup_path::cgroup_path;
-pub use coroner_fuzz_core::engine;
+pub use coroner_fuzz_core::{engine, odd_line};
 pub use cri::cri;
 pub use host::host;
 pub use http::http;
@@ -25,6 +26,7 @@ pub use json::json;
 pub use kubelet::{journal, kubelet};
 pub use record::record;
 pub use recording::recording;
+pub use report::report;
 
 use arbitrary::{Arbitrary, Unstructured};
 

@@ -1,11 +1,9 @@
-use crate::fed::{Coroner, plain};
-use coroner::outputs::recording::{
-    Header, Reader, RecordingStatus, Stopped, Writer, replay::Replay,
-};
+use crate::checks::plain;
+use coroner::outputs::recording::{Header, Reader, RecordingStatus, Stopped, Writer};
 use coroner_core::input::Received;
-use std::{io::Cursor, time::Duration};
+use std::io::Cursor;
 
-/// Recordings: any bytes → reader → replay. What was read can be written and read again.
+/// Recordings: any bytes → reader. What was read can be written and read again.
 pub fn recording(bytes: &[u8]) {
     let (header, inputs, status) = match read(bytes) {
         Ok(read) => read,
@@ -22,17 +20,6 @@ pub fn recording(bytes: &[u8]) {
     let (same_header, same, whole) = read(&written).expect("what was written can be read");
     assert_eq!((same_header, &same), (header.clone(), &inputs));
     assert!(whole.is_whole(), "{whole:?}");
-
-    let mut coroner = Coroner::with(header.settings());
-    for received in inputs {
-        coroner.take(received);
-    }
-
-    let mut reader = Reader::new(Cursor::new(bytes.to_vec())).expect("it could be read before");
-    let mut replay = Replay::new(reader.header());
-    replay.run(&mut reader);
-    replay.go_on(Duration::from_secs(60));
-    replay.without_account();
 }
 
 type Read = (Header, Vec<Received>, RecordingStatus);

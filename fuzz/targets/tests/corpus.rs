@@ -21,7 +21,7 @@ macro_rules! replay {
     };
 }
 
-replay! { api btf cgroup_path cri engine host http journal json kubelet record recording }
+replay! { api btf cgroup_path cri engine host http journal json kubelet record recording report }
 
 /// What is in a folder of `fuzz/`, in order.
 fn paths(folder: &str) -> Vec<PathBuf> {

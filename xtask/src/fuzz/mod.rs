@@ -31,6 +31,8 @@ use crate::{
 const ENDLESS: u32 = 120;
 /// An input that takes more memory than this takes too much, MiB.
 const MEMORY: u32 = 1024;
+/// A target that executed fewer inputs is not called quiet.
+const QUIET_EXECUTIONS: u64 = 1_000_000;
 
 /// What is asked for.
 #[derive(Debug, Clone)]
@@ -39,6 +41,8 @@ pub(crate) struct FuzzOrder {
     pub(crate) targets: Vec<String>,
     /// How long each of them.
     pub(crate) time: Duration,
+    /// Repeat each of them until a run finds nothing new.
+    pub(crate) until_quiet: bool,
     /// Only replay this input.
     pub(crate) input: Option<PathBuf>,
     /// Afterwards take what reached something new into the repository, no more than is needed.
@@ -48,7 +52,7 @@ pub(crate) struct FuzzOrder {
 impl FuzzOrder {
     /// All targets, so long each.
     pub(crate) fn of_all(time: Duration) -> Self {
-        Self { targets: Vec::new(), time, input: None, keep: false }
+        Self { targets: Vec::new(), time, until_quiet: false, input: None, keep: false }
     }
 }
 
@@ -65,7 +69,7 @@ pub(crate) fn run(workspace: &Workspace, order: &FuzzOrder, list_only: bool) -> 
         let [target] = &targets[..] else { bail!("name the one target that --input is for") };
         return replay(workspace, target, input);
     }
-    let outcomes = run_all(workspace, &targets, order.time)?;
+    let outcomes = run_all(workspace, &targets, order)?;
     outcomes.iter().filter_map(FuzzOutcome::trouble).for_each(note);
     println!("{}", table(&outcomes));
     if order.keep {
@@ -134,7 +138,11 @@ fn build(workspace: &Workspace) -> Result<()> {
     .map(|_| ())
 }
 
-fn run_all(workspace: &Workspace, targets: &[String], time: Duration) -> Result<Vec<FuzzOutcome>> {
+fn run_all(
+    workspace: &Workspace,
+    targets: &[String],
+    order: &FuzzOrder,
+) -> Result<Vec<FuzzOutcome>> {
     let queue = Mutex::new(targets.iter());
     let outcomes = Mutex::new(Vec::new());
     let lanes = thread::available_parallelism().map_or(1, usize::from).min(targets.len());
@@ -143,7 +151,11 @@ fn run_all(workspace: &Workspace, targets: &[String], time: Duration) -> Result<
             loop {
                 let next = lock(&queue).next();
                 let Some(target) = next else { return Ok(()) };
-                let outcome = fuzz(workspace, target, time)?;
+                let mut outcome = fuzz(workspace, target, order.time)?;
+                while order.until_quiet && !outcome.is_quiet(QUIET_EXECUTIONS) {
+                    note(&outcome.progress());
+                    outcome = outcome.then(fuzz(workspace, target, order.time)?);
+                }
                 lock(&outcomes).push(outcome);
             }
         };

@@ -12,7 +12,7 @@ const SHOWN: usize = 16 << 10;
 /// So much of its output is shown of a target that failed.
 const TAIL_LINES: usize = 40;
 
-/// What one target's run came to.
+/// What one target's runs came to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FuzzOutcome {
     /// Its name.
@@ -21,6 +21,8 @@ pub(crate) struct FuzzOutcome {
     time: Duration,
     /// Edges of the code that were reached.
     coverage: u64,
+    /// Those that the last run found, beyond what the inputs it began with reach.
+    new_edges: u64,
     /// Those, with how often and with which operands.
     features: u64,
     memory_mib: u64,
@@ -47,11 +49,13 @@ impl FuzzOutcome {
             None if !success => Some(format!("fuzz target {target} failed:\n{}", tail(text))),
             None => few(executions, time).map(|why| format!("fuzz target {target}: {why}")),
         };
+        let coverage = last(text, "cov:");
         Ok(Self {
             target: target.to_owned(),
             executions,
             time,
-            coverage: last(text, "cov:"),
+            coverage,
+            new_edges: coverage - first(text, "cov:").min(coverage),
             features: last(text, "ft:"),
             memory_mib: stat("peak_rss_mb").unwrap_or_default(),
             trouble,
@@ -61,6 +65,29 @@ impl FuzzOutcome {
     /// Why it failed, with all that is needed to see it again.
     pub(crate) fn trouble(&self) -> Option<&str> {
         self.trouble.as_deref()
+    }
+
+    /// Whether more runs are of no use: it failed, or the last run found nothing and enough were made.
+    pub(crate) fn is_quiet(&self, executions: u64) -> bool {
+        self.trouble.is_some() || (self.new_edges == 0 && self.executions >= executions)
+    }
+
+    /// This and a later run of the same target.
+    pub(crate) fn then(self, later: Self) -> Self {
+        Self {
+            executions: self.executions + later.executions,
+            time: self.time + later.time,
+            memory_mib: self.memory_mib.max(later.memory_mib),
+            ..later
+        }
+    }
+
+    /// One line between two runs.
+    pub(crate) fn progress(&self) -> String {
+        format!(
+            "fuzz target {}: {} new edges of {}, {} executions so far",
+            self.target, self.new_edges, self.coverage, self.executions
+        )
     }
 }
 
@@ -110,12 +137,19 @@ fn number(text: &str, name: &str) -> Option<u64> {
 
 /// The number behind `name` in the last line of progress that has it.
 fn last(text: &str, name: &str) -> u64 {
-    let found = text.lines().rev().filter(|line| line.starts_with('#')).find_map(|line| {
-        let mut words = line.split_whitespace();
-        words.find(|word| *word == name)?;
-        words.next()?.parse().ok()
-    });
-    found.unwrap_or_default()
+    text.lines().rev().find_map(|line| progress_number(line, name)).unwrap_or_default()
+}
+
+/// The same in the line that libFuzzer writes once it has executed the inputs it began with.
+fn first(text: &str, name: &str) -> u64 {
+    let line = text.lines().find(|line| line.contains("\tINITED "));
+    line.and_then(|line| progress_number(line, name)).unwrap_or_default()
+}
+
+fn progress_number(line: &str, name: &str) -> Option<u64> {
+    let mut words = line.strip_prefix('#')?.split_whitespace();
+    words.find(|word| *word == name)?;
+    words.next()?.parse().ok()
 }
 
 /// RFC 4648, section 4.
@@ -138,17 +172,26 @@ pub(crate) fn table(outcomes: &[FuzzOutcome]) -> String {
     let mut lines = vec![
         String::new(),
         format!(
-            "{:<14}{:>12}{:>10}{:>10}{:>10}{:>8}",
-            "fuzz target", "executions", "a second", "edges", "features", "MiB"
+            "{:<14}{:>12}{:>9}{:>10}{:>8}{:>11}{:>10}{:>6}",
+            "fuzz target",
+            "executions",
+            "minutes",
+            "a second",
+            "edges",
+            "last found",
+            "features",
+            "MiB"
         ),
     ];
     for outcome in outcomes {
         lines.push(format!(
-            "{:<14}{:>12}{:>10}{:>10}{:>10}{:>8}  {}",
+            "{:<14}{:>12}{:>9}{:>10}{:>8}{:>11}{:>10}{:>6}  {}",
             outcome.target,
             outcome.executions,
+            outcome.time.as_secs() / 60,
             outcome.executions / outcome.time.as_secs().max(1),
             outcome.coverage,
+            outcome.new_edges,
             outcome.features,
             outcome.memory_mib,
             if outcome.trouble.is_none() { '✔' } else { '✘' }
@@ -179,8 +222,22 @@ stat::peak_rss_mb:              44
         assert_eq!(outcome.trouble(), None);
         let told = (outcome.executions, outcome.coverage, outcome.features, outcome.memory_mib);
         assert_eq!(told, (9000, 97, 311, 44));
-        let text = table(&[outcome]);
+        let text = table(std::slice::from_ref(&outcome));
         assert!(text.contains("9000") && text.contains("150") && text.ends_with('✔'), "{text}");
+    }
+
+    #[test]
+    fn a_target_is_quiet_after_a_run_without_a_new_edge() {
+        let run = |text: &str| FuzzOutcome::of("btf", MINUTE, true, text).expect("nothing to read");
+        let (found, quiet) = (run(WELL), run(&WELL.replace("cov: 97", "cov: 10")));
+        assert_eq!((found.new_edges, quiet.new_edges), (87, 0));
+        assert!(!found.is_quiet(9000) && quiet.is_quiet(9000) && !quiet.is_quiet(9001));
+        let both = found.clone().then(quiet);
+        assert_eq!((both.executions, both.time), (18_000, MINUTE * 2));
+        assert!(both.is_quiet(18_000) && !both.is_quiet(18_001));
+        assert!(!both.then(found).is_quiet(9000), "the last run counts");
+        let broken = FuzzOutcome::of("btf", MINUTE, false, "no such file").expect("read");
+        assert!(broken.is_quiet(9000), "a target that fails is not run again");
     }
 
     #[test]
