@@ -142,7 +142,7 @@ pub(crate) enum XtaskCommand {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
         arguments: Vec<OsString>,
     },
-    /// Feed random bytes to all parsers of external data (cargo-fuzz, libFuzzer); exits with 1 if one fails
+    /// Feed random bytes to all parsers of external data, and odd values to the engine (cargo-fuzz, libFuzzer); exits with 1 if a target fails
     #[command(after_help = FUZZ_HELP)]
     Fuzz {
         #[command(flatten)]
@@ -158,7 +158,7 @@ pub(crate) enum XtaskCommand {
         /// Only replay this input, with which the target failed before
         #[arg(long, value_name = "FILE", conflicts_with_all = ["keep", "until_quiet"])]
         input: Option<PathBuf>,
-        /// Afterwards add the minimal set of inputs with the same coverage to fuzz/corpus
+        /// Afterwards pack the minimal set of inputs with the same coverage into fuzz/corpus
         #[arg(long)]
         keep: bool,
     },

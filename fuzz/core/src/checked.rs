@@ -1,7 +1,7 @@
 //! An engine whose outputs are checked.
 
 use coroner_core::{
-    engine::{Engine, Gauges, Settings},
+    engine::{Engine, Settings},
     ids::{ContainerId, PodUid},
     input::Received,
     leak::LeakKey,
@@ -20,7 +20,7 @@ const REMEMBERED: Duration = Duration::from_secs(600);
 
 /// An engine, and what it reported so far as far as later reports may not contradict it.
 #[derive(Debug)]
-pub struct CheckedEngine {
+pub(crate) struct CheckedEngine {
     engine: Engine,
     now: BootTime,
     /// When each was reported last.
@@ -35,7 +35,7 @@ pub struct CheckedEngine {
 
 impl CheckedEngine {
     /// An engine that has just started.
-    pub fn new(settings: Settings) -> Self {
+    pub(crate) fn new(settings: Settings) -> Self {
         Self {
             engine: Engine::new(settings),
             now: BootTime(settings.anchor.boot_ns),
@@ -48,28 +48,23 @@ impl CheckedEngine {
     }
 
     /// The moment of the last input.
-    pub fn now(&self) -> BootTime {
+    pub(crate) fn now(&self) -> BootTime {
         self.now
     }
 
-    /// The engine's sizes.
-    pub fn gauges(&self) -> Gauges {
-        self.engine.gauges()
-    }
-
     /// The leaks that are reported and not resolved.
-    pub fn leaks(&self) -> &BTreeSet<LeakKey> {
+    pub(crate) fn leaks(&self) -> &BTreeSet<LeakKey> {
         &self.leaks
     }
 
     /// From now on inputs may contradict each other: a sandbox that was removed comes back, a pod lives before it
     /// is made. The engine keeps nothing of what is over and removed, and may report it again.
-    pub fn contradict(&mut self) {
+    pub(crate) fn contradict(&mut self) {
         self.contradicted = true;
     }
 
     /// Applies an input and checks the outputs.
-    pub fn step(&mut self, received: Received) -> Outputs {
+    pub(crate) fn step(&mut self, received: Received) -> Outputs {
         self.now = received.at;
         let outputs = self.engine.step(received);
         outputs.reports.iter().for_each(|report| self.check(report));

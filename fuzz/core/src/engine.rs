@@ -21,8 +21,9 @@ const MAX_REQUESTS: usize = 8;
 const LAST_TICKS: [u64; 14] = [1, 1, 2, 3, 5, 5, 5, 5, 10, 30, 60, 300, 600, 3_600];
 
 /// The engine: a story of real or simulated deaths, its inputs dropped, repeated, delayed, out of order, with
-/// wrong times, with values that nobody sends, and among others. Whatever comes, it reports no leak twice and nothing that does not add up, and
-/// reports the same again when it is given the same; and no termination twice, unless inputs contradict each other.
+/// wrong times, with odd values, and among others. Whatever comes, it reports no leak twice and nothing that does
+/// not add up, and reports the same again when it is given the same; and no termination twice, unless inputs
+/// contradict each other.
 pub fn engine(bytes: &[u8]) {
     outputs(bytes);
 }
@@ -219,17 +220,16 @@ impl Player {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::corpus;
     use coroner_core::output::Report;
-    use std::{collections::BTreeSet, fs, path::Path};
+    use std::collections::BTreeSet;
 
     /// What no kept input reaches, libFuzzer seldom finds within seconds.
     #[test]
     fn the_corpus_reaches_every_kind_of_report() {
         let mut kinds = BTreeSet::new();
-        let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../corpus/engine");
-        for file in fs::read_dir(corpus).expect("a folder") {
-            let bytes = fs::read(file.expect("an entry").path()).expect("an input");
-            kinds.extend(outputs(&bytes).reports.iter().map(|report| match report {
+        for bytes in corpus::inputs("engine").values() {
+            kinds.extend(outputs(bytes).reports.iter().map(|report| match report {
                 Report::ContainerDied(_) => "container died",
                 Report::PodTerminated(_) => "pod terminated",
                 Report::PodUpdated(..) => "pod updated",

@@ -1,5 +1,6 @@
 //! What the fuzz targets share: what must be true of all that is kept or shown.
 
+use coroner_api::printable::is_hidden;
 use coroner_core::{
     input::{Input, Received},
     time::BootTime,
@@ -13,10 +14,10 @@ pub(crate) fn recorded(input: Input) {
     assert_eq!(read, received, "{}", String::from_utf8_lossy(&line));
 }
 
-/// Nothing in it moves the cursor.
+/// Nothing in it moves the cursor, or changes how text reads.
 pub(crate) fn plain(text: &str) {
-    let control = text.chars().find(|char| char.is_control() && *char != '\n');
-    assert_eq!(control, None, "{text:?}");
+    let hidden = text.chars().find(|char| is_hidden(*char) && *char != '\n');
+    assert_eq!(hidden, None, "{text:?}");
 }
 
 /// Neither a path nor an argument: of a command only the binary's name may be kept.

@@ -53,6 +53,8 @@ pub fn cri(bytes: &[u8]) {
         assert_ne!(told.pid, Some(0));
         if let Some(signal) = told.stop_signal {
             assert!((1..=64).contains(&signal), "{signal}");
+            let container = container.clone();
+            recorded(Input::Cri(CriEvent::StopSignal { container, signal }));
         }
         if let Some(runtime) = told.runtime {
             let container = container.clone();

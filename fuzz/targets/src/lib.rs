@@ -13,12 +13,13 @@ mod json;
 mod kubelet;
 mod record;
 mod recording;
+mod replay;
 mod report;
 
 pub use api::api;
 pub use btf::btf;
 pub use cgroup_path::cgroup_path;
-pub use coroner_fuzz_core::{engine, odd_line};
+pub use coroner_fuzz_core::{engine, mutated};
 pub use cri::cri;
 pub use host::host;
 pub use http::http;
@@ -26,6 +27,7 @@ pub use json::json;
 pub use kubelet::{journal, kubelet};
 pub use record::record;
 pub use recording::recording;
+pub use replay::replay;
 pub use report::report;
 
 use arbitrary::{Arbitrary, Unstructured};

@@ -1,5 +1,8 @@
 //! Every input that the repository keeps (`fuzz/corpus`), given to its fuzz target.
 
+#[path = "../../core/src/corpus.rs"]
+mod kept;
+
 use std::{
     any::Any,
     fs,
@@ -7,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-macro_rules! replay {
+macro_rules! targets {
     ($($target:ident)*) => {
         /// The targets that are replayed here.
         const TARGETS: &[&str] = &[$(stringify!($target)),*];
@@ -15,17 +18,19 @@ macro_rules! replay {
         $(
             #[test]
             fn $target() {
-                replay(stringify!($target), coroner_fuzz_targets::$target);
+                assert_survives(stringify!($target), coroner_fuzz_targets::$target);
             }
         )*
     };
 }
 
-replay! { api btf cgroup_path cri engine host http journal json kubelet record recording report }
+targets! { api btf cgroup_path cri engine host http journal json kubelet record recording replay report }
 
 /// What is in a folder of `fuzz/`, in order.
 fn paths(folder: &str) -> Vec<PathBuf> {
-    let folder = fuzz().join(folder);
+    let fuzz =
+        Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the folder of the fuzz targets");
+    let folder = fuzz.join(folder);
     let entries = fs::read_dir(&folder)
         .unwrap_or_else(|error| panic!("cannot list {}: {error}", folder.display()));
     let mut paths: Vec<_> = entries.map(|entry| entry.expect("an entry").path()).collect();
@@ -33,20 +38,18 @@ fn paths(folder: &str) -> Vec<PathBuf> {
     paths
 }
 
-fn fuzz() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the folder of the fuzz targets")
-}
-
+/// The name of a file without its extensions.
 fn stem(path: &Path) -> String {
-    path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    name.split('.').next().unwrap_or_default().to_owned()
 }
 
 /// Gives the target all of its inputs, and fails with those that break it.
-fn replay(target: &str, run: fn(&[u8])) {
+fn assert_survives(target: &str, run: fn(&[u8])) {
     let broken = broken(target, run);
     assert!(
         broken.is_empty(),
-        "fuzz target {target} breaks on:\n{}\nto see one again: \
+        "fuzz target {target} breaks on these of fuzz/corpus/{target}.tar.gz:\n{}\nto see one again: \
          cargo test -p coroner-fuzz-targets --test corpus {target}",
         broken.join("\n")
     );
@@ -54,14 +57,12 @@ fn replay(target: &str, run: fn(&[u8])) {
 
 /// The inputs that break the target, and how.
 fn broken(target: &str, run: fn(&[u8])) -> Vec<String> {
-    let inputs = paths(&format!("corpus/{target}"));
-    assert!(!inputs.is_empty(), "fuzz/corpus/{target} holds no input");
+    let inputs = kept::inputs(target);
+    assert!(!inputs.is_empty(), "fuzz/corpus/{target}.tar.gz holds no input");
     let mut broken = Vec::new();
-    for input in inputs {
-        let bytes = fs::read(&input).unwrap_or_else(|error| panic!("{}: {error}", input.display()));
+    for (name, bytes) in inputs {
         if let Err(panic) = catch_unwind(|| run(&bytes)) {
-            let name = input.strip_prefix(fuzz()).unwrap_or(&input).display();
-            broken.push(format!("fuzz/{name}: {}", message(&*panic)));
+            broken.push(format!("{name}: {}", message(&*panic)));
         }
     }
     broken
@@ -83,8 +84,8 @@ fn every_target_has_inputs_and_every_input_has_a_target() {
 /// What everyone who clones the repository carries.
 #[test]
 fn the_corpus_is_small() {
-    let files = TARGETS.iter().flat_map(|target| paths(&format!("corpus/{target}")));
-    let bytes: u64 = files.map(|file| file.metadata().expect("a file").len()).sum();
+    let bytes: u64 =
+        paths("corpus").iter().map(|file| file.metadata().expect("a file").len()).sum();
     assert!(
         bytes <= 500 << 10,
         "{bytes} bytes; cargo xtask fuzz TARGET --keep keeps the fewest inputs"
@@ -94,10 +95,9 @@ fn the_corpus_is_small() {
 #[test]
 fn every_input_that_breaks_its_target_is_named() {
     let broken = broken("btf", |bytes| assert!(bytes.is_empty(), "{} bytes", bytes.len()));
-    let inputs = paths("corpus/btf");
+    let inputs = kept::inputs("btf");
     assert_eq!(broken.len(), inputs.len());
-    for (line, input) in broken.iter().zip(inputs) {
-        let name = format!("fuzz/corpus/btf/{}: ", input.file_name().unwrap().display());
-        assert!(line.starts_with(&name) && line.ends_with(" bytes"), "{line}");
+    for (line, (name, bytes)) in broken.iter().zip(inputs) {
+        assert_eq!(*line, format!("{name}: {} bytes", bytes.len()));
     }
 }

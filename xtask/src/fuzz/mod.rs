@@ -33,6 +33,8 @@ const ENDLESS: u32 = 120;
 const MEMORY: u32 = 1024;
 /// A target that executed fewer inputs is not called quiet.
 const QUIET_EXECUTIONS: u64 = 1_000_000;
+/// A target that finds something still after so many runs is left as it is: the table says so.
+const MOST_RUNS: u32 = 20;
 
 /// What is asked for.
 #[derive(Debug, Clone)]
@@ -152,7 +154,10 @@ fn run_all(
                 let next = lock(&queue).next();
                 let Some(target) = next else { return Ok(()) };
                 let mut outcome = fuzz(workspace, target, order.time)?;
-                while order.until_quiet && !outcome.is_quiet(QUIET_EXECUTIONS) {
+                for _ in 1..if order.until_quiet { MOST_RUNS } else { 1 } {
+                    if outcome.is_quiet(QUIET_EXECUTIONS) {
+                        break;
+                    }
                     note(&outcome.progress());
                     outcome = outcome.then(fuzz(workspace, target, order.time)?);
                 }
@@ -185,11 +190,8 @@ fn fuzz(workspace: &Workspace, target: &str, time: Duration) -> Result<FuzzOutco
         .arg(format!("-max_total_time={}", time.as_secs()))
         .arg(format!("-artifact_prefix={}/", crashes.display()))
         .arg("-print_final_stats=1")
-        .arg(&found);
-    let seeds = corpus(workspace, target);
-    if seeds.is_dir() {
-        command.arg(seeds);
-    }
+        .arg(&found)
+        .arg(unpack(workspace, target)?);
     let ran = capture(&format!("fuzzing {target}"), &mut command)?;
     FuzzOutcome::of(target, time, ran.success, &ran.text)
 }
@@ -205,15 +207,33 @@ fn binary(workspace: &Workspace, target: &str) -> Result<Command> {
         .arg(format!("-timeout={ENDLESS}"))
         .arg(format!("-report_slow_units={ENDLESS}"))
         .arg(format!("-rss_limit_mb={MEMORY}"));
-    let words = workspace.root().join("fuzz/dictionaries").join(format!("{target}.dict"));
-    if words.is_file() {
-        command.arg(format!("-dict={}", words.display()));
-    }
     Ok(command)
 }
 
-fn corpus(workspace: &Workspace, target: &str) -> PathBuf {
-    workspace.root().join("fuzz/corpus").join(target)
+/// The inputs that the repository keeps: an archive, for they are much alike.
+fn archive(workspace: &Workspace, target: &str) -> PathBuf {
+    workspace.root().join(format!("fuzz/corpus/{target}.tar.gz"))
+}
+
+/// Puts them into a folder.
+fn unpack(workspace: &Workspace, target: &str) -> Result<PathBuf> {
+    let (archive, folder) = (archive(workspace, target), emptied(workspace, "kept", target)?);
+    if archive.is_file() {
+        let mut tar = Command::new("tar");
+        tar.args(["--extract", "--gzip", "--file"]).arg(archive).arg("--directory").arg(&folder);
+        step(&format!("unpacking the inputs of {target}"), &mut tar)?;
+    }
+    Ok(folder)
+}
+
+/// An empty folder of a target.
+fn emptied(workspace: &Workspace, name: &str, target: &str) -> Result<PathBuf> {
+    let folder = target_dir(workspace).join(name).join(target);
+    if folder.exists() {
+        fs::remove_dir_all(&folder).with_context(|| format!("remove {}", folder.display()))?;
+    }
+    fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
+    Ok(folder)
 }
 
 fn replay(workspace: &Workspace, target: &str, input: &Path) -> Result<Tally> {
@@ -227,30 +247,25 @@ fn replay(workspace: &Workspace, target: &str, input: &Path) -> Result<Tally> {
 /// Puts in place of the repository's inputs the fewest and smallest of those and of the found ones
 /// that reach as much (libFuzzer's merge, which is what `cargo fuzz cmin` calls).
 fn keep(workspace: &Workspace, target: &str) -> Result<()> {
-    let corpus = corpus(workspace, target);
-    let fresh = target_dir(workspace).join("kept").join(target);
-    if fresh.exists() {
-        fs::remove_dir_all(&fresh).with_context(|| format!("remove {}", fresh.display()))?;
-    }
-    fs::create_dir_all(&fresh).with_context(|| format!("make {}", fresh.display()))?;
-    fs::create_dir_all(&corpus).with_context(|| format!("make {}", corpus.display()))?;
+    let (kept, fewest) = (unpack(workspace, target)?, emptied(workspace, "fewest", target)?);
     step(
         &format!("minimising the inputs of {target}"),
         binary(workspace, target)?
             // Edges alone: with how often each is run the inputs would be ten times as many.
             .args(["-set_cover_merge=1", "-use_counters=0"])
-            .arg(&fresh)
-            .arg(&corpus)
+            .arg(&fewest)
+            .arg(&kept)
             .arg(target_dir(workspace).join("corpus").join(target)),
     )?;
-    fs::remove_dir_all(&corpus)
-        .and_then(|()| fs::create_dir(&corpus))
-        .with_context(|| format!("empty {}", corpus.display()))?;
-    for entry in fs::read_dir(&fresh)? {
-        let entry = entry?;
-        let to = corpus.join(entry.file_name());
-        fs::copy(entry.path(), &to).with_context(|| format!("write {}", to.display()))?;
-    }
+    let mut tar = Command::new("tar");
+    // The same inputs make the same archive.
+    tar.args(["--create", "--use-compress-program=gzip -9n", "--sort=name", "--mtime=@0"])
+        .args(["--owner=0", "--group=0", "--numeric-owner", "--mode=u=rwX,go=rX", "--file"])
+        .arg(archive(workspace, target))
+        .arg("--directory")
+        .arg(&fewest)
+        .arg(".");
+    step(&format!("packing the inputs of {target}"), &mut tar)?;
     Ok(())
 }
 

@@ -188,7 +188,7 @@ pub(crate) fn table(outcomes: &[FuzzOutcome]) -> String {
             "{:<14}{:>12}{:>9}{:>10}{:>8}{:>11}{:>10}{:>6}  {}",
             outcome.target,
             outcome.executions,
-            outcome.time.as_secs() / 60,
+            format!("{}m{:02}s", outcome.time.as_secs() / 60, outcome.time.as_secs() % 60),
             outcome.executions / outcome.time.as_secs().max(1),
             outcome.coverage,
             outcome.new_edges,
