@@ -161,7 +161,7 @@ impl RunningAgent {
     /// The first line of the log with this message.
     pub(crate) fn until(&mut self, message: &str) -> Value {
         let mut said = Vec::new();
-        while let Ok(line) = self.log.recv_timeout(stage::PATIENCE) {
+        while let Ok(line) = self.log.recv_timeout(stage::TIMEOUT) {
             let line: Value = serde_json::from_str(&line).unwrap();
             if line["message"].as_str().is_some_and(|text| text.contains(message)) {
                 return line;

@@ -76,7 +76,7 @@ fn the_profile_denies_a_file_in_another_place() {
     let process = run.stderr(Stdio::piped()).spawn().unwrap();
     let pid = process.id();
     thread::spawn(move || to.send(process.wait_with_output()));
-    let Ok(ended) = from.recv_timeout(stage::PATIENCE) else {
+    let Ok(ended) = from.recv_timeout(stage::TIMEOUT) else {
         // SAFETY: not reaped, for nothing came: the pid is its.
         unsafe { libc::kill(pid as libc::pid_t, libc::SIGKILL) };
         panic!("it records under the profile");

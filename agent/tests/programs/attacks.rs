@@ -6,7 +6,7 @@ use crate::{
     agent::{RunningAgent, agent, agent_of},
     connections::network,
     runtime::FakeRuntime,
-    stage::{self, PATIENCE, Pod, TestCgroup},
+    stage::{self, Pod, TIMEOUT, TestCgroup},
     things,
 };
 use coroner::outputs::recording::Reader;
@@ -29,6 +29,9 @@ use std::{
 /// addresses, of which its own is the only one that is the node's.
 const NODE: &str = "10.0.0.1:0";
 
+/// Between two looks at what is waited for. No test depends on it.
+const LOOK: Duration = Duration::from_millis(100);
+
 /// A connection from this address.
 fn connect(from: SocketAddr, to: &str) -> std::io::Result<TcpStream> {
     let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None)?;
@@ -40,7 +43,7 @@ fn connect(from: SocketAddr, to: &str) -> std::io::Result<TcpStream> {
 /// The answer to a request from an address; empty if the connection was closed.
 fn ask(from: &str, to: &str, path: &str) -> String {
     let mut stream = connect(from.parse().unwrap(), to).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     let _ = write!(stream, "GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
     let mut answer = String::new();
     match stream.read_to_string(&mut answer) {
@@ -52,16 +55,14 @@ fn ask(from: &str, to: &str, path: &str) -> String {
 /// Asks for /healthz until it answers 200. A machine that gives the agent no time has its event loop stalled; the
 /// attackers must not keep it from answering.
 fn probe(from: &str, to: &str) {
-    let until = Instant::now() + PATIENCE;
-    loop {
+    stage::wait_for(LOOK, || {
         let answer = ask(from, to, "/healthz");
         if answer.starts_with("HTTP/1.1 200") {
-            return;
+            return Ok(());
         }
-        let is_slow = answer.contains("the event loop has been stalled");
-        assert!(is_slow && Instant::now() < until, "{answer}");
-        std::thread::sleep(Duration::from_millis(100));
-    }
+        assert!(answer.contains("the event loop has been stalled"), "{answer}");
+        Err(answer)
+    });
 }
 
 /// How many connections the server closed for this reason. A scrape may be a second old.
@@ -170,13 +171,12 @@ fn whoever_reaches_the_port_takes_no_probe_no_record_and_no_memory() {
             }
             probe();
             memory.assert_bounded();
-            let made_room = || dropped(NODE, &to, "made_room");
             // 32 places are for them.
-            let until = Instant::now() + PATIENCE;
-            while made_room() < 256 - 32 {
-                assert!(Instant::now() < until, "{} made room", made_room());
-                std::thread::sleep(Duration::from_millis(100));
-            }
+            stage::wait_for(LOOK, || {
+                let made_room = dropped(NODE, &to, "made_room");
+                let are_closed = made_room >= 256 - 32;
+                are_closed.then_some(()).ok_or_else(|| format!("{made_room} made room"))
+            });
             // And the port says nothing of pods, to anyone.
             for path in ["terminations", "deaths", "leaks", "terminations/uid", "openapi.json"] {
                 for from in [NODE, "10.2.0.1:0"] {
@@ -206,8 +206,7 @@ fn recorded(file: &Path) -> impl Iterator<Item = Input> {
 
 /// Waits until the end of each of these processes is in the recording.
 fn until_recorded(file: &Path, pids: &[u32]) {
-    let until = Instant::now() + PATIENCE;
-    loop {
+    stage::wait_for(LOOK, || {
         let kernel: Vec<_> = recorded(file)
             .filter_map(|input| match input {
                 Input::Kernel(event) => Some(event.fact),
@@ -216,12 +215,9 @@ fn until_recorded(file: &Path, pids: &[u32]) {
             .collect();
         let is_missing = |pid: &&u32| !kernel.iter().any(|fact| crate::is_end(fact, **pid));
         let missing: Vec<_> = pids.iter().filter(is_missing).collect();
-        if missing.is_empty() {
-            return;
-        }
-        assert!(Instant::now() < until, "the ends of {missing:?} are not recorded");
-        std::thread::sleep(Duration::from_millis(20)); // between two looks
-    }
+        let are_there = missing.is_empty().then_some(());
+        are_there.ok_or_else(|| format!("the ends of {missing:?} are not recorded"))
+    });
 }
 
 /// Thirty containers of each of 40 pods have died, and 32 clients, of which 16 are served at once, ask for all of it
@@ -245,31 +241,28 @@ fn answers_that_nobody_reads_take_no_memory() {
     for number in 0..pods {
         let uid = format!("8dbc5577-d0e2-4706-8787-0000000000{number:02}");
         let pod = top.child(&format!("pod{uid}"));
-        let sandbox = format!("{:064x}", pod.id.0 << 8);
+        let id = |number: u64| format!("{:064x}", (pod.id.0 << 8) + number);
+        let sandbox = id(0);
         for container in 1..=30 {
-            let id = format!("{:064x}", (pod.id.0 << 8) + container);
+            let id = id(container);
             Actor::born_in(&pod.child(&id).path, 1).wait();
             runtime.state().add_exited(&id, &sandbox);
         }
         let mut state = runtime.state();
         state.sandboxes.truncate(number + 1);
-        let metadata = state.sandboxes[number].metadata.as_mut().unwrap();
-        metadata.uid = uid;
+        state.sandboxes[number].metadata.as_mut().unwrap().uid = uid;
         // Deaths of a pod that lives are reported at once.
-        let id = format!("{:064x}", (pod.id.0 << 8) + 31);
+        let id = id(31);
         state.containers.push(things::container(&id, &sandbox, ContainerState::ContainerRunning));
         let lives = pod.child(&id);
         living.push((Actor::start(&lives.path, Role::default()), lives, pod));
     }
-    let until = Instant::now() + PATIENCE;
-    let all = loop {
+    let all = stage::wait_for(LOOK, || {
         let answer = answer_to(0, &socket);
-        if answer.matches("\"verdict\"").count() >= pods * 30 {
-            break answer.len();
-        }
-        assert!(Instant::now() < until, "{} bytes: {answer:.2000}", answer.len());
-        std::thread::sleep(Duration::from_millis(200)); // between two looks
-    };
+        let are_there = answer.matches("\"verdict\"").count() >= pods * 30;
+        let bytes = answer.len();
+        are_there.then_some(bytes).ok_or_else(|| format!("{bytes} bytes: {answer:.2000}"))
+    });
     let probe = || probe("127.0.0.1:0", &running.address);
     let mut memory = Memory::of(&running);
     let greedy = "GET /api/v1/deaths?limit=5000 HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(100);
@@ -283,17 +276,15 @@ fn answers_that_nobody_reads_take_no_memory() {
         })
         .collect();
     // A client that takes nothing is left alone for a while, and then dropped; others have made room before.
-    let until = Instant::now() + PATIENCE;
-    loop {
+    stage::wait_for(LOOK, || {
         memory.sample();
         let dropped = |reason| dropped("127.0.0.1:0", &running.address, reason);
         let (not_reading, made_room) = (dropped("not_reading"), dropped("made_room"));
-        if not_reading > 0 && not_reading + made_room >= 16 {
-            break;
-        }
-        assert!(Instant::now() < until, "{not_reading} not reading, {made_room} made room");
-        std::thread::sleep(Duration::from_millis(100)); // between two looks
-    }
+        let are_closed = not_reading > 0 && not_reading + made_room >= 16;
+        are_closed
+            .then_some(())
+            .ok_or_else(|| format!("{not_reading} not reading, {made_room} made room"))
+    });
     drop(crowd);
     eprintln!("an answer has {all} bytes");
     memory.assert_bounded();
@@ -306,7 +297,7 @@ fn answer_to(user: u32, socket: &Path) -> String {
             // SAFETY: a plain system call, of this thread alone.
             assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, user, user, user) }, 0);
             let mut stream = UnixStream::connect(socket).unwrap();
-            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            stream.set_read_timeout(Some(TIMEOUT)).unwrap();
             let request =
                 b"GET /api/v1/deaths?limit=5000 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
             let _ = stream.write_all(request); // refused already

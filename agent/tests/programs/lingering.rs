@@ -2,7 +2,7 @@
 
 use crate::{
     actors::{Actor, Role},
-    stage::{PATIENCE, Pod, Session, TestCgroup, freezer, on_each_hierarchy},
+    stage::{Pod, Session, TIMEOUT, TestCgroup, freezer, on_each_hierarchy, wait_for},
 };
 use coroner::{
     linux::clock,
@@ -28,11 +28,10 @@ impl Frozen {
         fs::write(cgroup.path.join("cgroup.procs"), pid.to_string()).unwrap();
         let state = cgroup.path.join("freezer.state");
         fs::write(&state, "FROZEN").unwrap();
-        let until = Instant::now() + PATIENCE;
-        while fs::read_to_string(&state).unwrap().trim() != "FROZEN" {
-            assert!(Instant::now() < until, "it does not freeze");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        wait_for(Duration::from_millis(1), || {
+            let is_frozen = fs::read_to_string(&state).unwrap().trim() == "FROZEN";
+            is_frozen.then_some(()).ok_or_else(|| "it does not freeze".to_owned())
+        });
         Self(state)
     }
 }
@@ -54,9 +53,9 @@ struct LookingEngine<'a> {
 impl LookingEngine<'_> {
     /// Ticks until the engine says of an unkillable container that it is or is no more.
     fn until(&mut self, over: bool) -> (String, Vec<Input>) {
-        let patience = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         let mut answers = Vec::new();
-        while Instant::now() < patience {
+        while Instant::now() < until {
             // The engine goes by the clock: it has to have been some seconds.
             std::thread::sleep(Duration::from_millis(100));
             self.session.settle();

@@ -1,16 +1,13 @@
 //! The real agent records.
 
-use crate::{
-    agent::agent,
-    stage::{self, PATIENCE},
-};
+use crate::{agent::agent, stage};
 use coroner::outputs::recording::Reader;
 use coroner_core::input::{CriEvent, Input, Received};
 use std::{
     io::{BufRead, BufReader},
     path::Path,
     process::{Child, Stdio},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 /// An agent that records.
@@ -36,12 +33,13 @@ fn wait_for_inputs(agent: &mut Child, file: &Path) {
         .take_while(|line| !line.contains("kernel programs attached"))
         .collect();
     let has_silence = |reader: Reader| reader.into_iter().any(|one| silence(&one).is_some());
-    let until = Instant::now() + PATIENCE;
-    while !Reader::open(file).is_ok_and(has_silence) {
+    stage::wait_for(Duration::from_millis(20), || {
+        if Reader::open(file).is_ok_and(has_silence) {
+            return Ok(());
+        }
         assert!(agent.try_wait().unwrap().is_none(), "it ended: {said:#?}");
-        assert!(Instant::now() < until, "it records nothing of the runtime: {said:#?}");
-        std::thread::sleep(Duration::from_millis(20)); // between two looks: no test depends on it
-    }
+        Err(format!("it records nothing of the runtime: {said:#?}"))
+    });
 }
 
 fn signal(agent: &mut Child, signal: rustix::process::Signal) {

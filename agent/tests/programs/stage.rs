@@ -27,9 +27,9 @@ use std::{
 };
 use tokio::sync::mpsc;
 
-/// A record that has not come by then does not come: patience for machines in an emulator, not a
+/// A record that has not come by then does not come: long, for machines in an emulator; not a
 /// bound that anything is measured against.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(300);
 /// Between two looks at what is waited for. No test depends on it.
 const LOOK: Duration = Duration::from_millis(1);
 
@@ -163,15 +163,26 @@ pub(crate) fn mounted(kind: &str, controller: &str) -> Option<PathBuf> {
     })
 }
 
+/// Looks so often until something is there; the error says what is missing when the time is up.
+#[track_caller]
+pub(crate) fn wait_for<T>(every: Duration, mut look: impl FnMut() -> Result<T, String>) -> T {
+    let until = Instant::now() + TIMEOUT;
+    loop {
+        match look() {
+            Ok(found) => return found,
+            Err(missing) => assert!(Instant::now() < until, "{missing}"),
+        }
+        std::thread::sleep(every);
+    }
+}
+
 /// Waits for the end of a process that is no child of this one. It may not have been reaped by then.
 pub(crate) fn wait_for_end(pid: u32) {
-    let until = Instant::now() + PATIENCE;
-    let stat = || fs::read(format!("/proc/{pid}/stat")).ok();
-    while stat().and_then(|text| parse::stat(&text)).is_some_and(|is| is.state != TaskState::Zombie)
-    {
-        assert!(Instant::now() < until, "process {pid} does not end");
-        std::thread::sleep(LOOK);
-    }
+    wait_for(LOOK, || {
+        let stat = fs::read(format!("/proc/{pid}/stat")).ok().and_then(|text| parse::stat(&text));
+        let has_ended = stat.is_none_or(|is| is.state == TaskState::Zombie);
+        has_ended.then_some(()).ok_or_else(|| format!("process {pid} does not end"))
+    });
 }
 
 /// A cgroup of a test. Removed when dropped: its processes must be gone.
@@ -205,7 +216,7 @@ impl TestCgroup {
 impl Drop for TestCgroup {
     fn drop(&mut self) {
         // Busy until the last process' end is complete.
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         while fs::remove_dir(&self.path).is_err() && self.path.exists() && Instant::now() < until {
             std::thread::sleep(LOOK);
         }
@@ -294,7 +305,7 @@ impl Session {
 
     /// Waits until something was said.
     pub(crate) fn until(&mut self, what: &str, said: impl Fn(&KernelFact) -> bool) -> KernelEvent {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         loop {
             if let Some(event) = self.heard.iter().find(|event| said(&event.fact)) {
                 return event.clone();
@@ -338,7 +349,7 @@ impl Session {
             innermost.remove();
         }
         drop(pod);
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         while too_deep() == before {
             assert!(Instant::now() < until, "the reader never looks at the counters of losses");
             self.listen();
@@ -356,7 +367,7 @@ impl Session {
         kind: LossKind,
         told: impl Fn(&Self) -> u64,
     ) -> (u64, u64) {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         loop {
             self.listen();
             let counts = (told(self), self.lost.get(&kind).copied().unwrap_or(0));

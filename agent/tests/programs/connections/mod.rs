@@ -18,7 +18,7 @@ use network::{
 use std::{
     io::{ErrorKind, Read, Write},
     net::Shutdown,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 /// Runs a test in a marked network namespace, on each hierarchy.
@@ -427,11 +427,12 @@ fn a_namespace_with_the_number_of_one_that_is_gone_is_not_counted() {
         ];
         serve();
         network.expect_pod(&once);
-        let until = Instant::now() + stage::PATIENCE;
-        while unshare() != network.netns {
-            assert!(Instant::now() < until, "no namespace had the number {}", network.netns);
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        stage::wait_for(Duration::from_millis(10), || {
+            let is_again = unshare() == network.netns;
+            is_again
+                .then_some(())
+                .ok_or_else(|| format!("no namespace had the number {}", network.netns))
+        });
         serve();
         network.expect_pod(&once);
         // With an entry of its own it is.

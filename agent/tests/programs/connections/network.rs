@@ -87,11 +87,9 @@ fn set_up_loopback() -> io::Result<()> {
         ioctl(&v6, libc::SIOCSIFADDR as _, request.as_ptr())?;
         // It is tentative, and cannot be bound, until a worker of the kernel has run (addrconf_dad_begin).
         let address = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, last.into());
-        let until = Instant::now() + stage::PATIENCE;
-        while let Err(error) = UdpSocket::bind((address, 0)) {
-            assert!(Instant::now() < until, "{address}: {error}");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        stage::wait_for(Duration::from_millis(1), || {
+            UdpSocket::bind((address, 0)).map_err(|error| format!("{address}: {error}"))
+        });
     }
     Ok(())
 }
@@ -181,7 +179,7 @@ impl TestNetwork<'_> {
             .iter()
             .map(|(cgroup, peer, event, n)| ((*cgroup, *peer, *event), *n))
             .collect();
-        let until = Instant::now() + stage::PATIENCE.min(Duration::from_secs(30));
+        let until = Instant::now() + stage::TIMEOUT.min(Duration::from_secs(30));
         loop {
             let counts = self.counts();
             let counted: Counted =
