@@ -116,9 +116,9 @@ impl Player {
             }
             Action::Odd { which, how } => {
                 for received in self.upcoming(1) {
-                    made::odd(&received.input, which, how)
-                        .into_iter()
-                        .for_each(|one| self.feed(one));
+                    if let Some(input) = made::odd(&received.input, which, how) {
+                        self.feed(input);
+                    }
                 }
             }
             Action::Lose { kind, count } => {

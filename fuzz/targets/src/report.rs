@@ -1,5 +1,5 @@
 use crate::checks::plain;
-use coroner::outputs::report::{self, LogLine, Style};
+use coroner::outputs::report::{self, Style};
 use coroner_api::{leaks, terminations::Termination};
 use coroner_core::{leak::Leak, report::PodTermination, time::WallTime};
 use coroner_fuzz_core::odd;
@@ -47,5 +47,5 @@ pub(crate) fn printed(termination: &PodTermination) {
         plain(&report::termination(termination, &style));
         plain(&report::explain(termination, &[termination], &style));
     }
-    let LogLine { .. } = report::log_line(termination);
+    report::log_line(termination);
 }

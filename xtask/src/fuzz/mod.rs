@@ -147,6 +147,7 @@ fn run_all(
 ) -> Result<Vec<FuzzOutcome>> {
     let queue = Mutex::new(targets.iter());
     let outcomes = Mutex::new(Vec::new());
+    let more_runs = if order.until_quiet { MOST_RUNS - 1 } else { 0 };
     let lanes = thread::available_parallelism().map_or(1, usize::from).min(targets.len());
     thread::scope(|scope| {
         let lane = || -> Result<()> {
@@ -154,7 +155,7 @@ fn run_all(
                 let next = lock(&queue).next();
                 let Some(target) = next else { return Ok(()) };
                 let mut outcome = fuzz(workspace, target, order.time)?;
-                for _ in 1..if order.until_quiet { MOST_RUNS } else { 1 } {
+                for _ in 0..more_runs {
                     if outcome.is_quiet(QUIET_EXECUTIONS) {
                         break;
                     }
