@@ -61,9 +61,11 @@ impl Expected {
         ]);
     }
 
-    /// Where the agent heard of the deletion too late to count, it finds nothing in its connections.
+    /// Where the agent began to count too late, it finds nothing in its connections, or refusals by a pod of which it
+    /// cannot know that it never listened.
     pub fn excuse_traffic(&mut self) {
         self.excuse(&TRAFFIC_FINDINGS);
+        self.also_allowed.push(FindingKind::ConnectionsRefused);
     }
 
     fn excuse(&mut self, kinds: &[FindingKind]) {

@@ -30,6 +30,9 @@ pub struct ScenarioOutcome {
     /// It is about what is left behind.
     #[serde(skip)]
     pub watched: bool,
+    /// The news of the deletion came too late to count its connections.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub excused: bool,
     /// What of it the agent told as left behind.
     #[serde(serialize_with = "leaks_as_answered")]
     pub leaks: Vec<Leak>,

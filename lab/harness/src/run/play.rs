@@ -322,9 +322,12 @@ impl<'a> Playing<'a> {
             // Done by whoever plays this.
             Action::StartAgent | Action::Wait => Ok(()),
             Action::Delete { grace } => {
-                let deleted = lab.delete(NAMESPACE, name, grace);
+                lab.delete(NAMESPACE, name, grace)?;
+                if self.clients.iter().any(|(crowd, _)| crowd.arrives()) {
+                    self.happens("the pod's stop begins", |of| Ok(of.is_being_stopped())).await?;
+                }
                 self.clients.iter().for_each(|(crowd, all)| all.stop_arriving_after(crowd.lag));
-                deleted
+                Ok(())
             }
             Action::Disrupt(disruption) => lab.disrupt(NAMESPACE, name, disruption),
             Action::End(ending) => {
@@ -462,6 +465,16 @@ impl<'a> Playing<'a> {
     fn runs_anew(&self, container: &str) -> bool {
         let now = self.object().and_then(|pod| container_of(&pod, container));
         now.is_some_and(|(id, runs)| runs && self.lives.get(container) != Some(&id))
+    }
+
+    /// A preStop hook runs, or the stop signal has arrived: however late the kubelet is, and the runtime.
+    fn is_being_stopped(&self) -> bool {
+        self.lives.iter().any(|(name, id)| {
+            let stops = self.lab.kubelet().stops(id);
+            let log = self.pod.log_file(self.lab.logs(), name);
+            stops.iter().any(|stop| stop.hook_began.is_some() || stop.done.is_some())
+                || lines(&log).iter().any(|line| line.event == "term")
+        })
     }
 
     fn restarts(&self, container: &str) -> u32 {

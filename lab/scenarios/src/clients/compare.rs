@@ -50,12 +50,10 @@ pub fn disagreements(
         return vec!["its connections were not counted".into()];
     };
     let is_late = heard_late(termination);
-    let may_be_late = expected.not_visible.is_none() && (is_late || expected.is_crowded);
-    if may_be_late && traffic.not_visible == Some(TrafficBlindness::TooLate) {
-        return Vec::new();
-    }
-    if traffic.not_visible.is_some() || expected.not_visible.is_some() {
-        let (seen, wanted) = (traffic.not_visible, expected.not_visible);
+    let is_blind = expected.not_visible.is_none() && may_be_blind(expected, termination);
+    let wanted = expected.not_visible.or(is_blind.then_some(TrafficBlindness::TooLate));
+    if traffic.not_visible.is_some() || wanted.is_some() {
+        let seen = traffic.not_visible;
         let wrong = seen != wanted || !traffic.counts.is_empty() || traffic.at_begin.is_some();
         let point = || format!("not visible: {seen:?}, expected {wanted:?}");
         return wrong.then(point).into_iter().collect();
@@ -78,6 +76,18 @@ pub fn disagreements(
         points.extend(advice(expected, termination, traffic));
     }
     points
+}
+
+/// Of what is stated nothing may have been found: counting began too late.
+pub fn is_excused(expected: &ExpectedTraffic, termination: &PodTermination) -> bool {
+    heard_late(termination) || may_be_blind(expected, termination)
+}
+
+/// The report says that it is too late to count, and may: of many pods that are deleted at once one has its turn late.
+fn may_be_blind(expected: &ExpectedTraffic, termination: &PodTermination) -> bool {
+    let blind = termination.traffic.as_ref().and_then(|traffic| traffic.not_visible);
+    let is_too_late = blind == Some(TrafficBlindness::TooLate);
+    is_too_late && (heard_late(termination) || expected.is_crowded)
 }
 
 /// Counting began after the stop because the agent had not heard of the deletion before, as on a machine that has
@@ -207,7 +217,7 @@ fn occurrences(
     let stopped = termination.traffic.as_ref().and_then(|traffic| traffic.stopped);
     let breaks = exits.map(|exit| exit.at).chain(stopped);
     let mut meets = breaks.filter(|moment| (one.opened.before..=at.after).contains(&moment.0));
-    if one.habit == Habit::Once && ending != Ending::ClosedByClient && meets.next().is_some() {
+    if one.habit == Habit::Once && meets.next().is_some() {
         // Where the server never saw the end of the handshake, neither did its kernel.
         all.iter_mut().for_each(|opened| opened.is_doubtful = ending == Ending::Reset);
         all.push(Occurrence { at, may_be: ENDS, is_doubtful: ending == Ending::Reset });

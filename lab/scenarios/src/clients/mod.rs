@@ -42,7 +42,7 @@ pub struct Crowd {
     /// The pod does not read what they send.
     pub unread: bool,
     pub load: Load,
-    /// How long after the deletion connections arrive.
+    /// How long after the pod's stop began connections arrive.
     pub lag: Duration,
 }
 
@@ -65,9 +65,14 @@ impl Crowd {
         Self { unread: true, ..self }
     }
 
-    /// Connections arrive until so long after the deletion.
+    /// Connections arrive until so long after the pod's stop began: its preStop hook, or else its stop signal.
     pub(super) fn arriving(self, lag: Duration) -> Self {
         Self { load: self.load.arriving(EVERY, Habit::Once), lag, ..self }
+    }
+
+    /// Connections to the pod itself arrive until then.
+    pub fn arrives(&self) -> bool {
+        !self.of_neighbour && !self.lag.is_zero()
     }
 
     /// As many as there can be, on another pod.

@@ -22,7 +22,7 @@ struct Server {
     ends: Ends,
     listener: (E, u64),
     reads: bool,
-    /// Connections arrive until so long after the deletion.
+    /// Connections arrive until so long after the stop signal.
     lag: Option<Duration>,
     habits: &'static [Habit],
 }
@@ -39,7 +39,7 @@ const SERVER: Server = Server {
 const CLOSED: (E, u64) = (E::ListenerClosed, 1);
 const SERVERS: [Server; 9] = {
     use Habit::{Abort, Deaf, HalfClosed, Idle, Once, Pending, Silent};
-    let lag = Some(Duration::from_secs(2));
+    let lag = Some(Duration::from_secs(1));
     [
         Server { habits: &[Silent, Idle, STEADY, Once, Abort], ..SERVER },
         Server {

@@ -59,8 +59,8 @@ pub(super) fn scenarios() -> Vec<Scenario> {
             .counts([(E::CutIdle, 2), (E::ListenerClosed, 1)])
             .advises("a preStop sleep of {sleep} would have covered them"),
         graceful(serves("clients-come-late", 5, "listen --ports 8080 --on-stop serve --for 4s"))
-            .shows("Clients connect for 3 s after the deletion, because endpoint removal reaches them that late.")
-            .clients(Crowd::of([(Idle, 1)]).arriving(3 * second))
+            .shows("Clients connect for 2 s after the stop signal, because endpoint removal reaches them that late.")
+            .clients(Crowd::of([(Idle, 1)]).arriving(2 * second))
             .finds(LateConnections)
             .counts([(E::CutIdle, 1), (E::ListenerCut, 1)])
             .advises("a preStop sleep of {sleep} would have covered them. Its own shutdown takes"),
@@ -69,8 +69,8 @@ pub(super) fn scenarios() -> Vec<Scenario> {
                 .runs(Part::new("app", "listen --ports 8080").pre_stop_sleep(4))
                 .on_own_network(),
         )
-        .shows("A preStop sleep of 4 s covers clients that connect for 3 s: none is refused, none is late.")
-        .clients(Crowd::of([(Idle, 1)]).arriving(3 * second))
+        .shows("A preStop sleep of 4 s covers clients that connect for 2 s: none is refused, none is late.")
+        .clients(Crowd::of([(Idle, 1)]).arriving(2 * second))
         .counts([(E::CutIdle, 1), (E::ListenerCut, 1)])
         .advises("none; no client connected after the stop signal."),
         deleted("sidecar-proxy", 10)
@@ -93,12 +93,12 @@ pub(super) fn scenarios() -> Vec<Scenario> {
             .counts([(E::CutIdle, 3), (E::CutRequest, 2), (E::ListenerCut, 1)]),
         graceful(serves("nothing-listens", 5, "handle --for 2s"))
             .shows("The pod listens on no port: each client is refused, before the stop signal and after it.")
-            .clients(Crowd::of([]).arriving(2 * second))
+            .clients(Crowd::of([]).arriving(second))
             .listens_on([])
             .advises("none; the pod listened on no port"),
         graceful(serves("over-ipv6", 10, "listen --ports 8080 --on-stop close --for 2s"))
             .shows("Clients use IPv6: some are cut, and some refused.")
-            .clients(Crowd::of([(Idle, 2)]).over_v6().arriving(2 * second))
+            .clients(Crowd::of([(Idle, 2)]).over_v6().arriving(second))
             .finds(ConnectionsRefused)
             .finds(ListenerClosedEarly)
             .counts([(E::CutIdle, 2), (E::ListenerClosed, 1)]),
