@@ -1,10 +1,10 @@
 //! A private containerd with the lab's image, and a pod in it, as a kubelet would make it.
 
 use coroner_cri_api::v1::{
-    ContainerConfig, ContainerMetadata, ContainerStatusRequest, CreateContainerRequest, ImageSpec,
-    LinuxContainerConfig, LinuxContainerSecurityContext, LinuxPodSandboxConfig,
-    LinuxSandboxSecurityContext, NamespaceMode, NamespaceOption, PodSandboxConfig,
-    PodSandboxMetadata, RunPodSandboxRequest, StartContainerRequest,
+    ContainerConfig, ContainerMetadata, ContainerState, ContainerStatusRequest,
+    CreateContainerRequest, ImageSpec, LinuxContainerConfig, LinuxContainerSecurityContext,
+    LinuxPodSandboxConfig, LinuxSandboxSecurityContext, NamespaceMode, NamespaceOption,
+    PodSandboxConfig, PodSandboxMetadata, RunPodSandboxRequest, StartContainerRequest,
     runtime_service_client::RuntimeServiceClient,
 };
 use coroner_lab_cluster::{
@@ -113,6 +113,19 @@ pub(crate) async fn handles_sigterm(cri: &mut RuntimeServiceClient<Channel>, id:
         has(libc::SIGTERM) && !has(libc::SIGHUP)
     };
     wait::until("it installs its handler", || Ok(caught().then_some(()))).await.unwrap();
+}
+
+/// Waits until the runtime lists the container as exited. Before that StopPodSandbox may fail ("ttrpc: closed"):
+/// containerd closes its connection to the shim when it deletes the task, and a kubelet tries again.
+pub(crate) async fn has_exited(cri: &RuntimeServiceClient<Channel>, id: &str) {
+    let request = ContainerStatusRequest { container_id: id.into(), verbose: false };
+    wait::asking("the runtime notices the exit", async || {
+        let answer = cri.clone().container_status(request.clone()).await?.into_inner();
+        let state = answer.status.map(|status| status.state());
+        Ok((state == Some(ContainerState::ContainerExited)).then_some(()))
+    })
+    .await
+    .unwrap();
 }
 
 /// As started, with the lab's image.

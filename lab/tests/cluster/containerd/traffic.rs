@@ -1,6 +1,8 @@
 //! Pods that serve, and clients that record what became of it: how each way of stopping looks from outside.
 
-use super::stage::{client, handles_sigterm, run, run_container, sandbox, start, workload};
+use super::stage::{
+    client, handles_sigterm, has_exited, run, run_container, sandbox, start, workload,
+};
 use coroner_cri_api::v1::{
     NamespaceMode, PodSandboxConfig, PodSandboxMetadata, PodSandboxStatusRequest,
     StopContainerRequest, StopPodSandboxRequest, runtime_service_client::RuntimeServiceClient,
@@ -72,6 +74,7 @@ impl TrafficServer {
     }
 
     async fn end(self) {
+        has_exited(&self.cri, &self.container).await;
         let request = StopPodSandboxRequest { pod_sandbox_id: self.sandbox };
         self.cri.clone().stop_pod_sandbox(request).await.unwrap();
     }
