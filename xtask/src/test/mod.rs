@@ -14,6 +14,7 @@ use std::{
     ffi::OsString,
     fs,
     hash::{BuildHasher as _, RandomState},
+    path::Path,
     sync::{Mutex, PoisonError},
     thread,
     time::{Duration, Instant},
@@ -172,6 +173,7 @@ pub(crate) fn run(workspace: &Workspace, order: TestOrder, list_only: bool) -> R
         let suffix = if order.repeat > 1 { format!("-{run}") } else { String::new() };
         outcomes.extend(job.lanes(&layers, &suffix));
     }
+    repeat_reasons(&failed);
     println!("{}", summary(&outcomes, begun.elapsed()));
     if fs::read_dir(&failed).is_ok_and(|mut entries| entries.next().is_some()) {
         note(&format!("what failed tests left is in {}", failed.display()));
@@ -374,6 +376,18 @@ pub(crate) fn keep(workspace: &Workspace, name: &str, text: &str) {
     match kept {
         Ok(()) => note(&format!("{name} failed; all of its output is in {}", file.display())),
         Err(error) => note(&format!("cannot keep the output in {}: {error}", file.display())),
+    }
+}
+
+/// Says once more why tests failed: CI shows only the end of what is printed.
+fn repeat_reasons(failed: &Path) {
+    let entries = fs::read_dir(failed).into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut logs: Vec<_> = entries.filter(|path| path.is_file()).collect();
+    logs.sort();
+    for log in logs {
+        let text = fs::read(&log).unwrap_or_default();
+        let name = log.file_stem().unwrap_or_default().display();
+        note(&format!("\n{name}:\n{}", tally::reasons(&String::from_utf8_lossy(&text))));
     }
 }
 

@@ -1,4 +1,4 @@
-//! Counts what test binaries say of themselves.
+//! Reads what test binaries say of themselves.
 
 /// Tests that passed, failed, or did not run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -40,6 +40,62 @@ impl Tally {
     }
 }
 
+/// How much is repeated of what one failed test said, and of how many in a file.
+const REASON_LINES: usize = 12;
+const REASON_TESTS: usize = 10;
+const PANIC_LINES: usize = 4;
+/// Where a line of it is cut off, in characters.
+const REASON_WIDTH: usize = 300;
+
+/// Why a run failed, in a few lines: what its failed tests said, without stack backtraces, or else the end of it all.
+pub(crate) fn reasons(output: &str) -> String {
+    let told = output.lines().skip_while(|line| *line != "failures:").skip(1);
+    let mut tests: Vec<Vec<&str>> = Vec::new();
+    // The names of all of them follow, under the same heading.
+    for line in told.take_while(|line| *line != "failures:").filter(|line| !is_of_backtrace(line)) {
+        match tests.last_mut() {
+            _ if line.starts_with("---- ") => tests.push(vec![line]),
+            Some(test) => test.push(line),
+            None => {}
+        }
+    }
+    let lines: Vec<_> = output.lines().filter(|line| !is_of_backtrace(line)).collect();
+    if tests.is_empty() {
+        // With --nocapture it is said where it happens.
+        let panics = lines.iter().enumerate().filter(|(_, line)| line.contains("panicked at "));
+        tests =
+            panics.map(|(at, _)| lines[at..lines.len().min(at + PANIC_LINES)].to_vec()).collect();
+    }
+    if tests.is_empty() {
+        tests.push(lines[lines.len().saturating_sub(REASON_LINES)..].to_vec());
+    }
+    let more = tests.len().saturating_sub(REASON_TESTS);
+    tests.truncate(REASON_TESTS);
+    let mut told: Vec<String> = tests.iter().flat_map(|test| shortened(test)).collect();
+    if more > 0 {
+        told.push(format!("[… and {more} more]"));
+    }
+    told.join("\n")
+}
+
+/// Frames, what is said around them, and nothing.
+fn is_of_backtrace(line: &str) -> bool {
+    let text = line.trim();
+    let number = text.split_once(": ").map(|(number, _)| number.parse::<u32>());
+    let is_frame = line.starts_with(' ') && matches!(number, Some(Ok(_)));
+    let around = ["at ", "stack backtrace:", "note: "];
+    is_frame || text.is_empty() || around.iter().any(|begin| text.starts_with(begin))
+}
+
+/// The begin and the end of it, with what is left out in between.
+fn shortened(test: &[&str]) -> Vec<String> {
+    let (begin, rest) = test.split_at(test.len().min(REASON_LINES / 2));
+    let left_out = rest.len().saturating_sub(REASON_LINES / 2);
+    let gap = (left_out > 0).then_some("[…]");
+    let lines = begin.iter().copied().chain(gap).chain(rest[left_out..].iter().copied());
+    lines.map(|line| line.chars().take(REASON_WIDTH).collect()).collect()
+}
+
 fn number_before(text: &str, word: &str) -> u64 {
     let words: Vec<&str> = text.split([' ', ';']).filter(|w| !w.is_empty()).collect();
     words.windows(2).find(|pair| pair[1] == word).and_then(|pair| pair[0].parse().ok()).unwrap_or(0)
@@ -56,6 +112,42 @@ mod tests {
             noise test result: FAILED. 4 passed; 2 failed; 0 ignored; 0 measured; 5 filtered out\n";
         let sum = Tally { passed: 7, failed: 2, ignored: 1, filtered: 5 };
         assert_eq!(Tally::of(output), Some(sum));
+    }
+
+    #[test]
+    fn reasons_are_what_failed_tests_said() {
+        let said: String = (1..=20).map(|line| format!("line {line}\n")).collect();
+        let output = format!(
+            "running 3 tests\nfailures:\n\n---- one stdout ----\n\npanicked at a.rs:1:\nno\nstack backtrace:\n   \
+             0: main\n             at ./a.rs:1:2\nnote: Some\npanicked at b.rs:1:\n---- two ----\n{said}\n\n\
+             failures:\n    one\n    two\n"
+        );
+        let expected = "---- one stdout ----\npanicked at a.rs:1:\nno\npanicked at b.rs:1:\n---- two ----\nline 1\n\
+            line 2\nline 3\nline 4\nline 5\n[…]\nline 15\nline 16\nline 17\nline 18\nline 19\nline 20";
+        assert_eq!(reasons(&output), expected);
+    }
+
+    #[test]
+    fn where_no_test_said_why_the_end_is_the_reason() {
+        let said: String = (1..=20).map(|line| format!("line {line}\n")).collect();
+        // As with --nocapture.
+        let output = format!(
+            "{said}\nfailures:\n\nfailures:\n    one\n\ntest result: FAILED. 0 passed; 1 failed\n"
+        );
+        let reasons = reasons(&output);
+        assert_eq!(reasons.lines().count(), REASON_LINES);
+        assert!(reasons.starts_with("line 13\n") && reasons.ends_with("1 failed"), "{reasons}");
+        let output = output.replace("line 3\n", "thread 'main' panicked at a.rs:1:\nno\n");
+        let panic = "thread 'main' panicked at a.rs:1:\nno\nline 4\nline 5";
+        assert_eq!(super::reasons(&output), panic);
+    }
+
+    #[test]
+    fn reasons_are_bounded() {
+        let tests: String =
+            (1..=99).map(|n| format!("---- {n} ----\n{}\n", "x".repeat(999))).collect();
+        let reasons = reasons(&format!("failures:\n{tests}failures:\n"));
+        assert!(reasons.len() < REASON_TESTS * 400 && reasons.ends_with("[… and 89 more]"));
     }
 
     #[test]
