@@ -65,7 +65,9 @@ impl Expected {
     /// cannot know that it never listened.
     pub fn excuse_traffic(&mut self) {
         self.excuse(&TRAFFIC_FINDINGS);
-        self.also_allowed.push(FindingKind::ConnectionsRefused);
+        if self.traffic.as_ref().is_some_and(|traffic| traffic.listening.is_empty()) {
+            self.also_allowed.push(FindingKind::ConnectionsRefused);
+        }
     }
 
     fn excuse(&mut self, kinds: &[FindingKind]) {

@@ -323,7 +323,7 @@ impl<'a> Playing<'a> {
             Action::StartAgent | Action::Wait => Ok(()),
             Action::Delete { grace } => {
                 lab.delete(NAMESPACE, name, grace)?;
-                if self.clients.iter().any(|(crowd, _)| crowd.arrives()) {
+                if self.clients.iter().any(|(crowd, _)| !crowd.lag.is_zero()) {
                     self.happens("the pod's stop begins", |of| Ok(of.is_being_stopped())).await?;
                 }
                 self.clients.iter().for_each(|(crowd, all)| all.stop_arriving_after(crowd.lag));

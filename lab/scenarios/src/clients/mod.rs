@@ -70,11 +70,6 @@ impl Crowd {
         Self { load: self.load.arriving(EVERY, Habit::Once), lag, ..self }
     }
 
-    /// Connections to the pod itself arrive until then.
-    pub fn arrives(&self) -> bool {
-        !self.of_neighbour && !self.lag.is_zero()
-    }
-
     /// As many as there can be, on another pod.
     pub(super) fn storm(lag: Duration) -> Self {
         let load = Load::default().arriving(Duration::ZERO, Habit::Once);
