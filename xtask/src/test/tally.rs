@@ -49,17 +49,17 @@ const REASON_WIDTH: usize = 300;
 
 /// Why a run failed, in a few lines: what its failed tests said, without stack backtraces, or else the end of it all.
 pub(crate) fn reasons(output: &str) -> String {
-    let told = output.lines().skip_while(|line| *line != "failures:").skip(1);
+    let lines = without_backtraces(output);
+    let told = lines.iter().copied().skip_while(|line| *line != "failures:").skip(1);
     let mut tests: Vec<Vec<&str>> = Vec::new();
     // The names of all of them follow, under the same heading.
-    for line in told.take_while(|line| *line != "failures:").filter(|line| !is_of_backtrace(line)) {
+    for line in told.take_while(|line| *line != "failures:") {
         match tests.last_mut() {
             _ if line.starts_with("---- ") => tests.push(vec![line]),
             Some(test) => test.push(line),
             None => {}
         }
     }
-    let lines: Vec<_> = output.lines().filter(|line| !is_of_backtrace(line)).collect();
     if tests.is_empty() {
         // With --nocapture it is said where it happens.
         let panics = lines.iter().enumerate().filter(|(_, line)| line.contains("panicked at "));
@@ -78,13 +78,15 @@ pub(crate) fn reasons(output: &str) -> String {
     told.join("\n")
 }
 
-/// Frames, what is said around them, and nothing.
-fn is_of_backtrace(line: &str) -> bool {
-    let text = line.trim();
-    let number = text.split_once(": ").map(|(number, _)| number.parse::<u32>());
-    let is_frame = line.starts_with(' ') && matches!(number, Some(Ok(_)));
-    let around = ["at ", "stack backtrace:", "note: "];
-    is_frame || text.is_empty() || around.iter().any(|begin| text.starts_with(begin))
+/// All lines but empty ones and stack backtraces, of which each frame is indented.
+fn without_backtraces(output: &str) -> Vec<&str> {
+    let mut is_backtrace = false;
+    let mut is_told = |line: &&str| {
+        let begins = line.trim().eq_ignore_ascii_case("stack backtrace:");
+        is_backtrace = begins || is_backtrace && line.starts_with(' ');
+        !is_backtrace && !line.trim().is_empty() && !line.starts_with("note: ")
+    };
+    output.lines().filter(|line| is_told(line)).collect()
 }
 
 /// The begin and the end of it, with what is left out in between.
@@ -119,10 +121,10 @@ mod tests {
         let said: String = (1..=20).map(|line| format!("line {line}\n")).collect();
         let output = format!(
             "running 3 tests\nfailures:\n\n---- one stdout ----\n\npanicked at a.rs:1:\nno\nstack backtrace:\n   \
-             0: main\n             at ./a.rs:1:2\nnote: Some\npanicked at b.rs:1:\n---- two ----\n{said}\n\n\
+             0: main\n             at ./a.rs:1:2\nnote: Some\nError: no\n\nCaused by:\n    0: a\n    1: b\n---- two ----\n{said}\n\n\
              failures:\n    one\n    two\n"
         );
-        let expected = "---- one stdout ----\npanicked at a.rs:1:\nno\npanicked at b.rs:1:\n---- two ----\nline 1\n\
+        let expected = "---- one stdout ----\npanicked at a.rs:1:\nno\nError: no\nCaused by:\n    0: a\n    1: b\n---- two ----\nline 1\n\
             line 2\nline 3\nline 4\nline 5\n[…]\nline 15\nline 16\nline 17\nline 18\nline 19\nline 20";
         assert_eq!(reasons(&output), expected);
     }
