@@ -28,11 +28,11 @@ pub fn engine(bytes: &[u8]) {
     outputs(bytes);
 }
 
-/// The first byte chooses the story, and for some executions two checks that cost as much as the rest; then three
+/// The first byte chooses the story, and for some executions a check that costs as much as the rest; then three
 /// bytes an action.
 fn outputs(bytes: &[u8]) -> Outputs {
     let Some((options, bytes)) = bytes.split_first() else { return Outputs::default() };
-    let (twice, story) = (options & 56 == 56, usize::from(options >> 6));
+    let (twice, story) = (options & 7 == 7, usize::from(options >> 3));
     let story = &STORIES[story % STORIES.len()];
     let actions: Vec<Action> =
         bytes.as_chunks().0.iter().copied().map(Action::of).take(MAX_ACTIONS).collect();
