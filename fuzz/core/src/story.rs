@@ -19,14 +19,15 @@ use std::{
 
 /// The lab's pods on a real kernel and a real runtime.
 const LAB: &[u8] = include_bytes!("../../../agent/samples/lab.jsonl.gz");
+
 macro_rules! found {
     ($name:literal) => {
         include_str!(concat!("../../../agent/core/tests/simulation/found/", $name, ".jsonl"))
     };
 }
 
-/// Histories of one pod that have been judged wrongly once, but for one in which no pod is heard of. Inputs name them
-/// by their number: new ones come last.
+/// Histories of one pod that were once reported wrongly, without the one that has no pod object. Inputs name them by
+/// their number: new ones come last.
 const SIMULATED: [&str; 14] = [
     found!("deleted-in-back-off"),
     found!("last-delete-in-a-list"),

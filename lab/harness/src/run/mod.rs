@@ -186,13 +186,14 @@ async fn play(
     if !sees_the_end {
         console.print(&format!("✘ for none of {all} pods it is known what was open at the end\n"));
     }
-    let late: Vec<_> = in_order.iter().filter(|one| one.excused).map(|one| one.scenario).collect();
-    let names = late.join(", ");
-    let late = late.len();
+    let excused = in_order.iter().filter(|outcome| outcome.excused);
+    let names: Vec<_> = excused.map(|outcome| outcome.scenario).collect();
+    let late = names.len();
     let is_in_time = late * 2 <= all || all + late < MANY;
     if !is_in_time {
         console.print(&format!(
-            "✘ of {late} pods the connections were counted too late ({names}), of {all} not\n"
+            "✘ of {late} pods the connections were counted too late ({}), of {all} not\n",
+            names.join(", ")
         ));
     }
     Ok(sees_the_end && is_in_time && strays.is_empty() && in_order.iter().all(|outcome| outcome.ok))

@@ -184,11 +184,8 @@ impl<'a> Playing<'a> {
                     .await?;
                 }
                 When::Handled(container) => {
-                    let log = self.pod.log_file(self.lab.logs(), container);
-                    self.happens("the stop signal is handled", |_| {
-                        Ok(lines(&log).iter().any(|line| line.event == "term"))
-                    })
-                    .await?;
+                    self.happens("the stop signal is handled", |of| Ok(of.has_handled(container)))
+                        .await?;
                 }
                 When::PreStop(container) => {
                     self.happens("the kubelet runs the preStop hook", |of| {
@@ -471,10 +468,15 @@ impl<'a> Playing<'a> {
     fn is_being_stopped(&self) -> bool {
         self.lives.iter().any(|(name, id)| {
             let stops = self.lab.kubelet().stops(id);
-            let log = self.pod.log_file(self.lab.logs(), name);
             stops.iter().any(|stop| stop.hook_began.is_some() || stop.done.is_some())
-                || lines(&log).iter().any(|line| line.event == "term")
+                || self.has_handled(name)
         })
+    }
+
+    /// By the workload's own record.
+    fn has_handled(&self, container: &str) -> bool {
+        let log = self.pod.log_file(self.lab.logs(), container);
+        lines(&log).iter().any(|line| line.event == "term")
     }
 
     fn restarts(&self, container: &str) -> u32 {

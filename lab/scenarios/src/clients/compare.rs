@@ -50,10 +50,10 @@ pub fn disagreements(
         return vec!["its connections were not counted".into()];
     };
     let is_late = heard_late(termination);
-    let is_blind = expected.not_visible.is_none() && may_be_blind(expected, termination);
-    let wanted = expected.not_visible.or(is_blind.then_some(TrafficBlindness::TooLate));
-    if traffic.not_visible.is_some() || wanted.is_some() {
-        let seen = traffic.not_visible;
+    let seen = traffic.not_visible;
+    let too_late = seen.filter(|blind| *blind == TrafficBlindness::TooLate);
+    let wanted = expected.not_visible.or(too_late.filter(|_| is_excused(expected, termination)));
+    if seen.is_some() || wanted.is_some() {
         let wrong = seen != wanted || !traffic.counts.is_empty() || traffic.at_begin.is_some();
         let point = || format!("not visible: {seen:?}, expected {wanted:?}");
         return wrong.then(point).into_iter().collect();
@@ -78,16 +78,12 @@ pub fn disagreements(
     points
 }
 
-/// Of what is stated nothing may have been found: counting began too late.
+/// Counting began too late, so that what is stated may not be found: the news of the deletion was late, or the pod is
+/// one of many that are deleted at once, and says so.
 pub fn is_excused(expected: &ExpectedTraffic, termination: &PodTermination) -> bool {
-    heard_late(termination) || may_be_blind(expected, termination)
-}
-
-/// The report says that it is too late to count, and may: of many pods that are deleted at once one has its turn late.
-fn may_be_blind(expected: &ExpectedTraffic, termination: &PodTermination) -> bool {
     let blind = termination.traffic.as_ref().and_then(|traffic| traffic.not_visible);
     let is_too_late = blind == Some(TrafficBlindness::TooLate);
-    is_too_late && (heard_late(termination) || expected.is_crowded)
+    heard_late(termination) || is_too_late && expected.is_crowded
 }
 
 /// Counting began after the stop because the agent had not heard of the deletion before, as on a machine that has
