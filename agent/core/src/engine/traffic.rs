@@ -7,6 +7,7 @@ use crate::{
     process::{ContainerProcesses, Origin, SIGKILL, SIGTERM, SentSignal},
     traffic::TrafficState,
 };
+use std::iter::once;
 
 /// A kernel record that may change what is counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -57,7 +58,8 @@ impl Engine {
         let own = ContainerId::new(sandbox.id.as_str());
         let own_cgroup = self.stores.cgroups.cgroup(&own);
         let containers = self.stores.cri.containers_of(&sandbox.id);
-        let all: Vec<_> = containers.map(|one| one.info.id.clone()).chain([own]).collect();
+        // The sandbox's own first: its process lives as long as the network, and an application's may exit at once.
+        let all: Vec<_> = once(own).chain(containers.map(|one| one.info.id.clone())).collect();
         let (cgroups, processes) = (&self.stores.cgroups, &self.stores.processes);
         let of = |id: &ContainerId| {
             let cgroup = cgroups.cgroup(id)?;

@@ -130,12 +130,15 @@ fn deleted(world: &World) -> ApiPod {
 #[test]
 fn counting_begins_with_the_request_and_ends_with_the_report() {
     let mut world = running(1);
+    let cgroup = Cgroups::of(1).pause;
+    world.kernel(KernelFact::Exec { cgroup, task: init(3), parent: shim() });
     let at = world.at();
     world.api(ApiEvent::Applied(object(1, true, at)));
     let asked = world.asked();
     let [TrafficRequest::Count(count)] = asked.as_slice() else { panic!("{asked:?}") };
     assert_eq!(count.sandbox, ids(1).1);
-    assert!(count.processes.iter().any(|(tgid, _)| *tgid == Tgid(15)), "its main process");
+    let processes: Vec<_> = count.processes.iter().map(|(tgid, _)| *tgid).collect();
+    assert_eq!(processes, [Tgid(35), Tgid(15)], "the sandbox's, which lives longer, is first");
     assert_eq!(count.cgroups, [Cgroups::of(1).own], "not the sandbox's");
     assert_eq!(count.stopped, None);
     world.api(ApiEvent::Applied(object(1, true, at)));
