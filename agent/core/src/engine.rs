@@ -114,7 +114,7 @@ impl Engine {
                 self.dirty.append(dirty);
             }
             Input::Proc(report) => self.inspected(report, &mut out),
-            Input::Traffic(event) => self.counted(event, &mut out),
+            Input::Traffic(event) => self.counted(event),
             Input::Host(event) => {
                 self.dirty.all_reports |= matches!(event, HostEvent::Daemon { .. });
                 self.stores.node.apply_host(received.at, &event);

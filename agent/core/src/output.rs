@@ -1,7 +1,7 @@
 //! The outputs of a step: reports, and requests to the adapters.
 
 use super::leak::Leak;
-use crate::{ids::*, report::*, time::*, types::*};
+use crate::{ids::*, report::*, types::*};
 use std::sync::Arc;
 
 /// The outputs of a step, each kind in the order of emission.
@@ -86,9 +86,6 @@ pub enum TrafficRequest {
     Count(CountTraffic),
     /// Read the counts. Answered by `TrafficFact::Counted`, or `NotVisible`.
     Read(SandboxId),
-    /// The first container was sent its stop signal before counting began, and `Count` did not say so: the programs have
-    /// not seen it. Answered as `Read`.
-    Stopped(SandboxId, BootTime),
     /// Nothing more is asked of this sandbox.
     Forget(SandboxId),
 }
@@ -103,9 +100,6 @@ pub struct CountTraffic {
     pub processes: Vec<(Tgid, Option<u64>)>,
     /// The own cgroups of its containers, to count for each apart.
     pub cgroups: Vec<CgroupId>,
-    /// When the first of its containers was sent its stop signal, if that is over: later ones are noticed by the
-    /// program.
-    pub stopped: Option<BootTime>,
 }
 
 /// A request to the adapter of the container runtime.

@@ -33,8 +33,6 @@ pub struct CountedTraffic {
     is_stop_read: bool,
     /// The reading after the sandbox had stopped was asked for.
     is_end_read: bool,
-    /// The request to count had the stop signal.
-    is_stop_told: bool,
     /// The kernel counts no longer: what was counted waits for its report to be final.
     is_over: bool,
     /// Why nothing is seen, or no longer.
@@ -52,10 +50,38 @@ pub struct TrafficState {
 }
 
 impl CountedTraffic {
-    /// The stop signal, if it came before counting began and the request to count did not have it.
-    pub fn missed_stop(&self) -> Option<BootTime> {
-        let began = self.began.as_ref().filter(|_| !self.is_stop_told)?;
-        self.stopped.filter(|stopped| *stopped <= began.at)
+    /// The stop signal came before counting began: all that was counted was after it, and the programs have seen no
+    /// stop signal, or a later one.
+    pub fn is_all_after_stop(&self) -> bool {
+        let began = self.began.as_ref();
+        self.stopped.zip(began).is_some_and(|(stopped, began)| stopped <= began.at)
+    }
+
+    /// What was counted, by the last reading.
+    pub fn counts(&self) -> Vec<TrafficCount> {
+        if !self.is_all_after_stop() {
+            return self.last.counts.clone();
+        }
+        let mut counts: Vec<TrafficCount> = Vec::new();
+        for count in &self.last.counts {
+            // Of other peers both are one count (`PAIRS` in ebpf/src/traffic.rs).
+            let is_dated = [TrafficPeer::Client, TrafficPeer::Node].contains(&count.peer);
+            let event = match count.event {
+                ConnectionEvent::Opened if is_dated => ConnectionEvent::OpenedAfterStop,
+                ConnectionEvent::Refused if is_dated => ConnectionEvent::RefusedAfterStop,
+                other => other,
+            };
+            let key = |one: &TrafficCount| (one.cgroup, one.peer, one.event);
+            let count = TrafficCount { event, ..count.clone() };
+            match counts.iter_mut().find(|one| key(one) == key(&count)) {
+                Some(sum) => {
+                    sum.count = sum.count.saturating_add(count.count);
+                    (sum.first, sum.last) = (sum.first.min(count.first), sum.last.max(count.last));
+                }
+                None => counts.push(count),
+            }
+        }
+        counts
     }
 
     /// Events may be missing in the counts.
@@ -88,21 +114,20 @@ impl TrafficState {
             (counted.since, counted.asked) = (at, at);
         }
         counted.stopped = counted.stopped.or(stopped);
-        counted.is_stop_told |= is_new && stopped.is_some();
         is_new
     }
 
     /// Counts are to be read at the stop signal. Once: whoever sends signals is not bounded.
     pub fn read_at_stop(&mut self, sandbox: SandboxId) -> Option<TrafficRequest> {
-        let counts = |counted: &&mut CountedTraffic| counted.began.is_some() && !counted.is_over;
+        let counts = |counted: &&mut CountedTraffic| {
+            // The beginning is nearer to a stop signal that came before it.
+            counted.began.is_some() && !counted.is_over && !counted.is_all_after_stop()
+        };
         let counted = self.sandboxes.get_mut(&sandbox).filter(counts)?;
         if std::mem::replace(&mut counted.is_stop_read, true) {
             return None;
         }
-        Some(match counted.missed_stop() {
-            Some(stopped) => TrafficRequest::Stopped(sandbox, stopped),
-            None => TrafficRequest::Read(sandbox),
-        })
+        Some(TrafficRequest::Read(sandbox))
     }
 
     /// Counts are to be read: a container's last process has gone. Also while counting begins, which takes longer

@@ -55,7 +55,7 @@ pub(crate) fn answer(story: &Story, request: &Request, now: BootTime, how: u8) -
         Request::Traffic(TrafficRequest::Count(wanted)) => {
             traffic(&wanted.sandbox, &wanted.cgroups, true, now, how)
         }
-        Request::Traffic(TrafficRequest::Read(sandbox) | TrafficRequest::Stopped(sandbox, _)) => {
+        Request::Traffic(TrafficRequest::Read(sandbox)) => {
             traffic(sandbox, &story.cgroups, false, now, how)
         }
         Request::ListEvents(pod) => Input::Kubelet(KubeletEvent::Events {

@@ -104,7 +104,6 @@ impl Engine {
                 .map(|(cgroup, _)| *cgroup)
                 .filter(|cgroup| Some(*cgroup) != own_cgroup)
                 .collect(),
-            stopped: self.stores.traffic.get(&sandbox.id).and_then(|counted| counted.stopped),
             sandbox: sandbox.id,
         };
         out.requests.push(Request::Traffic(TrafficRequest::Count(request)));
@@ -156,17 +155,12 @@ impl Engine {
     }
 
     /// Applies counts.
-    pub(super) fn counted(&mut self, event: TrafficEvent, out: &mut Outputs) {
+    pub(super) fn counted(&mut self, event: TrafficEvent) {
         self.stores.traffic.has_adapter = true;
         let sandbox = event.sandbox.clone();
         let pod = self.stores.cri.sandbox(&sandbox).map(|known| known.info.pod.clone());
         if self.stores.traffic.apply(event) {
             self.dirty.pods.extend(pod);
-            // The signal came while counting began.
-            if self.stores.traffic.get(&sandbox).is_some_and(|one| one.missed_stop().is_some()) {
-                let read = self.stores.traffic.read_at_stop(sandbox);
-                out.requests.extend(read.map(Request::Traffic));
-            }
         }
     }
 

@@ -62,7 +62,7 @@ impl PodView<'_> {
         if lacks_an_end(began) {
             return Some(Traffic { not_visible: Some(TrafficBlindness::TooLate), ..empty });
         }
-        let share = |count: &TrafficCount| TrafficShare {
+        let share = |count: TrafficCount| TrafficShare {
             container: count.cgroup.and_then(|own| self.stores.cgroups.container(own)).cloned(),
             peer: count.peer,
             event: count.event,
@@ -75,12 +75,13 @@ impl PodView<'_> {
             let (established, listening) = (network.established, network.listening.clone());
             Some(OpenConnections { established, listening })
         };
+        let at_stop = counted.at_stop.as_ref().filter(|_| !counted.is_all_after_stop());
         let mut traffic = Traffic {
             not_visible: None,
             since: began.at,
             at_begin: open(began),
-            at_stop: counted.at_stop.as_ref().filter(|at| !lacks_an_end(at)).and_then(open),
-            counts: counted.last.counts.iter().map(share).collect(),
+            at_stop: at_stop.filter(|at| !lacks_an_end(at)).and_then(open),
+            counts: counted.counts().into_iter().map(share).collect(),
             ..empty
         };
         let network = began.network.as_ref();

@@ -140,13 +140,16 @@ fn counting_begins_with_the_request_and_ends_with_the_report() {
     let processes: Vec<_> = count.processes.iter().map(|(tgid, _)| *tgid).collect();
     assert_eq!(processes, [Tgid(35), Tgid(15)], "the sandbox's, which lives longer, is first");
     assert_eq!(count.cgroups, [Cgroups::of(1).own], "not the sandbox's");
-    assert_eq!(count.stopped, None);
     world.api(ApiEvent::Applied(object(1, true, at)));
     assert_eq!(world.asked(), [], "once");
 
     world.later(10).begins(0);
     world.later(100).term(1, true);
     assert_eq!(world.asked(), [TrafficRequest::Read(ids(1).1)], "what is open at the stop");
+    for _ in 0..100 {
+        world.later(1).term(1, true);
+    }
+    assert_eq!(world.asked(), [], "once, however many signals come");
     world.later(100).exits(1, CODE_0);
     assert_eq!(world.asked(), [TrafficRequest::Read(ids(1).1)], "every cut is counted by now");
     world.counts(Vec::new(), counters(0, 7));
@@ -178,8 +181,7 @@ fn a_report_waits_for_the_counts_at_the_end() {
     world.began(began, 1);
     world.ticks(5);
     assert!(world.ended.is_empty(), "the end of its connections has not come");
-    let asked = world.asked();
-    assert!(matches!(asked.as_slice(), [TrafficRequest::Read(_), TrafficRequest::Stopped(..)]));
+    assert_eq!(world.asked(), [TrafficRequest::Read(ids(1).1)]);
     // The answer to one of the requests is enough: the others may be lost.
     world.counts(vec![client(E::CutRequest, 1, 1, 1)], None);
     world.ticks(5);
@@ -265,9 +267,7 @@ fn counting_starts_over_with_a_deletion_that_follows_a_stop() {
     world.ticks(60);
     let at = world.at();
     world.api(ApiEvent::Applied(object(1, true, at)));
-    let asked = world.asked();
-    let [TrafficRequest::Count(count)] = asked.as_slice() else { panic!("{asked:?}") };
-    assert_eq!(count.stopped, None);
+    assert!(matches!(world.asked().as_slice(), [TrafficRequest::Count(_)]));
     world.api(ApiEvent::Applied(object(1, true, at)));
     assert_eq!(world.asked(), [], "once");
 
@@ -283,7 +283,7 @@ fn counting_starts_over_with_a_deletion_that_follows_a_stop() {
 
 /// Attaching the programs may take longer than the kubelet.
 #[test]
-fn a_stop_signal_that_comes_while_counting_begins_is_told() {
+fn all_that_is_counted_is_after_a_stop_signal_that_comes_while_counting_begins() {
     // Its record comes before the answer, or after it.
     for is_late in [false, true] {
         let mut world = running(1);
@@ -307,9 +307,27 @@ fn a_stop_signal_that_comes_while_counting_begins_is_told() {
             assert_eq!(world.asked(), []);
             world.says(began);
         }
-        assert_eq!(world.asked(), [TrafficRequest::Stopped(ids(1).1, stopped)]);
+        assert_eq!(world.asked(), [], "the beginning is after the signal");
         world.later(10).term(1, true);
-        assert_eq!(world.asked(), [], "once");
+        // The programs have seen the second signal only.
+        let counts = [(E::Opened, 1), (E::OpenedAfterStop, 2), (E::Refused, 4), (E::Closed, 8)];
+        let time = world.at().0 / 1_000_000;
+        let mut counts =
+            counts.map(|(event, count)| client(event, count, time, time + count)).to_vec();
+        counts.push(many(TrafficPeer::Outbound, E::Opened, 16, time, time + 16));
+        world.counts(counts, counters(0, 11));
+        let pod = deleted(&world);
+        let traffic = world.later(500).ends(pod).traffic.expect("counted");
+        let counts =
+            traffic.counts.iter().map(|one| (one.event, one.count, one.last.0 / 1_000_000));
+        let all = [
+            (E::OpenedAfterStop, 3, time + 2),
+            (E::RefusedAfterStop, 4, time + 4),
+            (E::Closed, 8, time + 8),
+            (E::Opened, 16, time + 16),
+        ];
+        assert_eq!(counts.collect::<Vec<_>>(), all);
+        assert_eq!((traffic.at_begin.is_some(), traffic.at_stop), (true, None));
     }
 }
 
@@ -317,9 +335,7 @@ fn a_stop_signal_that_comes_while_counting_begins_is_told() {
 fn without_a_request_counting_begins_with_the_stop_signal() {
     let mut world = running(1);
     world.later(100).term(1, true);
-    let asked = world.asked();
-    let [TrafficRequest::Count(count)] = asked.as_slice() else { panic!("{asked:?}") };
-    assert_eq!(count.stopped, Some(world.at()));
+    assert!(matches!(world.asked().as_slice(), [TrafficRequest::Count(_)]));
     // It ignores that, and lives.
     world.ticks(119);
     assert_eq!(world.asked(), []);
@@ -597,7 +613,7 @@ fn what_an_earlier_stop_of_a_container_cost_is_not_the_deletions() {
     for _ in 0..100 {
         world.later(1).term(1, true);
     }
-    assert_eq!(world.asked(), [TrafficRequest::Read(ids(1).1)], "once, however many signals come");
+    assert_eq!(world.asked(), [], "what is open at the stop is what is open at the beginning");
     world.exits(1, CODE_0);
     // It is started again in the same sandbox, and the pod is deleted a minute later.
     let cgroup = CgroupId(99);
@@ -614,6 +630,5 @@ fn what_an_earlier_stop_of_a_container_cost_is_not_the_deletions() {
     world.api(ApiEvent::Applied(object(1, true, at)));
     let asked = world.asked();
     let [TrafficRequest::Count(count)] = asked.as_slice() else { panic!("{asked:?}") };
-    assert_eq!(count.stopped, None, "of this deletion nothing is stopped yet");
     assert!(count.cgroups.contains(&cgroup));
 }

@@ -40,7 +40,7 @@ impl Connections {
                 self.counted.insert(wanted.sandbox.clone(), 0);
                 (&wanted.sandbox, TrafficFact::Began { reading, sees_refusals: true })
             }
-            TrafficRequest::Read(sandbox) | TrafficRequest::Stopped(sandbox, _) => {
+            TrafficRequest::Read(sandbox) => {
                 let cut = self.counted.get_mut(sandbox).ok_or("read, and not counted")?;
                 *cut += 1;
                 let (peer, event) = (TrafficPeer::Client, ConnectionEvent::CutRequest);

@@ -191,20 +191,14 @@ impl Counting {
         self.attached.clear();
     }
 
-    /// Begins to count, with ports on which a pod listens. What happens after `stopped` counts as after the stop
-    /// signal: a pod has one, which is noted with its own entry.
+    /// Begins to count, with ports on which a pod listens. The programs record the pod's stop signal with
+    /// its own entry.
     ///
     /// # Errors
     /// There is no room.
-    pub fn insert(
-        &mut self,
-        key: EntryKey,
-        listening: &[u16],
-        stopped: Option<BootTime>,
-    ) -> Result<(), MapIsFull> {
+    pub fn insert(&mut self, key: EntryKey, listening: &[u16]) -> Result<(), MapIsFull> {
         if key.cgroup.is_none() {
-            let stopped = stopped.map_or(0, |at| at.0);
-            self.stops.insert(key.marked(), stopped, BPF_NOEXIST).map_err(|_| MapIsFull)?;
+            self.stops.insert(key.marked(), 0, BPF_NOEXIST).map_err(|_| MapIsFull)?;
         }
         let mut entry = Traffic::NOTHING;
         for (known, port) in entry.ports.iter_mut().zip(listening) {
@@ -223,17 +217,9 @@ impl Counting {
         self.entries.get(&key.marked(), 0).ok().map(|Value(entry)| entry)
     }
 
-    /// The program has seen a stop signal, or `insert` was given one.
+    /// The program has seen a stop signal.
     pub fn is_stopped(&self, key: EntryKey) -> bool {
         self.stops.get(&key.marked(), 0).is_ok_and(|at| at != 0)
-    }
-
-    /// What happens from now on counts as after this stop signal, unless the program has seen one.
-    pub fn note_stop(&mut self, key: EntryKey, stopped: BootTime) {
-        if self.stops.get(&key.marked(), 0).is_ok_and(|at| at == 0) {
-            // Gone in the meantime is as good.
-            let _ = self.stops.insert(key.marked(), stopped.0, BPF_EXIST);
-        }
     }
 
     /// Forgets what was counted, but not the ports, the namespace's identity and the stop signal.

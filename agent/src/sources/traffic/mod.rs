@@ -91,9 +91,7 @@ pub async fn run(
             _ = sweeps.tick() => if pods.is_idle() { continue },
         }
         // What is counted late is missed; what is read late is still there.
-        batch.sort_by_key(|request| {
-            matches!(request, TrafficRequest::Read(_) | TrafficRequest::Stopped(..))
-        });
+        batch.sort_by_key(|request| matches!(request, TrafficRequest::Read(_)));
         // Each answer at once: a whole batch may take seconds.
         let answers = to.clone();
         let is_wanted;
@@ -132,7 +130,7 @@ async fn refuse(
             None => return Ok(()),
             Some(TrafficRequest::Forget(_)) => continue,
             Some(TrafficRequest::Count(wanted)) => wanted.sandbox,
-            Some(TrafficRequest::Read(sandbox) | TrafficRequest::Stopped(sandbox, _)) => sandbox,
+            Some(TrafficRequest::Read(sandbox)) => sandbox,
         };
         let event = TrafficEvent { sandbox, fact: TrafficFact::NotVisible { reason } };
         let received = Received { at: clock::boot_now(), input: Input::Traffic(event) };
@@ -162,7 +160,6 @@ mod tests {
                 sandbox: sandbox.clone(),
                 processes: Vec::new(),
                 cgroups: Vec::new(),
-                stopped: None,
             };
             ask.send(TrafficRequest::Forget(sandbox.clone())).await.unwrap();
             ask.send(TrafficRequest::Count(count)).await.unwrap();

@@ -129,13 +129,6 @@ impl CountedPods {
                 let read = self.read(&sandbox);
                 (sandbox, read)
             }
-            TrafficRequest::Stopped(sandbox, stopped) => {
-                if let Some(pod) = self.pods.get(&sandbox).filter(|pod| pod.frozen.is_none()) {
-                    self.counting.note_stop(pod.key(), stopped);
-                }
-                let read = self.read(&sandbox);
-                (sandbox, read)
-            }
             TrafficRequest::Forget(sandbox) => {
                 self.forget(&sandbox);
                 return None;
@@ -153,7 +146,7 @@ impl CountedPods {
     }
 
     fn count(&mut self, wanted: CountTraffic) -> Result<TrafficFact, TrafficBlindness> {
-        let CountTraffic { sandbox, processes, cgroups, stopped } = wanted;
+        let CountTraffic { sandbox, processes, cgroups } = wanted;
         self.forget(&sandbox);
         let (folder, netns) = self.find(&processes).ok_or(TrafficBlindness::NoProcess)?;
         // What may be the host's must not be marked.
@@ -178,7 +171,7 @@ impl CountedPods {
         };
         // The containers' first: the pod's own is the mark, and what comes before it is not counted.
         for key in entries.into_iter().rev() {
-            if self.counting.insert(key, &listening, stopped).is_err() {
+            if self.counting.insert(key, &listening).is_err() {
                 pod.release(&mut self.counting);
                 return Err(TrafficBlindness::MapFull);
             }

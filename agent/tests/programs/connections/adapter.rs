@@ -1,9 +1,9 @@
 //! The adapter: what it answers about real processes.
 
 use super::network::{TestServer, connect, drain, unshare};
-use crate::stage;
+use crate::stage::{self, Pod};
 use coroner::sources::{
-    kernel::counting::EntryKey,
+    kernel::{Kernel, counting::EntryKey},
     traffic::{self, Attachment, TrafficOptions},
 };
 use coroner_core::{
@@ -13,7 +13,6 @@ use coroner_core::{
         TrafficReading,
     },
     output::{CountTraffic, TrafficRequest},
-    time::BootTime,
 };
 use coroner_ebpf::maps::TRAFFIC_MAX;
 use tokio::sync::mpsc;
@@ -22,6 +21,8 @@ use tokio::sync::mpsc;
 struct Asked {
     requests: mpsc::Sender<TrafficRequest>,
     answers: mpsc::Receiver<Received>,
+    /// Notices signals.
+    _kernel: Kernel,
 }
 
 impl Asked {
@@ -36,7 +37,7 @@ impl Asked {
         let mut counting = kernel.take_counting();
         for netns in 1..=others {
             let key = EntryKey { netns, cgroup: None };
-            counting.as_mut().unwrap().insert(key, &[], None).unwrap();
+            counting.as_mut().unwrap().insert(key, &[]).unwrap();
         }
         let (host_root, attachment) = (host_root.into(), Attachment::OnDemand);
         let options = TrafficOptions { host_root, attachment, counting };
@@ -46,7 +47,7 @@ impl Asked {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.unwrap().block_on(traffic::run(options, to, from)).unwrap();
         });
-        Self { requests, answers }
+        Self { requests, answers, _kernel: kernel }
     }
 
     fn ask(&mut self, request: TrafficRequest) -> TrafficFact {
@@ -93,7 +94,6 @@ fn count_of(sandbox: SandboxId, pid: u32, started: Option<u64>, cgroups: usize) 
         sandbox,
         processes: vec![(Tgid(0x7fff_ffff), None), (Tgid(pid), started)],
         cgroups: (1..=cgroups as u64).map(CgroupId).collect(),
-        stopped: None,
     })
 }
 
@@ -196,34 +196,17 @@ fn what_was_counted_outlives_the_number_of_the_namespace() {
 fn the_ports_at_the_stop_signal_are_read_once() {
     let _machine = stage::machine();
     let mut asked = Asked::start();
+    let pod = Pod::make(&stage::v2());
     in_a_namespace(|| {
-        let server = TestServer::listening("10.0.0.1:8080", None);
-        let TrafficRequest::Count(wanted) = count(server.pid.unsigned_abs(), None, 0) else {
-            unreachable!()
-        };
-        let stopped = Some(BootTime(1));
-        asked.ask(TrafficRequest::Count(CountTraffic { stopped, ..wanted }));
-        for ports in [&[8080][..], &[]] {
+        let server = TestServer::listening("10.0.0.1:8080", Some(&pod.container.path));
+        asked.ask(count(server.pid.unsigned_abs(), None, 0));
+        for (is_stop, ports) in [(false, &[][..]), (true, &[8080]), (false, &[])] {
+            if is_stop {
+                server.signal(libc::SIGTERM);
+            }
             let reading = asked.read();
             assert_eq!(reading.network.expect("the process lives").listening, ports);
         }
-        drop(server);
-    });
-}
-
-#[test]
-fn a_stop_signal_that_the_programs_missed_is_told_to_them() {
-    let _machine = stage::machine();
-    let mut asked = Asked::start();
-    in_a_namespace(|| {
-        let mut server = TestServer::listening("10.0.0.1:8080", None);
-        asked.ask(count(server.pid.unsigned_abs(), None, 1));
-        asked.ask(TrafficRequest::Stopped(sandbox(), BootTime(1)));
-        let client = connect("10.0.0.2:0", "10.0.0.1:8080");
-        server.act("ac");
-        drain(client);
-        let reading = asked.read();
-        assert_eq!(of(&reading, TrafficPeer::Client, ConnectionEvent::OpenedAfterStop), 1);
         drop(server);
     });
 }

@@ -7,10 +7,7 @@ mod wire;
 
 use crate::stage::{self, Pod, Session, on_each_hierarchy};
 use coroner::sources::kernel::counting::{AddressKind, EntryKey};
-use coroner_core::{
-    input::{ConnectionEvent::*, KernelFact, TrafficPeer::*},
-    time::BootTime,
-};
+use coroner_core::input::{ConnectionEvent::*, KernelFact, TrafficPeer::*};
 use network::{
     CLIENT, SERVER, TestNetwork, TestServer, connect, drain, in_network, ip, reset, try_connect,
     unshare,
@@ -25,7 +22,7 @@ use std::{
 fn counted(test: fn(&mut TestNetwork<'_>)) {
     on_each_hierarchy(|hierarchy| {
         let mut kernel = stage::start(&stage::options(hierarchy));
-        in_network(&mut kernel, &[], None, test);
+        in_network(&mut kernel, &[], test);
     });
 }
 
@@ -339,21 +336,6 @@ fn the_node_and_pods_that_are_terminating_are_told_apart() {
 }
 
 #[test]
-fn what_comes_after_a_stop_that_was_seen_before() {
-    on_each_hierarchy(|hierarchy| {
-        let mut kernel = stage::start(&stage::options(hierarchy));
-        in_network(&mut kernel, &[], Some(BootTime(1)), |network| {
-            let mut server = TestServer::listening(SERVER, None);
-            server.serve(CLIENT, SERVER, "ac");
-            network.expect_pod(&[
-                (Client, &[(OpenedAfterStop, 1), (Closed, 1)]),
-                (Outbound, &[(Opened, 1), (PeerClosed, 1)]),
-            ]);
-        });
-    });
-}
-
-#[test]
 fn the_programs_notice_the_stop_and_count_for_each_container() {
     on_each_hierarchy(|hierarchy| {
         let mut kernel = stage::start(&stage::options(hierarchy));
@@ -362,7 +344,7 @@ fn the_programs_notice_the_stop_and_count_for_each_container() {
         let (own, sidecar) = (pod.container.id, other.id);
         // On v1 nothing says which container a socket belongs to.
         let is_known = hierarchy.join("cgroup.controllers").exists();
-        in_network(&mut kernel, &[own, sidecar], None, |network| {
+        in_network(&mut kernel, &[own, sidecar], |network| {
             let mut server = TestServer::listening(SERVER, Some(&pod.container.path));
             let nested = other.child("nested");
             let mut beside = TestServer::listening("10.0.0.1:8081", Some(&nested.path));
@@ -438,7 +420,7 @@ fn a_namespace_with_the_number_of_one_that_is_gone_is_not_counted() {
         // With an entry of its own it is.
         let key = EntryKey { netns: network.netns, cgroup: None };
         network.counting.remove(key);
-        network.counting.insert(key, &[], None).unwrap();
+        network.counting.insert(key, &[]).unwrap();
         serve();
         network.expect_pod(&once);
     });

@@ -40,11 +40,10 @@ pub(crate) struct TestNetwork<'k> {
     containers: Vec<CgroupId>,
 }
 
-/// Runs a test in a network namespace that is marked. `stopped`: the stop signal was before.
+/// Runs a test in a network namespace that is marked.
 pub(crate) fn in_network(
     kernel: &mut Kernel,
     containers: &[CgroupId],
-    stopped: Option<BootTime>,
     test: impl FnOnce(&mut TestNetwork<'_>) + Send,
 ) {
     let mut counting = kernel.take_counting().expect("taken once");
@@ -54,7 +53,7 @@ pub(crate) fn in_network(
         let mut network =
             TestNetwork { netns, counting: &mut counting, containers: containers.to_vec() };
         for key in network.keys() {
-            network.counting.insert(key, &[], stopped).unwrap();
+            network.counting.insert(key, &[]).unwrap();
         }
         test(&mut network);
         for key in network.keys() {

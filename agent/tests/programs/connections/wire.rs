@@ -97,7 +97,7 @@ fn refused_connections_and_data_after_the_end() {
     let _machine = stage::machine();
     let hierarchy = stage::v2();
     let mut kernel = stage::start(&stage::options(&hierarchy));
-    in_network(&mut kernel, &[], None, |network| {
+    in_network(&mut kernel, &[], |network| {
         let clients = Clients::start();
         match wire(&clients.namespace) {
             Ok(()) => over(network, &clients),

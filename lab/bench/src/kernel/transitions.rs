@@ -90,12 +90,12 @@ fn in_a_namespace(mut counting: Counting, rounds: u32) -> anyhow::Result<Vec<Fig
         wall[6] = connect_often()?;
         counting.detach();
         for key in others.clone() {
-            counting.insert(key, &[], None)?;
+            counting.insert(key, &[])?;
         }
         let mut net = [0.0; 2];
         for (index, hits) in [false, true].into_iter().enumerate() {
             if hits {
-                counting.insert(own, &[], None)?;
+                counting.insert(own, &[])?;
             }
             counting.attach().map_err(anyhow::Error::msg)?;
             wall[2 + index] = connect_often()?;
