@@ -173,8 +173,8 @@ pub(crate) fn run(workspace: &Workspace, order: TestOrder, list_only: bool) -> R
         let suffix = if order.repeat > 1 { format!("-{run}") } else { String::new() };
         outcomes.extend(job.lanes(&layers, &suffix));
     }
-    repeat_reasons(&failed);
     println!("{}", summary(&outcomes, begun.elapsed()));
+    repeat_reasons(&failed);
     if fs::read_dir(&failed).is_ok_and(|mut entries| entries.next().is_some()) {
         note(&format!("what failed tests left is in {}", failed.display()));
     }
@@ -379,15 +379,19 @@ pub(crate) fn keep(workspace: &Workspace, name: &str, text: &str) {
     }
 }
 
-/// Says once more why tests failed: CI shows only the end of what is printed.
+/// How much is repeated of why tests failed: CI shows the last 2,000 characters of what is printed.
+const REASON_CHARACTERS: usize = 1500;
+
+/// Repeats why tests failed, at the very end.
 fn repeat_reasons(failed: &Path) {
     let entries = fs::read_dir(failed).into_iter().flatten().flatten().map(|entry| entry.path());
     let mut logs: Vec<_> = entries.filter(|path| path.is_file()).collect();
     logs.sort();
-    for log in logs {
-        let text = fs::read(&log).unwrap_or_default();
+    for log in &logs {
+        let text = fs::read(log).unwrap_or_default();
         let name = log.file_stem().unwrap_or_default().display();
-        note(&format!("\n{name}:\n{}", tally::reasons(&String::from_utf8_lossy(&text))));
+        let text = String::from_utf8_lossy(&text);
+        note(&format!("{name}:\n{}", tally::reasons(&text, REASON_CHARACTERS / logs.len())));
     }
 }
 

@@ -40,15 +40,16 @@ impl Tally {
     }
 }
 
-/// How much is repeated of what one failed test said, and of how many in a file.
-const REASON_LINES: usize = 12;
-const REASON_TESTS: usize = 10;
+/// What the reason of one failed test takes at least, in characters: others are left out before it takes less.
+const REASON_CHARACTERS: usize = 300;
+/// How much follows a panic that is printed where it happens.
 const PANIC_LINES: usize = 4;
-/// Where a line of it is cut off, in characters.
-const REASON_WIDTH: usize = 300;
+/// How much of the end is repeated where no test says why it failed.
+const END_LINES: usize = 12;
 
-/// Why a run failed, in a few lines: what its failed tests said, without stack backtraces, or else the end of it all.
-pub(crate) fn reasons(output: &str) -> String {
+/// Why a run failed, in about so many characters: what its failed tests said, without stack backtraces, or
+/// else the end of it all.
+pub(crate) fn reasons(output: &str, characters: usize) -> String {
     let lines = without_backtraces(output);
     let told = lines.iter().copied().skip_while(|line| *line != "failures:").skip(1);
     let mut tests: Vec<Vec<&str>> = Vec::new();
@@ -67,11 +68,14 @@ pub(crate) fn reasons(output: &str) -> String {
             panics.map(|(at, _)| lines[at..lines.len().min(at + PANIC_LINES)].to_vec()).collect();
     }
     if tests.is_empty() {
-        tests.push(lines[lines.len().saturating_sub(REASON_LINES)..].to_vec());
+        tests.push(lines[lines.len().saturating_sub(END_LINES)..].to_vec());
     }
-    let more = tests.len().saturating_sub(REASON_TESTS);
-    tests.truncate(REASON_TESTS);
-    let mut told: Vec<String> = tests.iter().flat_map(|test| shortened(test)).collect();
+    let most = (characters / REASON_CHARACTERS).max(1);
+    let more = tests.len().saturating_sub(most);
+    tests.truncate(most);
+    let each = characters / tests.len();
+    let mut told: Vec<String> =
+        tests.iter().map(|test| shortened(&test.join("\n"), each)).collect();
     if more > 0 {
         told.push(format!("[… and {more} more]"));
     }
@@ -89,13 +93,15 @@ fn without_backtraces(output: &str) -> Vec<&str> {
     output.lines().filter(|line| is_told(line)).collect()
 }
 
-/// The begin and the end of it, with what is left out in between.
-fn shortened(test: &[&str]) -> Vec<String> {
-    let (begin, rest) = test.split_at(test.len().min(REASON_LINES / 2));
-    let left_out = rest.len().saturating_sub(REASON_LINES / 2);
-    let gap = (left_out > 0).then_some("[…]");
-    let lines = begin.iter().copied().chain(gap).chain(rest[left_out..].iter().copied());
-    lines.map(|line| line.chars().take(REASON_WIDTH).collect()).collect()
+/// The begin and the end of it, if it has more characters than this.
+fn shortened(text: &str, characters: usize) -> String {
+    let all: Vec<char> = text.chars().collect();
+    if all.len() <= characters {
+        return text.to_owned();
+    }
+    let half = characters / 2;
+    let (begin, end) = (&all[..half], &all[all.len() - half..]);
+    begin.iter().chain(&[' ', '[', '…', ']', ' ']).chain(end).collect()
 }
 
 fn number_before(text: &str, word: &str) -> u64 {
@@ -118,15 +124,17 @@ mod tests {
 
     #[test]
     fn reasons_are_what_failed_tests_said() {
-        let said: String = (1..=20).map(|line| format!("line {line}\n")).collect();
+        let said: String = (1..=60).map(|line| format!("line {line}\n")).collect();
         let output = format!(
             "running 3 tests\nfailures:\n\n---- one stdout ----\n\npanicked at a.rs:1:\nno\nstack backtrace:\n   \
              0: main\n             at ./a.rs:1:2\nnote: Some\nError: no\n\nCaused by:\n    0: a\n    1: b\n---- two ----\n{said}\n\n\
              failures:\n    one\n    two\n"
         );
         let expected = "---- one stdout ----\npanicked at a.rs:1:\nno\nError: no\nCaused by:\n    0: a\n    1: b\n---- two ----\nline 1\n\
-            line 2\nline 3\nline 4\nline 5\n[…]\nline 15\nline 16\nline 17\nline 18\nline 19\nline 20";
-        assert_eq!(reasons(&output), expected);
+            line 2";
+        let reasons = reasons(&output, 600);
+        assert!(reasons.starts_with(expected), "{reasons}");
+        assert!(reasons.contains(" […] ") && reasons.ends_with("\nline 60"), "{reasons}");
     }
 
     #[test]
@@ -136,20 +144,23 @@ mod tests {
         let output = format!(
             "{said}\nfailures:\n\nfailures:\n    one\n\ntest result: FAILED. 0 passed; 1 failed\n"
         );
-        let reasons = reasons(&output);
-        assert_eq!(reasons.lines().count(), REASON_LINES);
+        let reasons = reasons(&output, 999);
+        assert_eq!(reasons.lines().count(), END_LINES);
         assert!(reasons.starts_with("line 13\n") && reasons.ends_with("1 failed"), "{reasons}");
         let output = output.replace("line 3\n", "thread 'main' panicked at a.rs:1:\nno\n");
         let panic = "thread 'main' panicked at a.rs:1:\nno\nline 4\nline 5";
-        assert_eq!(super::reasons(&output), panic);
+        assert_eq!(super::reasons(&output, 999), panic);
     }
 
     #[test]
     fn reasons_are_bounded() {
         let tests: String =
-            (1..=99).map(|n| format!("---- {n} ----\n{}\n", "x".repeat(999))).collect();
-        let reasons = reasons(&format!("failures:\n{tests}failures:\n"));
-        assert!(reasons.len() < REASON_TESTS * 400 && reasons.ends_with("[… and 89 more]"));
+            (1..=99).map(|n| format!("---- {n} ----\n{}\n", "ö".repeat(999))).collect();
+        let reasons = reasons(&format!("failures:\n{tests}failures:\n"), 1000);
+        assert!(
+            reasons.chars().count() < 1100 && reasons.ends_with("[… and 96 more]"),
+            "{reasons}"
+        );
     }
 
     #[test]
