@@ -299,7 +299,6 @@ impl Draft {
     /// So many pods, which are deleted at once.
     pub(super) fn copies(mut self, copies: usize) -> Self {
         self.0.copies = copies;
-        self.traffic().is_crowded = true;
         self.0.expected.also_allowed.push(FindingKind::Contradiction);
         self
     }

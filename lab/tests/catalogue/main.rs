@@ -48,6 +48,7 @@ fn is_about_the_runtime(scenario: &Scenario) -> bool {
         "oom-killed",
         "runtime-killed",
         "exits-with-requests",
+        "prestop-covers-clients",
     ];
     scenario.group == "leaks" || named.contains(&scenario.name)
 }
@@ -72,7 +73,7 @@ fn is_in_gate(scenario: &Scenario) -> bool {
 
 /// On cgroup v1 the container of a connection is not known; the rest is the same.
 fn is_in_gate_on_v1(scenario: &Scenario) -> bool {
-    ["exits-with-requests", "sidecar-proxy"].contains(&scenario.name)
+    ["exits-with-requests", "prestop-covers-clients", "sidecar-proxy"].contains(&scenario.name)
 }
 
 /// What is played with sources whose answers come late: verdicts and causes must be the same.

@@ -18,7 +18,10 @@ use crate::{
     ground_truth::GroundTruth,
     monitor::{AgentMonitor, THRESHOLD},
 };
-use coroner_core::{leak::Leak, types::MilestoneKind};
+use coroner_core::{
+    leak::Leak,
+    types::{MilestoneKind, Source},
+};
 use coroner_lab_cluster::{Cluster, delay::Delays, kubelet, wait};
 use coroner_lab_scenarios as scenarios;
 use coroner_lab_scenarios::{Scenario, left};
@@ -186,15 +189,11 @@ async fn play(
     if !sees_the_end {
         console.print(&format!("✘ for none of {all} pods it is known what was open at the end\n"));
     }
-    let excused = in_order.iter().filter(|outcome| outcome.excused);
-    let names: Vec<_> = excused.map(|outcome| outcome.scenario).collect();
-    let late = names.len();
-    let is_in_time = late * 2 <= all || all + late < MANY;
+    let is_in_time = are_counted_in_time(&in_order);
     if !is_in_time {
-        console.print(&format!(
-            "✘ of {late} pods the connections were counted too late ({}), of {all} not\n",
-            names.join(", ")
-        ));
+        let late = in_order.iter().filter(|outcome| outcome.excused);
+        let names: Vec<_> = late.map(|outcome| outcome.scenario).collect();
+        console.print(&format!("✘ counted too late: the connections of {}\n", names.join(", ")));
     }
     Ok(sees_the_end && is_in_time && strays.is_empty() && in_order.iter().all(|outcome| outcome.ok))
 }
@@ -204,6 +203,26 @@ pub async fn start_resident(lab: &Cluster) -> anyhow::Result<()> {
     let resident = scenarios::resident();
     Playing::begin(&resident, resident.name, lab).await?;
     Ok(())
+}
+
+/// Of enough pods the connections were counted before the stop signal. Of few pods one is enough, or that the agent had
+/// not heard of the deletion of any.
+fn are_counted_in_time(outcomes: &[ScenarioOutcome]) -> bool {
+    let is_visible = |outcome: &&ScenarioOutcome| {
+        let traffic = outcome.expected.traffic.as_ref();
+        traffic.is_some_and(|traffic| traffic.not_visible.is_none())
+    };
+    let all: Vec<_> = outcomes.iter().filter(is_visible).collect();
+    let late: Vec<_> = all.iter().filter(|outcome| outcome.excused).collect();
+    if all.len() >= MANY {
+        return late.len() * 2 <= all.len();
+    }
+    let had_heard = |outcome: &&&&ScenarioOutcome| {
+        let report = outcome.timeline.as_ref();
+        let request = report.and_then(|one| one.milestone(MilestoneKind::DeleteRequested));
+        request.is_some_and(|request| request.source != Source::Inferred)
+    };
+    late.len() < all.len() || late.iter().filter(had_heard).count() == 0
 }
 
 /// Of how many pods it is known which connections outlived them, and of how many it could be.
@@ -325,45 +344,34 @@ fn facts(lab: &Cluster, agent: &Agent, outcomes: &[ScenarioOutcome]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use coroner_api::terminations::Termination;
-    use coroner_core::{report::PodTermination, types::Source};
+    use coroner_core::report::PodTermination;
     use coroner_lab_scenarios::clients::compare;
     use serde_json::{Value, json};
 
-    /// A report whose connections were counted like this, and which learned of the request from there.
-    fn termination(traffic: Value, requested: Source) -> PodTermination {
+    /// A report whose connections were counted like this.
+    fn termination(traffic: Value) -> PodTermination {
         const REPORT: &str = include_str!("../../../../agent/api/tests/v1/termination.json");
         let mut report: Value = serde_json::from_str(REPORT).unwrap();
         report["traffic"] = traffic;
         let report: Termination = serde_json::from_value(report).unwrap();
-        let mut report = PodTermination::from(report);
-        let requests = report.milestones.iter_mut();
-        let mut requests = requests.filter(|one| one.kind == MilestoneKind::DeleteRequested);
-        requests.next().expect("a deletion").source = requested;
-        report
+        PodTermination::from(report)
     }
 
     #[test]
-    fn only_late_news_of_the_deletion_excuses_late_counts() {
+    fn counting_began_late_if_it_was_after_the_stop_or_never() {
         let at = |ns: u64| json!({ "time": "2026-11-26T18:34:58Z", "bootNs": ns });
-        let traffic = |since, blind: Value| {
-            json!({
+        for (since, blind, late) in [
+            (10, Value::Null, false),
+            (25, Value::Null, true),
+            (25, json!("too_late"), true),
+            (10, json!("host_network"), false),
+        ] {
+            let report = termination(json!({
                 "notVisible": blind, "since": at(since), "until": at(30), "stopped": at(20),
                 "seesRefusals": true, "counts": [],
-            })
-        };
-        let too_late = || json!("too_late");
-        for (since, blind, requested, late) in [
-            (10, Value::Null, Source::Inferred, false),
-            (25, Value::Null, Source::Inferred, true),
-            (25, too_late(), Source::Inferred, true),
-            (25, Value::Null, Source::Api, false),
-            (25, too_late(), Source::Api, false),
-            (25, json!("host_network"), Source::Inferred, true),
-        ] {
-            let report = termination(traffic(since, blind.clone()), requested);
-            assert_eq!(compare::heard_late(&report), late, "{since} {blind} {requested}");
+            }));
+            assert_eq!(compare::began_late(&report), late, "{since} {blind}");
         }
     }
 }

@@ -251,7 +251,8 @@ impl<'a> Playing<'a> {
         accounts: &mut Receiver<AgentReports>,
     ) -> anyhow::Result<Account> {
         self.accounted(self.scenario.expected.lives as usize, accounts).await?;
-        if self.lab.delays().any() {
+        // The counts of connections may come later than all else where many pods end at once.
+        if self.lab.delays().any() || self.scenario.expected.traffic.is_some() {
             let all_final = accounts.wait_for(|told| self.lives(told).all(|life| life.is_final));
             // A report that is not final by then is compared as it is.
             let _ = wait::event_within(self.limit(), "the report is final", all_final).await;

@@ -101,8 +101,6 @@ pub struct ExpectedTraffic {
     pub counts: BTreeMap<ConnectionEvent, u64>,
     /// The findings are those of the clients' record; otherwise they are stated.
     pub finds_what_was_recorded: bool,
-    /// Many pods terminate at the same time.
-    pub is_crowded: bool,
     /// Ports that are open when the counting begins.
     pub listening: Vec<u16>,
     /// Sockets of connections within the pod.
