@@ -97,7 +97,7 @@ labels! {
         Node = "node",
         /// As `client`, from an address of another pod on this node that is terminating.
         Terminating = "terminating",
-        /// Opened by the pod, to somewhere outside.
+        /// Opened by the pod, to somewhere outside; or to a port of the pod that was closed before counting began.
         Outbound = "outbound",
         /// Within the pod: loopback, or both ends have the same address.
         Internal = "internal",
