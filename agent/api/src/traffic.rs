@@ -30,7 +30,7 @@ pub struct Traffic {
     /// Open connections and listeners when the counting began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_begin: Option<OpenConnections>,
-    /// Open connections and listeners just after the stop signal.
+    /// Open connections and listeners just after the stop signal; absent: unknown, or the counting began after it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_stop: Option<OpenConnections>,
     /// The counted events, by container if the kernel shows it.

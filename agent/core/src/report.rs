@@ -310,7 +310,7 @@ pub struct Traffic {
     pub sees_refusals: bool,
     /// Open connections and listeners when the counting began.
     pub at_begin: Option<OpenConnections>,
-    /// The same just after the stop signal.
+    /// The same just after the stop signal; `None`: not known, or the counting began after it.
     pub at_stop: Option<OpenConnections>,
     /// What happened, by container where the kernel shows it.
     pub counts: Vec<TrafficShare>,

@@ -174,7 +174,7 @@ pub(crate) fn run(workspace: &Workspace, order: TestOrder, list_only: bool) -> R
         outcomes.extend(job.lanes(&layers, &suffix));
     }
     println!("{}", summary(&outcomes, begun.elapsed()));
-    repeat_reasons(&failed);
+    repeat_reasons(&outcomes, &failed);
     if fs::read_dir(&failed).is_ok_and(|mut entries| entries.next().is_some()) {
         note(&format!("what failed tests left is in {}", failed.display()));
     }
@@ -379,19 +379,30 @@ pub(crate) fn keep(workspace: &Workspace, name: &str, text: &str) {
     }
 }
 
-/// How much is repeated of why tests failed: CI shows the last 2,000 characters of what is printed.
+/// How much is repeated of why layers failed, in characters: CI shows the last 2,000 of what is printed.
 const REASON_CHARACTERS: usize = 1500;
+/// Of how many layers and test binaries.
+const REASONS: usize = 5;
 
-/// Repeats why tests failed, at the very end.
-fn repeat_reasons(failed: &Path) {
+/// Repeats why layers failed, at the very end.
+fn repeat_reasons(outcomes: &[Outcome], failed: &Path) {
+    let troubles =
+        outcomes.iter().filter_map(|one| Some((one.title.clone(), one.trouble.clone()?)));
     let entries = fs::read_dir(failed).into_iter().flatten().flatten().map(|entry| entry.path());
     let mut logs: Vec<_> = entries.filter(|path| path.is_file()).collect();
     logs.sort();
-    for log in &logs {
+    let logs = logs.iter().map(|log| {
         let text = fs::read(log).unwrap_or_default();
-        let name = log.file_stem().unwrap_or_default().display();
-        let text = String::from_utf8_lossy(&text);
-        note(&format!("{name}:\n{}", tally::reasons(&text, REASON_CHARACTERS / logs.len())));
+        let name = log.file_stem().unwrap_or_default().display().to_string();
+        (name, String::from_utf8_lossy(&text).into_owned())
+    });
+    let all: Vec<_> = troubles.chain(logs).collect();
+    let each = REASON_CHARACTERS / all.len().clamp(1, REASONS);
+    for (name, text) in all.iter().take(REASONS) {
+        note(&format!("{name}:\n{}", tally::reasons(text, each)));
+    }
+    if let more @ 1.. = all.len().saturating_sub(REASONS) {
+        note(&format!("[… and {more} more]"));
     }
 }
 

@@ -1,14 +1,14 @@
 //! The connections of a terminating pod: when they are counted, and what is reported of them.
 
 use super::world::{
-    CODE_0, Cgroups, World, container, ids, init, object, running, sandbox, shim, task,
+    CODE_0, Cgroups, World, container, ids, init, object, running, sandbox, sent, shim, task,
 };
 use coroner_core::{
     ids::{CgroupId, ContainerId, Tgid},
     input::{
         ApiEvent, ApiPod, ConnectionEvent as E, ContainerState, CriContainer, CriEvent, Hook,
-        Input, KernelFact, Loss, LossKind, NetworkCounters, TrafficBlindness, TrafficCount,
-        TrafficEvent, TrafficFact, TrafficPeer, TrafficReading, Workload,
+        Input, KernelFact, Loss, LossKind, NetworkCounters, SignalGenerated, TrafficBlindness,
+        TrafficCount, TrafficEvent, TrafficFact, TrafficPeer, TrafficReading, Workload,
     },
     output::{Request, TrafficRequest},
     report::{PodTermination, Traffic},
@@ -631,4 +631,23 @@ fn what_an_earlier_stop_of_a_container_cost_is_not_the_deletions() {
     let asked = world.asked();
     let [TrafficRequest::Count(count)] = asked.as_slice() else { panic!("{asked:?}") };
     assert!(count.cgroups.contains(&cgroup));
+    // What is counted now is before the stop signal of this deletion.
+    world.begins(3);
+    let time = world.at().0 / 1_000_000;
+    world.later(100).counts(vec![client(E::Opened, 1, time, time)], counters(4, 7));
+    world.later(100);
+    let stopped = world.at();
+    let signal = SignalGenerated { cgroup, ..sent(2, 15, true) };
+    world.kernel(KernelFact::SignalGenerated(signal));
+    let pod = deleted(&world);
+    let id = ContainerId::new("c".repeat(64));
+    let next = CriContainer { id, attempt: 1, ..container(1, ContainerState::Exited) };
+    world.later(100).kernel(KernelFact::CgroupEmpty { cgroup });
+    world.says(TrafficFact::NotVisible { reason: TrafficBlindness::NoProcess });
+    world.lists(vec![sandbox(1, false)], vec![container(1, ContainerState::Exited), next]);
+    world.api(ApiEvent::Deleted(pod));
+    world.ticks(60);
+    let traffic = world.ended[0].traffic.as_ref().expect("counted");
+    assert_eq!(traffic.stopped, Some(stopped));
+    assert_eq!(traffic.counts[0].event, E::Opened);
 }

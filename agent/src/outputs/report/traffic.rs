@@ -61,18 +61,12 @@ pub(super) fn traffic(
         return;
     }
     line(&open(account, traffic));
-    // A listener that is gone is not known.
-    let stop = [account.stop_began(), traffic.stopped].into_iter().flatten();
-    let began_late = account.truncated || stop.min().is_some_and(|at| at <= traffic.since);
-    let outbound = match began_late {
-        true => "Opened by the pod, or to a port that was closed before counting began",
-        false => "Opened by the pod",
-    };
     for (who, peers) in [
         ("Clients", CLIENTS.as_slice()),
         ("Of these, from the node's own addresses", &[TrafficPeer::Node]),
         ("Pods on this node that are terminating", &[TrafficPeer::Terminating]),
-        (outbound, &[TrafficPeer::Outbound]),
+        // A listener that was closed before counting began is not known.
+        ("Opened by the pod, or to a port that it had closed", &[TrafficPeer::Outbound]),
         ("Within the pod", &[TrafficPeer::Internal]),
     ] {
         let events = events(traffic, peers);
@@ -134,7 +128,7 @@ fn events(traffic: &Traffic, peers: &[TrafficPeer]) -> Vec<String> {
         (&[E::CutSending], "cut while sending (what was written is still delivered)"),
         (&[E::CutIdle], "cut while idle"),
         (&[E::Opened], "new before the stop signal"),
-        (&[E::OpenedAfterStop], "new after it"),
+        (&[E::OpenedAfterStop], "new after the stop signal"),
         (&[E::Closed], "closed by the process"),
         (&[E::PeerClosed], "closed by the peer"),
         (&[E::Reset], "reset by the process"),
@@ -284,25 +278,6 @@ mod tests {
         assert_eq!(events(&traffic, &[TrafficPeer::Outbound]), ["40 new"]);
         traffic.counts[0].peer = TrafficPeer::Client;
         assert_eq!(events(&traffic, &CLIENTS), ["40 new before the stop signal"]);
-    }
-
-    /// A listener that was closed before counting began is not known, so its connections count as the pod's own.
-    #[test]
-    fn what_is_counted_from_after_the_stop_may_be_a_clients() {
-        for (lag, says) in
-            [(0, "Opened by the pod, or to a port"), (1, "Opened by the pod: 40 new.")]
-        {
-            let mut account = samples::with_traffic(samples::graceful());
-            let counted = account.traffic.as_mut().unwrap();
-            counted.stopped = Some(counted.since + Duration::from_millis(lag));
-            counted.counts.truncate(1);
-            let share = &mut counted.counts[0];
-            (share.peer, share.event, share.count) = (TrafficPeer::Outbound, E::Opened, 40);
-            let mut text = String::new();
-            let counted = account.traffic.as_ref().unwrap();
-            traffic(&mut text, &account, counted, &[], &Style::default());
-            assert!(text.contains(says), "{text}");
-        }
     }
 
     #[test]

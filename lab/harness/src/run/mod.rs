@@ -36,7 +36,8 @@ use std::{
     time::Duration,
 };
 
-/// Pods whose connections were counted, of which at least one must show what was open at the end.
+/// Of so many pods whose connections were counted, at least one must show what was open at the end, and half must have
+/// been counted from before the stop signal.
 const MANY: usize = 10;
 /// How long the lab's collector may take for what is left when all scenarios have ended.
 const COLLECTION: Duration = Duration::from_secs(60);
@@ -189,7 +190,8 @@ async fn play(
     if !sees_the_end {
         console.print(&format!("✘ for none of {all} pods it is known what was open at the end\n"));
     }
-    let is_in_time = are_counted_in_time(&in_order);
+    let counted: Vec<_> = in_order.iter().filter_map(counted_pod).collect();
+    let is_in_time = are_counted_in_time(&counted);
     if !is_in_time {
         let late = in_order.iter().filter(|outcome| outcome.excused);
         let names: Vec<_> = late.map(|outcome| outcome.scenario).collect();
@@ -205,24 +207,32 @@ pub async fn start_resident(lab: &Cluster) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Of enough pods the connections were counted before the stop signal. Of few pods one is enough, or that the agent had
-/// not heard of the deletion of any.
-fn are_counted_in_time(outcomes: &[ScenarioOutcome]) -> bool {
-    let is_visible = |outcome: &&ScenarioOutcome| {
-        let traffic = outcome.expected.traffic.as_ref();
-        traffic.is_some_and(|traffic| traffic.not_visible.is_none())
-    };
-    let all: Vec<_> = outcomes.iter().filter(is_visible).collect();
-    let late: Vec<_> = all.iter().filter(|outcome| outcome.excused).collect();
-    if all.len() >= MANY {
-        return late.len() * 2 <= all.len();
+/// A pod whose connections can be counted.
+#[derive(Clone, Copy)]
+struct CountedPod {
+    /// Counting began after its stop signal.
+    is_late: bool,
+    /// The agent had received the deletion request before.
+    was_requested: bool,
+}
+
+fn counted_pod(outcome: &ScenarioOutcome) -> Option<CountedPod> {
+    outcome.expected.traffic.as_ref().filter(|traffic| traffic.not_visible.is_none())?;
+    let report = outcome.timeline.as_ref()?;
+    let request = report.milestone(MilestoneKind::DeleteRequested);
+    let was_requested = request.is_some_and(|request| request.source != Source::Inferred);
+    Some(CountedPod { is_late: outcome.excused, was_requested })
+}
+
+/// Enough pods were counted from before their stop signal. Of few pods, of which one has a preStop hook, one is enough,
+/// or that the requests came late. A single pod may have none.
+fn are_counted_in_time(pods: &[CountedPod]) -> bool {
+    let late = pods.iter().filter(|pod| pod.is_late).count();
+    match pods.len() {
+        0 | 1 => true,
+        MANY.. => late * 2 <= pods.len(),
+        few => late < few || !pods.iter().any(|pod| pod.was_requested),
     }
-    let had_heard = |outcome: &&&&ScenarioOutcome| {
-        let report = outcome.timeline.as_ref();
-        let request = report.and_then(|one| one.milestone(MilestoneKind::DeleteRequested));
-        request.is_some_and(|request| request.source != Source::Inferred)
-    };
-    late.len() < all.len() || late.iter().filter(had_heard).count() == 0
 }
 
 /// Of how many pods it is known which connections outlived them, and of how many it could be.
@@ -359,12 +369,30 @@ mod tests {
     }
 
     #[test]
+    fn enough_pods_are_counted_in_time() {
+        let pod = |is_late, was_requested| super::CountedPod { is_late, was_requested };
+        let (early, late, late_request) = (pod(false, true), pod(true, true), pod(true, false));
+        for (pods, enough) in [
+            (vec![], true),
+            (vec![late], true),
+            (vec![late; 2], false),
+            (vec![late_request; 2], true),
+            (vec![early, late, late], true),
+            ([vec![early; 5], vec![late; 5]].concat(), true),
+            ([vec![early; 5], vec![late_request; 6]].concat(), false),
+        ] {
+            assert_eq!(super::are_counted_in_time(&pods), enough, "{} pods", pods.len());
+        }
+    }
+
+    #[test]
     fn counting_began_late_if_it_was_after_the_stop_or_never() {
         let at = |ns: u64| json!({ "time": "2026-11-26T18:34:58Z", "bootNs": ns });
         for (since, blind, late) in [
             (10, Value::Null, false),
             (25, Value::Null, true),
             (25, json!("too_late"), true),
+            (10, json!("no_process"), true),
             (10, json!("host_network"), false),
         ] {
             let report = termination(json!({

@@ -30,7 +30,7 @@ pub struct ScenarioOutcome {
     /// It is about what is left behind.
     #[serde(skip)]
     pub watched: bool,
-    /// The agent began to count its connections after the stop signal, or too late to count any.
+    /// Its connections were counted from after the stop signal, or not at all because that was too late.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub excused: bool,
     /// What of it the agent told as left behind.

@@ -51,12 +51,17 @@ pub fn disagreements(
     };
     let is_late = began_late(termination);
     let seen = traffic.not_visible;
-    let too_late = seen.filter(|blind| *blind == TrafficBlindness::TooLate);
-    let wanted = too_late.or(expected.not_visible);
+    let wanted = expected.not_visible;
     if seen.is_some() || wanted.is_some() {
-        let wrong = seen != wanted || !traffic.counts.is_empty() || traffic.at_begin.is_some();
+        // Whose network it was can be seen only while it has a process.
+        let is_late = match seen {
+            Some(TrafficBlindness::TooLate) => wanted.is_none(),
+            other => other == Some(TrafficBlindness::NoProcess),
+        };
+        let is_empty = traffic.counts.is_empty() && traffic.at_begin.is_none();
+        let agrees = (is_late || seen == wanted) && is_empty;
         let point = || format!("not visible: {seen:?}, expected {wanted:?}");
-        return wrong.then(point).into_iter().collect();
+        return (!agrees).then(point).into_iter().collect();
     }
     let listened =
         traffic.at_begin.as_ref().is_some_and(|open| open.listening == expected.listening);
@@ -83,12 +88,13 @@ pub fn disagreements(
     points
 }
 
-/// Counting began after the stop signal, and the report says so: what happened before is not counted. This depends on the
-/// load of the machine; a run limits how many pods may be late.
+/// Counting began after the stop signal or not at all, and the report says so: what happened before is not counted. This
+/// depends on the load of the machine; a run limits how many pods may be late.
 pub fn began_late(termination: &PodTermination) -> bool {
     termination.traffic.as_ref().is_some_and(|traffic| {
         let is_after = traffic.stopped.is_some_and(|stopped| stopped < traffic.since);
-        is_after || traffic.not_visible == Some(TrafficBlindness::TooLate)
+        let late = [TrafficBlindness::TooLate, TrafficBlindness::NoProcess];
+        is_after || traffic.not_visible.is_some_and(|blind| late.contains(&blind))
     })
 }
 
