@@ -195,8 +195,10 @@ fn what_was_counted_outlives_the_number_of_the_namespace() {
 #[test]
 fn the_ports_at_the_stop_signal_are_read_once() {
     let _machine = stage::machine();
+    // Also where nobody else has mounted it.
+    let hierarchy = stage::v2();
     let mut asked = Asked::start();
-    let pod = Pod::make(&stage::v2());
+    let pod = Pod::make(&hierarchy);
     in_a_namespace(|| {
         let server = TestServer::listening("10.0.0.1:8080", Some(&pod.container.path));
         asked.ask(count(server.pid.unsigned_abs(), None, 0));
