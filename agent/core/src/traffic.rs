@@ -57,33 +57,6 @@ impl CountedTraffic {
         self.stopped.zip(began).is_some_and(|(stopped, began)| stopped <= began.at)
     }
 
-    /// What was counted, by the last reading.
-    pub fn counts(&self) -> Vec<TrafficCount> {
-        if !self.is_all_after_stop() {
-            return self.last.counts.clone();
-        }
-        let mut counts: Vec<TrafficCount> = Vec::new();
-        for count in &self.last.counts {
-            // Of other peers both are one count (`PAIRS` in ebpf/src/traffic.rs).
-            let is_dated = [TrafficPeer::Client, TrafficPeer::Node].contains(&count.peer);
-            let event = match count.event {
-                ConnectionEvent::Opened if is_dated => ConnectionEvent::OpenedAfterStop,
-                ConnectionEvent::Refused if is_dated => ConnectionEvent::RefusedAfterStop,
-                other => other,
-            };
-            let key = |one: &TrafficCount| (one.cgroup, one.peer, one.event);
-            let count = TrafficCount { event, ..count.clone() };
-            match counts.iter_mut().find(|one| key(one) == key(&count)) {
-                Some(sum) => {
-                    sum.count = sum.count.saturating_add(count.count);
-                    (sum.first, sum.last) = (sum.first.min(count.first), sum.last.max(count.last));
-                }
-                None => counts.push(count),
-            }
-        }
-        counts
-    }
-
     /// Events may be missing in the counts.
     pub fn is_incomplete(&self) -> bool {
         self.began.as_ref().is_some_and(|began| self.last.skipped > began.skipped)

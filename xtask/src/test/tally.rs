@@ -41,7 +41,7 @@ impl Tally {
 }
 
 /// What the reason of one failed test takes at least, in characters: others are left out before it takes less.
-const REASON_CHARACTERS: usize = 300;
+const LEAST_CHARACTERS: usize = 300;
 /// How much follows a panic that is printed where it happens.
 const PANIC_LINES: usize = 4;
 /// How much of the end is repeated where no test says why it failed.
@@ -70,7 +70,7 @@ pub(crate) fn reasons(output: &str, characters: usize) -> String {
     if tests.is_empty() {
         tests.push(lines[lines.len().saturating_sub(END_LINES)..].to_vec());
     }
-    let most = (characters / REASON_CHARACTERS).max(1);
+    let most = (characters / LEAST_CHARACTERS).max(1);
     let more = tests.len().saturating_sub(most);
     tests.truncate(most);
     let each = characters / tests.len();

@@ -157,8 +157,7 @@ impl Engine {
     /// Applies counts.
     pub(super) fn counted(&mut self, event: TrafficEvent) {
         self.stores.traffic.has_adapter = true;
-        let sandbox = event.sandbox.clone();
-        let pod = self.stores.cri.sandbox(&sandbox).map(|known| known.info.pod.clone());
+        let pod = self.stores.cri.sandbox(&event.sandbox).map(|known| known.info.pod.clone());
         if self.stores.traffic.apply(event) {
             self.dirty.pods.extend(pod);
         }

@@ -2,7 +2,7 @@
 
 use super::PodView;
 use crate::{input::*, report::*, time::*, traffic::CountedTraffic, types::*};
-use std::time::Duration;
+use std::{borrow::Cow, time::Duration};
 
 /// Connections that come sooner after the stop signal were on their way.
 const IN_FLIGHT: Duration = Duration::from_secs(1);
@@ -16,6 +16,28 @@ pub const REFUSED: [ConnectionEvent; 2] =
     [ConnectionEvent::Refused, ConnectionEvent::RefusedAfterStop];
 /// Ends by the exit of the process that lose an answer. Where the client had closed, it may wait for none.
 pub const LOST: [ConnectionEvent; 2] = [ConnectionEvent::CutRequest, ConnectionEvent::CutUnread];
+
+/// Dates these counts, all of which are of the time after the stop signal. Of other peers than clients both are one
+/// count (`PAIRS` in ebpf/src/traffic.rs).
+fn after_stop(counts: &[TrafficCount]) -> Vec<TrafficCount> {
+    let mut dated: Vec<TrafficCount> = Vec::new();
+    for count in counts {
+        let is_dated = CLIENTS.contains(&count.peer);
+        let pair =
+            [OPENED, REFUSED].into_iter().find(|[before, _]| is_dated && count.event == *before);
+        let event = pair.map_or(count.event, |[_, after]| after);
+        let key = |one: &TrafficCount| (one.cgroup, one.peer, one.event);
+        let count = TrafficCount { event, ..count.clone() };
+        match dated.iter_mut().find(|one| key(one) == key(&count)) {
+            Some(sum) => {
+                sum.count = sum.count.saturating_add(count.count);
+                (sum.first, sum.last) = (sum.first.min(count.first), sum.last.max(count.last));
+            }
+            None => dated.push(count),
+        }
+    }
+    dated
+}
 
 impl PodView<'_> {
     fn counted(&self) -> Option<&CountedTraffic> {
@@ -62,7 +84,7 @@ impl PodView<'_> {
         if lacks_an_end(began) {
             return Some(Traffic { not_visible: Some(TrafficBlindness::TooLate), ..empty });
         }
-        let share = |count: TrafficCount| TrafficShare {
+        let share = |count: &TrafficCount| TrafficShare {
             container: count.cgroup.and_then(|own| self.stores.cgroups.container(own)).cloned(),
             peer: count.peer,
             event: count.event,
@@ -75,13 +97,16 @@ impl PodView<'_> {
             let (established, listening) = (network.established, network.listening.clone());
             Some(OpenConnections { established, listening })
         };
-        let at_stop = counted.at_stop.as_ref().filter(|_| !counted.is_all_after_stop());
+        let (at_stop, counts) = match counted.is_all_after_stop() {
+            true => (None, Cow::Owned(after_stop(&counted.last.counts))),
+            false => (counted.at_stop.as_ref(), Cow::Borrowed(&counted.last.counts)),
+        };
         let mut traffic = Traffic {
             not_visible: None,
             since: began.at,
             at_begin: open(began),
             at_stop: at_stop.filter(|at| !lacks_an_end(at)).and_then(open),
-            counts: counted.counts().into_iter().map(share).collect(),
+            counts: counts.iter().map(share).collect(),
             ..empty
         };
         let network = began.network.as_ref();

@@ -621,9 +621,9 @@ fn what_an_earlier_stop_of_a_container_cost_is_not_the_deletions() {
     let (parent, name) = (Some(Cgroups::of(1).pod), id.to_string());
     world.later(100).kernel(KernelFact::CgroupCreated { cgroup, parent, name, scanned: false });
     world.kernel(KernelFact::Exec { cgroup, task: init(2), parent: shim() });
-    let next = CriContainer { id, attempt: 1, ..container(1, ContainerState::Running) };
-    let both = vec![container(1, ContainerState::Exited), next];
-    world.lists(vec![sandbox(1, true)], both);
+    let next = |state| CriContainer { id: id.clone(), attempt: 1, ..container(1, state) };
+    let both = |state| vec![container(1, ContainerState::Exited), next(state)];
+    world.lists(vec![sandbox(1, true)], both(ContainerState::Running));
     world.ticks(60);
     world.asked();
     let at = world.at();
@@ -640,11 +640,9 @@ fn what_an_earlier_stop_of_a_container_cost_is_not_the_deletions() {
     let signal = SignalGenerated { cgroup, ..sent(2, 15, true) };
     world.kernel(KernelFact::SignalGenerated(signal));
     let pod = deleted(&world);
-    let id = ContainerId::new("c".repeat(64));
-    let next = CriContainer { id, attempt: 1, ..container(1, ContainerState::Exited) };
     world.later(100).kernel(KernelFact::CgroupEmpty { cgroup });
     world.says(TrafficFact::NotVisible { reason: TrafficBlindness::NoProcess });
-    world.lists(vec![sandbox(1, false)], vec![container(1, ContainerState::Exited), next]);
+    world.lists(vec![sandbox(1, false)], both(ContainerState::Exited));
     world.api(ApiEvent::Deleted(pod));
     world.ticks(60);
     let traffic = world.ended[0].traffic.as_ref().expect("counted");

@@ -53,15 +53,15 @@ pub fn disagreements(
     let seen = traffic.not_visible;
     let wanted = expected.not_visible;
     if seen.is_some() || wanted.is_some() {
-        // Whose network it was can be seen only while it has a process.
-        let is_late = match seen {
+        let agrees = match seen {
+            // Whose network it was can be seen only while it has a process.
+            Some(TrafficBlindness::NoProcess) => true,
             Some(TrafficBlindness::TooLate) => wanted.is_none(),
-            other => other == Some(TrafficBlindness::NoProcess),
+            _ => seen == wanted,
         };
-        let is_empty = traffic.counts.is_empty() && traffic.at_begin.is_none();
-        let agrees = (is_late || seen == wanted) && is_empty;
+        let wrong = !agrees || !traffic.counts.is_empty() || traffic.at_begin.is_some();
         let point = || format!("not visible: {seen:?}, expected {wanted:?}");
-        return (!agrees).then(point).into_iter().collect();
+        return wrong.then(point).into_iter().collect();
     }
     let listened =
         traffic.at_begin.as_ref().is_some_and(|open| open.listening == expected.listening);
