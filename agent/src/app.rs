@@ -448,8 +448,8 @@ impl EventLoop {
         if let Input::Cri(CriEvent::ContainerCgroup { cgroup, .. }) = &received.input {
             self.senders.kernel(kernel::KernelCommand::Watch { cgroup: *cgroup });
         }
-        if let Input::Cri(CriEvent::Connected { process: Some(process), .. }) = &received.input {
-            self.senders.host(host::HostRequest::Runtime(*process));
+        if let Input::Cri(CriEvent::Connected { process, .. }) = &received.input {
+            self.senders.host(host::RuntimeConnected(*process));
         }
         let received = Received { input: recording::redact(received.input), ..received };
         if let Some(recorder) = &mut self.recorder {

@@ -38,7 +38,7 @@ pub struct Leak {
     pub created: Option<Moment>,
     /// When the resource was first observed as leaked.
     pub first_observed: Moment,
-    /// The resource had leaked before the agent started, an unknown time earlier.
+    /// The resource had leaked before detection began, an unknown time earlier.
     #[serde(default, skip_serializing_if = "Not::not")]
     pub preexisting: bool,
     /// When the threshold had passed and the apiserver had confirmed the leak.

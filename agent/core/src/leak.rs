@@ -88,7 +88,7 @@ labels! {
     pub enum DetectionState {
         /// All sources are in sync.
         Possible = "possible",
-        /// A source has not reported anything yet.
+        /// A source has not reported anything yet, or the host has not been surveyed.
         #[default]
         Starting = "starting",
         /// The agent runs without the apiserver (--no-api).
@@ -145,7 +145,7 @@ pub struct Leak {
     pub created: Option<WallTime>,
     /// When it was first observed as leaked.
     pub first_observed: WallTime,
-    /// It was leaked before the agent started, for an unknown time.
+    /// It was leaked before detection began, for an unknown time.
     pub preexisting: bool,
     /// When the threshold had passed and the apiserver had confirmed it.
     pub confirmed: WallTime,

@@ -97,7 +97,12 @@ impl Leaks {
     /// Updates the detection state. Called after each input that may change it, so that not even a short
     /// outage counts as watched.
     pub fn advance(&mut self, now: BootTime, stores: &Stores) {
-        self.clock.advance(now, detection_state(stores));
+        let state = match detection_state(stores) {
+            // What the first survey shows counts as older than the agent, so none may be missed until then.
+            DetectionState::Possible if self.survey.is_none() => DetectionState::Starting,
+            state => state,
+        };
+        self.clock.advance(now, state);
     }
 
     /// Evaluates the candidates, on a tick. `changed`: pods changed since the last tick. Returns how many

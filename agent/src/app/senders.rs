@@ -21,7 +21,7 @@ pub(super) struct Senders {
     pub(super) cri: Sender<CriRequest>,
     pub(super) kernel: Sender<kernel::KernelCommand>,
     pub(super) proc: Sender<InspectProcesses>,
-    pub(super) host: Sender<host::HostRequest>,
+    pub(super) host: Sender<host::RuntimeConnected>,
     pub(super) traffic: Sender<TrafficRequest>,
     /// `None`: the agent runs without the apiserver.
     pub(super) api: Option<Sender<Vec<PodRef>>>,
@@ -74,7 +74,7 @@ impl Senders {
     }
 
     /// Sends a request to the host adapter.
-    pub(super) fn host(&self, request: host::HostRequest) {
+    pub(super) fn host(&self, request: host::RuntimeConnected) {
         self.hand(&self.host, request, Adapter::Host);
     }
 

@@ -432,9 +432,11 @@ impl Health {
         let (state, detail, todo) = match self.detection_state {
             DetectionState::Possible => return Part::ok("leaks", "detection is active"),
             DetectionState::NoApi => return Part::ok("leaks", "detection is inactive (--no-api)"),
-            DetectionState::Starting => {
-                (PartState::Degraded, "detection is suspended: waiting for all sources", "")
-            }
+            DetectionState::Starting => (
+                PartState::Degraded,
+                "detection is suspended: waiting for all sources and a survey of the host",
+                "",
+            ),
             DetectionState::ApiOutOfSync => {
                 (PartState::Degraded, "detection is suspended: the pod watch is out of sync", "")
             }

@@ -9,7 +9,8 @@ use coroner_core::{
     engine::{Engine, Settings},
     ids::{PodRef, PodUid},
     input::{
-        ApiEvent, ApiNode, CriContainer, CriEvent, CriSandbox, HostEvent, Input, PodCheck, Received,
+        ApiEvent, ApiNode, CriContainer, CriEvent, CriSandbox, HostEvent, HostSurvey, Input,
+        PodCheck, Received,
     },
     leak::Leak,
     output::{Outputs, Report, Request},
@@ -115,6 +116,7 @@ fn replays(name: &str, recording: Recording) -> FoundLeaks {
     let of_node = [
         Input::Host(HostEvent::Boot { boot_id: Some("b".into()) }),
         Input::Api(ApiEvent::Node(node(name))),
+        Input::Host(HostEvent::Survey(HostSurvey::default())),
     ];
     let mut waiting: Vec<Received> = of_node
         .map(|input| Received { at: first, input })

@@ -3,7 +3,7 @@
 use coroner_core::{
     engine::{Engine, Settings},
     ids::{ContainerId, PodUid},
-    input::Received,
+    input::{HostEvent, HostSurvey, Input, Received},
     leak::LeakKey,
     output::{Outputs, Report},
     report::PodTermination,
@@ -36,9 +36,14 @@ pub(crate) struct CheckedEngine {
 impl CheckedEngine {
     /// An engine that has just started.
     pub(crate) fn new(settings: Settings) -> Self {
+        let now = BootTime(settings.anchor.boot_ns);
+        let mut engine = Engine::new(settings);
+        // Leak detection begins with a survey of the host. This one shows nothing.
+        let survey = Input::Host(HostEvent::Survey(HostSurvey::default()));
+        engine.step(Received { at: now, input: survey });
         Self {
-            engine: Engine::new(settings),
-            now: BootTime(settings.anchor.boot_ns),
+            engine,
+            now,
             terminated: HashMap::new(),
             counted: HashSet::new(),
             uncounted: BTreeMap::new(),

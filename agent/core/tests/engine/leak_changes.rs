@@ -22,6 +22,7 @@ fn what_comes_later_still_tells_the_cause() {
         Input::Host(HostEvent::Boot { boot_id: Some("b".into()) }),
         Input::Api(ApiEvent::Snapshot { pods: vec![] }),
         Input::Api(ApiEvent::Node(node)),
+        Input::Host(HostEvent::Survey(HostSurvey::default())),
         Input::Cri(CriEvent::Connected { runtime: "t".into(), process: None }),
     ] {
         one.step(Received { at: secs(100), input });
@@ -83,6 +84,7 @@ fn a_late_answer_is_no_restart() {
         Input::Host(HostEvent::Boot { boot_id: Some("b".into()) }),
         Input::Api(ApiEvent::Snapshot { pods: vec![object(1, false, secs(1))] }),
         Input::Api(ApiEvent::Node(node)),
+        Input::Host(HostEvent::Survey(HostSurvey::default())),
         Input::Cri(CriEvent::Connected { runtime: "t".into(), process }),
     ] {
         one.step(Received { at: secs(100), input });

@@ -11,7 +11,7 @@ use coroner_core::{
         ApiContainer, DaemonProcess, DaemonState, HostSurvey, NetNamespace, PodCgroup, PodVolume,
         SandboxNetwork, Shim,
     },
-    leak::{BlockedOn, Leak, LeakCause, LeakClass, LeakKey},
+    leak::{BlockedOn, DetectionState, Leak, LeakCause, LeakClass, LeakKey},
     time::WallTime,
 };
 
@@ -218,6 +218,17 @@ fn little_stays_of_the_object_of_a_leaked_sandbox() {
     assert!(!held.contains("a-large-container") && !held.contains("a-reason"));
     assert_eq!(node.leak(1), Some(&before), "and it is reported as before");
     assert!(node.gone.is_empty());
+}
+
+/// Otherwise what the first survey shows would look as old as the agent, however late it comes.
+#[test]
+fn detection_waits_for_the_first_survey() {
+    let mut node = LeakyNode::new();
+    let state = |node: &LeakyNode| node.engine.gauges().leaks.detection_state;
+    node.seconds(4); // surveys are every 5 s
+    assert_eq!(state(&node), DetectionState::Starting);
+    node.seconds(1);
+    assert_eq!(state(&node), DetectionState::Possible);
 }
 
 /// What was there when the agent started needs an answer of the runtime, or a look at the host, before

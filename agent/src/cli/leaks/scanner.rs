@@ -55,7 +55,7 @@ pub(super) struct StandaloneScanner {
     pub(super) no_cgroups: Option<String>,
     inputs: mpsc::Receiver<Received>,
     cri: mpsc::Sender<CriRequest>,
-    host: mpsc::Sender<host::HostRequest>,
+    host: mpsc::Sender<host::RuntimeConnected>,
     api: mpsc::Sender<Vec<PodRef>>,
     adapters: Adapters,
     ticks: Interval,
@@ -135,8 +135,8 @@ impl StandaloneScanner {
         self.health.note(&received);
         let at = received.at;
         match &received.input {
-            Input::Cri(CriEvent::Connected { process: Some(process), .. }) => {
-                let _ = self.host.try_send(host::HostRequest::Runtime(*process));
+            Input::Cri(CriEvent::Connected { process, .. }) => {
+                let _ = self.host.try_send(host::RuntimeConnected(*process));
             }
             Input::Api(ApiEvent::NodeUnknown { error, .. }) => {
                 self.node_error = Some(error.clone());

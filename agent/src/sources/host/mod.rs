@@ -18,7 +18,7 @@ mod shims;
 mod table;
 
 use coroner_core::input::{DaemonProcess, DaemonState, HostSurvey};
-pub use run::{HostCounters, HostOptions, HostRequest, run};
+pub use run::{HostCounters, HostOptions, RuntimeConnected, run};
 
 use crate::linux::{blocking::CallError, clock, socket_file::SocketId};
 use std::{

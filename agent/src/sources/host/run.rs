@@ -8,7 +8,7 @@ use crate::{
     linux::{blocking::BlockingPool, clock, procfs::host_proc},
     sources::{Closed, cri::Dialed},
 };
-use coroner_core::input::{DaemonProcess, DaemonState, HostEvent, Input, Received};
+use coroner_core::input::{DaemonProcess, DaemonState, HostEvent, HostSurvey, Input, Received};
 use futures::{FutureExt, future::BoxFuture};
 use std::{
     collections::BTreeSet,
@@ -30,7 +30,7 @@ use tracing::{debug, info, warn};
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// So many parts may hang; then none is looked at before one of them ends.
 const MAX_HANGING: usize = 8;
-/// Surveys are at least so far apart, however often they are asked for.
+/// Surveys are at least so far apart, however often the runtime reconnects.
 const MIN_PAUSE: Duration = Duration::from_secs(1);
 
 /// Where to look, and how often.
@@ -44,6 +44,8 @@ pub struct HostOptions {
     pub kubelet: Vec<String>,
     /// The socket that the CRI is spoken on.
     pub socket: Arc<Dialed>,
+    /// The first look waits this long for the runtime, whose process identifies this node's shims and pods.
+    pub runtime_wait: Duration,
     /// From the end of one survey to the next.
     pub every: Duration,
     /// Where the adapter counts what it does.
@@ -58,6 +60,7 @@ impl HostOptions {
             cgroup_root: cgroup_root.into(),
             kubelet: HostView::KUBELETS.map(str::to_owned).to_vec(),
             socket: Arc::default(),
+            runtime_wait: Duration::from_secs(10),
             every: Duration::from_secs(60),
             counters: Arc::default(),
         }
@@ -73,20 +76,15 @@ pub struct HostCounters {
     pub errors: AtomicU64,
 }
 
-/// What the app may ask of the running adapter.
+/// The CRI adapter connected to the runtime, which is this process, if known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum HostRequest {
-    /// The CRI adapter connected to this process.
-    Runtime(DaemonProcess),
-    /// Look at the host now; at most once a second.
-    SurveyNow,
-}
+pub struct RuntimeConnected(pub Option<DaemonProcess>);
 
 /// Surveys for ever; ends when either channel is closed.
 pub async fn run(
     options: HostOptions,
     to: mpsc::Sender<Received>,
-    requests: mpsc::Receiver<HostRequest>,
+    connected: mpsc::Receiver<RuntimeConnected>,
 ) -> anyhow::Result<()> {
     let boot_id = boot_id(&options.host_root);
     if boot_id.is_none() {
@@ -105,7 +103,7 @@ pub async fn run(
     };
     tokio::select! {
         () = to.closed() => {}
-        _ = adapter.turn(boot_id, requests) => {} // either way a channel is closed
+        _ = adapter.turn(boot_id, connected) => {} // either way a channel is closed
     }
     Ok(())
 }
@@ -120,37 +118,44 @@ struct HostAdapter {
 }
 
 impl HostAdapter {
-    /// Until a channel closes. Neither requests nor the ends of daemons wait for a survey.
+    /// Until a channel closes. Neither connections nor the ends of daemons wait for a survey.
     async fn turn(
         mut self,
         boot_id: Option<String>,
-        mut requests: mpsc::Receiver<HostRequest>,
+        mut connected: mpsc::Receiver<RuntimeConnected>,
     ) -> Result<(), Closed> {
         self.tell(HostEvent::Boot { boot_id }).await?;
-        let mut under_way: Option<BoxFuture<'static, Findings>> = None;
-        let (mut next, mut again) = (Instant::now(), false);
+        let mut under_way: Option<BoxFuture<'static, (Findings, bool)>> = None;
+        let mut next = Instant::now() + self.options.runtime_wait;
+        // Whether the runtime has ever answered, and has since the look that is under way began.
+        let (mut answered, mut again, mut pause) = (false, false, Duration::ZERO);
         loop {
             tokio::select! {
-                request = requests.recv() => {
-                    if let HostRequest::Runtime(process) = request.ok_or(Closed)? {
+                connected = connected.recv() => {
+                    if let RuntimeConnected(Some(process)) = connected.ok_or(Closed)? {
                         self.tell_all(|daemons| daemons.connected(process)).await?;
                     }
                     // Of another runtime, too: whose shims there are may only be known now.
-                    again = true;
+                    (answered, again) = (true, true);
                 }
                 event = self.daemons.ended() => self.tell(event).await?,
                 () = sleep_until(next), if under_way.is_none() => {
-                    again = false;
-                    under_way = Some(look(self.host(), self.pool.clone()).boxed());
+                    (again, pause) = (false, MIN_PAUSE);
+                    let findings = look(self.host(), self.pool.clone());
+                    under_way = Some(findings.map(move |seen| (seen, answered)).boxed());
                 }
-                seen = done(&mut under_way) => {
+                (seen, knows_runtime) = done(&mut under_way) => {
                     under_way = None;
                     next = Instant::now() + self.options.every;
-                    self.surveyed(seen).await?;
+                    let survey = self.looked(seen).await?;
+                    // Leak detection begins with the first survey, so that must show what there is.
+                    if knows_runtime {
+                        self.tell(HostEvent::Survey(survey)).await?;
+                    }
                 }
             }
             if again && under_way.is_none() {
-                next = next.min(Instant::now() + MIN_PAUSE);
+                next = next.min(Instant::now() + pause);
             }
         }
     }
@@ -168,7 +173,7 @@ impl HostAdapter {
         }
     }
 
-    async fn surveyed(&mut self, seen: Findings) -> Result<(), Closed> {
+    async fn looked(&mut self, seen: Findings) -> Result<HostSurvey, Closed> {
         let Findings { looked, processes } = seen;
         let counters = &self.options.counters;
         counters.surveys.fetch_add(1, Relaxed);
@@ -191,7 +196,7 @@ impl HostAdapter {
         }
         self.troubled = troubled;
         self.tell_all(|daemons| daemons.surveyed(processes)).await?;
-        self.tell(HostEvent::Survey(looked.survey)).await
+        Ok(looked.survey)
     }
 
     async fn tell_all(
@@ -229,19 +234,24 @@ async fn look(mut host: HostView, pool: BlockingPool) -> Findings {
     if let Some((_, DaemonState::Running { process })) = processes {
         host.kubelet = Some(process);
     }
-    let volumes = in_time(&pool, &host, mounts::volumes).await;
+    let volumes = in_time(&pool, &host, mounts::volumes);
+    let volumes = match &processes {
+        None => volumes.await,
+        Some((table, _)) => {
+            let [one, other, third] = std::array::from_fn(|_| Arc::clone(table));
+            let (volumes, shims, netns, cgroups) = tokio::join!(
+                volumes,
+                in_time(&pool, &host, move |host| shims::shims(&one, shims::ours(host, &one))),
+                in_time(&pool, &host, move |host| netns::namespaces(host, &other)),
+                in_time(&pool, &host, move |host| pods::cgroups(host, &third)),
+            );
+            looked.survey.shims = looked.list(SurveyPart::Shims, shims);
+            looked.survey.netns = looked.list(SurveyPart::NetworkNamespaces, netns);
+            looked.survey.pod_cgroups = looked.list(SurveyPart::PodCgroups, cgroups);
+            volumes
+        }
+    };
     looked.survey.volumes = looked.list(SurveyPart::Volumes, volumes);
-    if let Some((table, _)) = &processes {
-        let [one, other, third] = std::array::from_fn(|_| Arc::clone(table));
-        let (shims, netns, cgroups) = tokio::join!(
-            in_time(&pool, &host, move |host| shims::shims(&one, shims::ours(host, &one))),
-            in_time(&pool, &host, move |host| netns::namespaces(host, &other)),
-            in_time(&pool, &host, move |host| pods::cgroups(host, &third)),
-        );
-        looked.survey.shims = looked.list(SurveyPart::Shims, shims);
-        looked.survey.netns = looked.list(SurveyPart::NetworkNamespaces, netns);
-        looked.survey.pod_cgroups = looked.list(SurveyPart::PodCgroups, cgroups);
-    }
     Findings { looked, processes }
 }
 
@@ -256,7 +266,7 @@ async fn in_time<T: Send + 'static>(
 }
 
 /// The outcome of what is under way; never, if nothing is.
-async fn done(under_way: &mut Option<BoxFuture<'static, Findings>>) -> Findings {
+async fn done<T>(under_way: &mut Option<BoxFuture<'static, T>>) -> T {
     match under_way {
         Some(under_way) => under_way.await,
         None => std::future::pending().await,
@@ -275,25 +285,37 @@ mod tests {
 
     struct HostBench {
         events: mpsc::Receiver<Received>,
-        ask: mpsc::Sender<HostRequest>,
+        connected: mpsc::Sender<RuntimeConnected>,
         counters: Arc<HostCounters>,
         adapter: tokio::task::JoinHandle<anyhow::Result<()>>,
     }
 
     impl HostBench {
-        fn start(fake: &Fake, every: Duration) -> Self {
+        /// With a runtime whose process is not known.
+        async fn start(fake: &Fake, every: Duration) -> Self {
+            let bench = Self::start_alone(fake, LONG, every);
+            bench.connect(None).await;
+            bench
+        }
+
+        fn start_alone(fake: &Fake, runtime_wait: Duration, every: Duration) -> Self {
             let socket = Arc::new(Dialed::default());
             socket.set(SocketId { path: "/run/ours.sock".into(), file: (0, 0) });
             let options = HostOptions {
+                runtime_wait,
                 every,
                 socket,
                 ..HostOptions::new(&fake.host.root, &fake.host.cgroup_root)
             };
             let counters = Arc::clone(&options.counters);
             let (to, events) = mpsc::channel(16);
-            let (ask, requests) = mpsc::channel(16);
-            let adapter = tokio::spawn(run(options, to, requests));
-            Self { events, ask, counters, adapter }
+            let (connected, from_cri) = mpsc::channel(16);
+            let adapter = tokio::spawn(run(options, to, from_cri));
+            Self { events, connected, counters, adapter }
+        }
+
+        async fn connect(&self, process: Option<DaemonProcess>) {
+            self.connected.send(RuntimeConnected(process)).await.unwrap();
         }
 
         async fn event(&mut self) -> HostEvent {
@@ -328,7 +350,7 @@ mod tests {
         fake.file("proc/1/mountinfo", "");
         fake.file("proc/self/mountinfo", "22 1 8:1 / / rw - ext4 /dev/vda1 rw\n");
         let kubelet = fake.process(9, "kubelet", 1, 90);
-        let mut bench = HostBench::start(&fake, LONG);
+        let mut bench = HostBench::start(&fake, LONG).await;
         assert_eq!(bench.event().await, HostEvent::Boot { boot_id: Some("b0".into()) });
         assert_eq!(
             bench.daemon().await,
@@ -346,25 +368,55 @@ mod tests {
         };
         assert_eq!(survey, nothing);
         assert_eq!(bench.counters.errors.load(Relaxed), 0);
-        // The next one is an hour away, unless it is asked for.
+        // The next one is an hour away, unless the runtime reconnects.
         fake.ended(9);
-        bench.ask.send(HostRequest::SurveyNow).await.unwrap();
+        bench.connect(None).await;
         assert_eq!(bench.daemon().await, (Daemon::Runtime, DaemonState::Unknown));
         let ended = DaemonState::Ended { process: kubelet };
         assert_eq!(bench.daemon().await, (Daemon::Kubelet, ended));
         bench.survey().await;
-        drop(bench.ask);
+        drop(bench.connected);
         bench.adapter.await.unwrap().unwrap();
+    }
+
+    /// A survey that does not know the runtime cannot tell whose shims and pods it sees.
+    #[tokio::test]
+    async fn the_first_survey_waits_for_the_runtime() {
+        let fake = Fake::new();
+        let runtime = fake.process(7, "containerd", 1, 70);
+        let mut bench = HostBench::start_alone(&fake, LONG, LONG);
+        assert!(matches!(bench.event().await, HostEvent::Boot { .. }));
+        bench.connect(Some(runtime)).await;
+        let running = DaemonState::Running { process: runtime };
+        assert_eq!(bench.daemon().await, (Daemon::Runtime, running), "before any survey");
+        bench.survey().await;
+        assert_eq!(bench.counters.surveys.load(Relaxed), 1);
+    }
+
+    #[tokio::test]
+    async fn without_the_runtime_the_kubelet_is_found_and_no_survey_is_told() {
+        let fake = Fake::new();
+        fake.kthreadd();
+        let kubelet = fake.process(9, "kubelet", 1, 90);
+        let mut bench = HostBench::start_alone(&fake, Duration::ZERO, Duration::from_millis(1));
+        assert!(matches!(bench.event().await, HostEvent::Boot { .. }));
+        let running = (Daemon::Kubelet, DaemonState::Running { process: kubelet });
+        while bench.counters.surveys.load(Relaxed) < 3 {
+            let told = bench.daemon().await; // panics at a survey
+            assert!(told == running || told.0 == Daemon::Runtime, "{told:?}");
+        }
+        bench.connect(None).await;
+        bench.survey().await;
     }
 
     #[tokio::test]
     async fn a_runtime_that_ends_is_told_between_surveys() {
         let fake = Fake::new();
-        let mut bench = HostBench::start(&fake, LONG);
+        let mut bench = HostBench::start(&fake, LONG).await;
         assert!(matches!(bench.event().await, HostEvent::Boot { .. }));
         bench.survey().await;
         let runtime = DaemonProcess { pid: 7, started: 70 };
-        bench.ask.send(HostRequest::Runtime(runtime)).await.unwrap();
+        bench.connect(Some(runtime)).await;
         let ended = DaemonState::Ended { process: runtime };
         assert_eq!(bench.daemon().await, (Daemon::Runtime, ended), "it had ended by then");
         bench.survey().await; // because of it: another runtime, other shims
@@ -381,7 +433,7 @@ mod tests {
         let (daemons, pool) = (Daemons::new(&fake.host.proc), BlockingPool::new(TIMEOUT, 1));
         let mut adapter = HostAdapter { options, to, daemons, pool, troubled: BTreeSet::new() };
         let looked = PartialSurvey { left_out: 3, ..PartialSurvey::begin() };
-        assert!(adapter.surveyed(Findings { looked, processes: None }).await.is_ok());
+        assert!(adapter.looked(Findings { looked, processes: None }).await.is_ok());
         assert_eq!(counters.errors.load(Relaxed), 3);
     }
 
@@ -390,7 +442,7 @@ mod tests {
         let mut fake = Fake::new();
         fake.file("proc/self/mountinfo", "22 1 8:1 / / rw - ext4 /dev/vda1 rw\n");
         fake.host.cgroup_root = "/nonexistent".into();
-        let mut bench = HostBench::start(&fake, Duration::from_millis(1));
+        let mut bench = HostBench::start(&fake, Duration::from_millis(1)).await;
         for round in 1..=2 {
             let survey = bench.survey().await;
             let volumes = HostSurvey { volumes: Some(vec![]), ..HostSurvey::default() };

@@ -67,7 +67,11 @@ impl Load {
             fill(&node, &mut list);
             list
         });
-        let told = [Input::Cri(connected), Input::Api(ApiEvent::Snapshot { pods })];
+        let told = [
+            Input::Cri(connected),
+            Input::Api(ApiEvent::Snapshot { pods }),
+            Input::Host(node.survey(from)),
+        ];
         let told = told.into_iter().chain(lists).map(|input| Received { at: from, input });
         beginning.extend(told);
 
