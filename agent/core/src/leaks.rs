@@ -98,7 +98,7 @@ impl Leaks {
     /// outage counts as watched.
     pub fn advance(&mut self, now: BootTime, stores: &Stores) {
         let state = match detection_state(stores) {
-            // What the first survey shows counts as older than the agent, so none may be missed until then.
+            // What the first survey shows counts as leaked before, so nothing may count until then.
             DetectionState::Possible if self.survey.is_none() => DetectionState::Starting,
             state => state,
         };

@@ -21,7 +21,7 @@ pub enum HostEvent {
         /// The daemon's state.
         state: DaemonState,
     },
-    /// A survey of everything that remains of pods, about every half minute.
+    /// A survey of everything that remains of pods: when the runtime has answered, then every minute.
     Survey(HostSurvey),
 }
 

@@ -35,8 +35,6 @@ const TICK: Duration = Duration::from_secs(1);
 const SILENCE: Duration = Duration::from_secs(20);
 /// When no sandbox status was requested for this time, all have been.
 const QUIET: Duration = Duration::from_secs(3);
-/// After this time, parts of the host that could not be read are given up.
-const SURVEYED: Duration = Duration::from_secs(5);
 
 /// Scans runtime, apiserver and host.
 pub(super) struct StandaloneScanner {
@@ -47,8 +45,6 @@ pub(super) struct StandaloneScanner {
     node_error: Option<String>,
     node: String,
     survey: Option<HostSurvey>,
-    /// When the first host survey was complete.
-    surveyed: Option<BootTime>,
     /// When a sandbox status was last requested.
     asked: BootTime,
     /// Why there is no cgroup hierarchy to scan.
@@ -101,7 +97,6 @@ impl StandaloneScanner {
             node_error: None,
             node,
             survey: None,
-            surveyed: None,
             asked: now,
             no_cgroups,
             inputs,
@@ -143,7 +138,6 @@ impl StandaloneScanner {
             }
             Input::Api(ApiEvent::Node(_)) => self.node_error = None,
             Input::Host(HostEvent::Survey(survey)) => {
-                self.surveyed.get_or_insert(at);
                 self.survey = Some(survey.clone());
             }
             _ => {}
@@ -198,10 +192,7 @@ impl StandaloneScanner {
 
     /// The host was surveyed, and all needed sandbox statuses were requested.
     pub(super) fn is_scan_complete(&self) -> bool {
-        let now = clock::boot_now();
-        let whole = self.survey.as_ref().is_some_and(|survey| unreadable_parts(survey).is_empty());
-        let surveyed = whole || self.surveyed.is_some_and(|first| now.since(first) >= SURVEYED);
-        surveyed && now.since(self.asked) >= QUIET
+        self.survey.is_some() && clock::boot_now().since(self.asked) >= QUIET
     }
 
     /// Parts of the host that could not be read.

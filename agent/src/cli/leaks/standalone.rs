@@ -20,8 +20,8 @@ use std::{
 
 /// Interval of lists during a scan.
 const SCAN_INTERVAL: Duration = Duration::from_secs(1);
-/// Timeout for the first answers of the sources.
-const TIMEOUT: Duration = Duration::from_secs(15);
+/// Timeout for the first answers of the sources: longer than a survey of a host of which parts hang, 20 s.
+const TIMEOUT: Duration = Duration::from_secs(25);
 /// Maximum outage of a source while waiting for confirmation.
 const OUTAGE: Duration = Duration::from_secs(60);
 
@@ -89,7 +89,7 @@ fn single_scan(
 /// Waits until all sources are in sync.
 async fn ready(scanner: &mut StandaloneScanner, progress: &mut Progress) -> anyhow::Result<()> {
     let begun = Instant::now();
-    progress.show("waiting for the runtime and the apiserver");
+    progress.show("waiting for the runtime, the apiserver and a survey of the host");
     loop {
         scanner.tick().await?;
         if scanner.gauges().detection_state == DetectionState::Possible {

@@ -70,7 +70,7 @@ impl HostOptions {
 /// What the adapter did, since it began.
 #[derive(Debug, Default)]
 pub struct HostCounters {
-    /// Surveys, whatever they could not look at.
+    /// Looks at the host, whatever they could not see.
     pub surveys: AtomicU64,
     /// Parts of surveys that could not be looked at, and entries that were too many.
     pub errors: AtomicU64,
@@ -125,37 +125,39 @@ impl HostAdapter {
         mut connected: mpsc::Receiver<RuntimeConnected>,
     ) -> Result<(), Closed> {
         self.tell(HostEvent::Boot { boot_id }).await?;
-        let mut under_way: Option<BoxFuture<'static, (Findings, bool)>> = None;
+        let mut under_way: Option<BoxFuture<'static, Findings>> = None;
         let mut next = Instant::now() + self.options.runtime_wait;
-        // Whether the runtime has ever answered, and has since the look that is under way began.
-        let (mut answered, mut again, mut pause) = (false, false, Duration::ZERO);
+        let (mut answered, mut again) = (false, false);
         loop {
             tokio::select! {
                 connected = connected.recv() => {
                     if let RuntimeConnected(Some(process)) = connected.ok_or(Closed)? {
                         self.tell_all(|daemons| daemons.connected(process)).await?;
                     }
-                    // Of another runtime, too: whose shims there are may only be known now.
-                    (answered, again) = (true, true);
+                    if std::mem::replace(&mut answered, true) {
+                        again = true; // perhaps it is another process, which has other shims
+                    } else {
+                        // A look that began before cannot tell whose shims it sees.
+                        (under_way, next) = (None, Instant::now());
+                    }
                 }
                 event = self.daemons.ended() => self.tell(event).await?,
                 () = sleep_until(next), if under_way.is_none() => {
-                    (again, pause) = (false, MIN_PAUSE);
-                    let findings = look(self.host(), self.pool.clone());
-                    under_way = Some(findings.map(move |seen| (seen, answered)).boxed());
+                    again = false;
+                    under_way = Some(look(self.host(), self.pool.clone()).boxed());
                 }
-                (seen, knows_runtime) = done(&mut under_way) => {
+                seen = done(&mut under_way) => {
                     under_way = None;
                     next = Instant::now() + self.options.every;
                     let survey = self.looked(seen).await?;
-                    // Leak detection begins with the first survey, so that must show what there is.
-                    if knows_runtime {
+                    // Leak detection begins with the first survey, which must show whatever can be seen.
+                    if answered {
                         self.tell(HostEvent::Survey(survey)).await?;
                     }
                 }
             }
             if again && under_way.is_none() {
-                next = next.min(Instant::now() + pause);
+                next = next.min(Instant::now() + MIN_PAUSE);
             }
         }
     }
@@ -266,7 +268,7 @@ async fn in_time<T: Send + 'static>(
 }
 
 /// The outcome of what is under way; never, if nothing is.
-async fn done<T>(under_way: &mut Option<BoxFuture<'static, T>>) -> T {
+async fn done(under_way: &mut Option<BoxFuture<'static, Findings>>) -> Findings {
     match under_way {
         Some(under_way) => under_way.await,
         None => std::future::pending().await,
@@ -394,7 +396,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_the_runtime_the_kubelet_is_found_and_no_survey_is_told() {
+    async fn without_the_runtime_the_kubelet_is_found_and_no_survey_is_reported() {
         let fake = Fake::new();
         fake.kthreadd();
         let kubelet = fake.process(9, "kubelet", 1, 90);
