@@ -97,12 +97,7 @@ impl Leaks {
     /// Updates the detection state. Called after each input that may change it, so that not even a short
     /// outage counts as watched.
     pub fn advance(&mut self, now: BootTime, stores: &Stores) {
-        let state = match detection_state(stores) {
-            // What the first survey shows counts as leaked before, so nothing may count until then.
-            DetectionState::Possible if self.survey.is_none() => DetectionState::Starting,
-            state => state,
-        };
-        self.clock.advance(now, state);
+        self.clock.advance(now, detection_state(stores, self.survey.as_ref()));
     }
 
     /// Evaluates the candidates, on a tick. `changed`: pods changed since the last tick. Returns how many
@@ -168,7 +163,7 @@ impl Leaks {
     }
 }
 
-fn detection_state(stores: &Stores) -> DetectionState {
+fn detection_state(stores: &Stores, survey: Option<&HostSurvey>) -> DetectionState {
     let Stores { api, cri, node, .. } = stores;
     if !api.has_apiserver {
         DetectionState::NoApi
@@ -181,6 +176,10 @@ fn detection_state(stores: &Stores) -> DetectionState {
     } else if !cri.is_current() {
         DetectionState::Starting
     } else {
-        node.detection_state()
+        match node.detection_state() {
+            // What the first survey shows counts as leaked before, so nothing may count until then.
+            DetectionState::Possible if survey.is_none() => DetectionState::Starting,
+            state => state,
+        }
     }
 }
