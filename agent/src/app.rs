@@ -445,8 +445,9 @@ impl EventLoop {
             // The sources log their own outages.
             self.losses.note(loss.kind, loss.count, Instant::now());
         }
-        if let Input::Cri(CriEvent::ContainerCgroup { cgroup, .. }) = &received.input {
-            self.senders.kernel(kernel::KernelCommand::Watch { cgroup: *cgroup });
+        if let Input::Cri(CriEvent::ContainerCgroup { cgroup, path, .. }) = &received.input {
+            let (cgroup, path) = (*cgroup, path.clone());
+            self.senders.kernel(kernel::KernelCommand::Watch { cgroup, path });
         }
         if let Input::Cri(CriEvent::Connected { process, .. }) = &received.input {
             self.senders.host(host::RuntimeConnected(*process));

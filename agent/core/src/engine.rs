@@ -91,7 +91,7 @@ impl Engine {
                 }
             }
             Input::Cri(event) => {
-                if let CriEvent::ContainerCgroup { container, cgroup } = &event {
+                if let CriEvent::ContainerCgroup { container, cgroup, .. } = &event {
                     self.stores.cgroups.set_own_cgroup(container.clone(), *cgroup);
                     // The custom stop signal of this container could not be requested before its cgroup was
                     // known.

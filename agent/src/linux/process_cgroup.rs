@@ -11,8 +11,9 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-/// The cgroup of a process in the hierarchy mounted at `cgroup_root`. The error says what failed.
-pub fn of_process(proc: &Path, cgroup_root: &Path, pid: u32) -> Result<CgroupId, String> {
+/// The cgroup of a process in the hierarchy mounted at `cgroup_root`, and its path from there. The error
+/// says what failed.
+pub fn of_process(proc: &Path, cgroup_root: &Path, pid: u32) -> Result<(CgroupId, String), String> {
     let read =
         |path: &Path| read_lossy(path).map_err(|error| format!("read {}: {error}", path.display()));
     let mounts = read(Path::new("/proc/self/mountinfo"))?;
@@ -27,7 +28,7 @@ pub fn of_process(proc: &Path, cgroup_root: &Path, pid: u32) -> Result<CgroupId,
     let inode = fs::metadata(&directory)
         .map_err(|error| format!("stat {}: {error}", directory.display()))?
         .ino();
-    Ok(CgroupId(inode))
+    Ok((CgroupId(inode), cgroupfs::path_below(cgroup_root, &directory)))
 }
 
 /// Which hierarchy a mount shows.
@@ -298,8 +299,10 @@ garbage
             .filter_map(|line| line.split(' ').nth(4))
             .filter(|at| Path::new(at).starts_with(root));
         for at in roots {
-            let id = of_process(Path::new("/proc"), Path::new(at), std::process::id()).unwrap();
-            assert_ne!(id, CgroupId(0), "{at}");
+            let (id, path) =
+                of_process(Path::new("/proc"), Path::new(at), std::process::id()).unwrap();
+            let directory = Path::new(at).join(path.trim_start_matches('/'));
+            assert_eq!(cgroupfs::inode(&directory), Some(id.0), "{at}: {path}");
         }
     }
 }

@@ -108,19 +108,26 @@ async fn finds_the_cgroup_of_a_container() {
     let mut bench = CriBench::with(runtime, |options| options.cgroup_root = Some(root.into()));
     bench.ask(CriRequest::FindCgroup("gone".into())).await;
     bench.ask(CriRequest::FindCgroup("c1".into())).await;
-    let (container, CgroupId(id)) = bench
+    let (container, CgroupId(id), path) = bench
         .until(|event| match event {
-            CriEvent::ContainerCgroup { container, cgroup } => Some((container, cgroup)),
+            CriEvent::ContainerCgroup { container, cgroup, path } => {
+                Some((container, cgroup, path))
+            }
             _ => None,
         })
         .await;
     assert_eq!(container, "c1".into());
     let memberships = std::fs::read_to_string("/proc/self/cgroup").unwrap();
-    let mine = memberships.lines().filter_map(|line| line.splitn(3, ':').nth(2)).any(|path| {
+    let of = |path: &str| {
         let directory = Path::new(root).join(path.trim_start_matches('/'));
-        std::fs::metadata(directory).is_ok_and(|found| found.ino() == id)
-    });
-    assert!(mine, "{id} is no cgroup of this process under {root}");
+        std::fs::metadata(directory).ok().map(|found| found.ino())
+    };
+    assert_eq!(of(&path), Some(id), "{path}");
+    let mine = memberships.lines().filter_map(|line| line.splitn(3, ':').nth(2));
+    assert!(
+        mine.map(of).any(|inode| inode == Some(id)),
+        "{id} is no cgroup of this process under {root}"
+    );
     assert!(
         bench
             .runtime

@@ -6,7 +6,6 @@ use crate::{
     ends,
     stage::{POD, Pod, Session, TestCgroup, on_each_hierarchy},
 };
-use coroner::sources::kernel::KernelCommand;
 use coroner_core::{
     ids::{CgroupId, Tgid},
     input::{ExitStatus, KernelFact},
@@ -127,7 +126,7 @@ fn a_cgroup_that_the_agent_is_asked_to_watch_is_seen_from_then_on() {
         let mut session = Session::start(hierarchy);
         let odd = TestCgroup::top(hierarchy, "odd");
         let before = visit(&odd, 9);
-        session.command(KernelCommand::Watch { cgroup: odd.id });
+        session.watch(&odd);
         let id = odd.id;
         session.until("the cgroup to be watched", |fact| {
             matches!(fact, KernelFact::CgroupCreated { cgroup, scanned: true, .. } if *cgroup == id)

@@ -560,7 +560,7 @@ fn a_stop_signal_is_told_once_it_is_learned() {
         });
         // Nothing is told of that. But commands are obeyed one after the other, and of this one it is.
         let other = TestCgroup::top(hierarchy, "elsewhere");
-        session.command(KernelCommand::Watch { cgroup: other.id });
+        session.watch(&other);
         session.until("the command after it", |fact| {
             matches!(fact, KernelFact::CgroupCreated { cgroup, scanned: true, .. }
                 if *cgroup == other.id)
@@ -584,7 +584,7 @@ fn a_container_elsewhere_is_watched_on_demand() {
         let pid = init.pid;
         session.settle();
         assert_eq!(session.about(elsewhere.id), []);
-        session.command(KernelCommand::Watch { cgroup: elsewhere.id });
+        session.watch(&elsewhere);
         session.until(
             "its process",
             |fact| matches!(fact, KernelFact::Running { task, .. } if task.tgid == Tgid(pid)),

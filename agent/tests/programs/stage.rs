@@ -303,6 +303,13 @@ impl Session {
         self.commands.blocking_send(command).unwrap();
     }
 
+    /// As if the runtime had told where a container is.
+    pub(crate) fn watch(&self, cgroup: &TestCgroup) {
+        let path = cgroup.path.strip_prefix(&self.hierarchy).unwrap();
+        let (cgroup, path) = (cgroup.id, format!("/{}", path.display()));
+        self.command(KernelCommand::Watch { cgroup, path });
+    }
+
     /// Waits until something was said.
     pub(crate) fn until(&mut self, what: &str, said: impl Fn(&KernelFact) -> bool) -> KernelEvent {
         let until = Instant::now() + TIMEOUT;

@@ -44,7 +44,11 @@ pub(crate) fn answer(story: &Story, request: &Request, now: BootTime, how: u8) -
     Some(match request {
         Request::Cri(CriRequest::FindCgroup(container)) => {
             let cgroup = story.cgroups[usize::from(how) % story.cgroups.len()];
-            Input::Cri(CriEvent::ContainerCgroup { container: container.clone(), cgroup })
+            Input::Cri(CriEvent::ContainerCgroup {
+                container: container.clone(),
+                cgroup,
+                path: String::new(),
+            })
         }
         Request::Cri(CriRequest::SandboxStatus(sandbox)) => {
             Input::Cri(sandbox_status(sandbox, now, how))

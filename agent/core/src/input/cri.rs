@@ -60,6 +60,9 @@ pub enum CriEvent {
         container: ContainerId,
         /// The cgroup of its main process.
         cgroup: CgroupId,
+        /// Where that is, from the root of the hierarchy.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        path: String,
     },
     /// Verbose PodSandboxStatus, for leak candidates only, because it is expensive for the runtime.
     SandboxStatus(CriSandboxStatus),

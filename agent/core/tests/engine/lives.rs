@@ -385,7 +385,11 @@ fn a_verdict_that_is_proven_later_is_a_new_revision() {
     world.ticks(10);
     let [first] = world.ended.as_slice() else { panic!("{:?}", world.ended) };
     assert_eq!((first.containers[0].verdict, first.is_final), (Verdict::Unknown, false));
-    world.cri(CriEvent::ContainerCgroup { container: ids(1).2, cgroup: Cgroups::of(1).own });
+    world.cri(CriEvent::ContainerCgroup {
+        container: ids(1).2,
+        cgroup: Cgroups::of(1).own,
+        path: String::new(),
+    });
     world.ticks(2);
     let [(end, Change::Verdict)] = world.updated.as_slice() else { panic!("{:?}", world.updated) };
     assert_eq!(

@@ -225,7 +225,7 @@ fn a_program_far_below_its_containers_cgroup_is_followed() {
         world.kernel(fact);
     }
     world.lists(vec![sandbox(1, true)], vec![container(1, ContainerState::Running)]);
-    world.cri(CriEvent::ContainerCgroup { container: ids(1).2, cgroup: own });
+    world.cri(CriEvent::ContainerCgroup { container: ids(1).2, cgroup: own, path: String::new() });
     // A second look at the same directories changes nothing.
     for fact in scan {
         world.kernel(fact);

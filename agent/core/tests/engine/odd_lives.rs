@@ -56,7 +56,7 @@ fn a_container_without_a_known_cgroup_is_looked_for_and_joined() {
     let wanted = Request::Cri(CriRequest::FindCgroup(ids(1).2));
     assert_eq!(world.requests.iter().filter(|o| **o == wanted).count(), 1);
     let cgroup = Cgroups::of(1).own;
-    world.cri(CriEvent::ContainerCgroup { container: ids(1).2, cgroup });
+    world.cri(CriEvent::ContainerCgroup { container: ids(1).2, cgroup, path: String::new() });
     let at = world.at();
     world.api(ApiEvent::Applied(object(1, true, at)));
     world.term(1, true);
@@ -78,7 +78,11 @@ fn a_container_that_was_looked_for_has_its_uncommon_stop_signal_let_through() {
         world.requests.iter().filter(is).count()
     };
     assert_eq!(learned(&world), 0, "for which cgroup?");
-    world.cri(CriEvent::ContainerCgroup { container: ids(1).2, cgroup: Cgroups::of(1).own });
+    world.cri(CriEvent::ContainerCgroup {
+        container: ids(1).2,
+        cgroup: Cgroups::of(1).own,
+        path: String::new(),
+    });
     world.ticks(5);
     assert_eq!(learned(&world), 1);
 }

@@ -26,7 +26,6 @@ pub use error::StartError;
 pub use facts::{Hierarchy, HierarchyError, KernelFacts, hierarchy, probe};
 
 use crate::linux::{
-    blocking::{BlockingPool, CallError},
     cgroupfs::{self, Inserted, Scan, ScanRoom},
     clock,
     privileges::{self, MissingCapability, Privileges},
@@ -34,24 +33,18 @@ use crate::linux::{
 use coroner_ebpf::{Layout, TrafficLayout, maps};
 use counting::Counting;
 use drain_schedule::{DrainResult, DrainSchedule};
-use futures::{
-    FutureExt,
-    future::{BoxFuture, Fuse},
-};
 use load::Watching;
 use plan::Planned;
 use ring::Rings;
 use std::{
     cell::RefCell,
-    collections::{BTreeMap, VecDeque},
+    collections::BTreeMap,
     fmt, future,
     path::{Path, PathBuf},
-    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
 };
 use tokio::{
     io::{Interest, unix::AsyncFd},
@@ -59,17 +52,9 @@ use tokio::{
     task::yield_now,
     time::{Instant, sleep_until},
 };
-use tracing::warn;
 
 /// Events that are handed on at once.
 const BATCH: usize = 256;
-/// A search for a cgroup's directory.
-type Search = BoxFuture<'static, Result<Option<PathBuf>, CallError>>;
-
-/// A search for a cgroup that takes longer hangs.
-const FIND_LIMIT: Duration = Duration::from_secs(10);
-/// Cgroups that wait to be looked for.
-const MAX_FINDS: usize = 1024;
 
 /// What the kernel adapter is asked to do.
 #[derive(Clone, Debug)]
@@ -236,6 +221,8 @@ pub enum KernelCommand {
     Watch {
         /// The cgroup.
         cgroup: CgroupId,
+        /// Where it is, from the root of the hierarchy.
+        path: String,
     },
 }
 
@@ -364,11 +351,6 @@ impl Kernel {
         };
         let scanned = std::mem::take(&mut self.scanned);
         let mut open = self.send(scanned, &to).await;
-        // Cgroups to be watched, of which one is looked for at a time, in a thread of its own: all that
-        // containers have made may have to be gone through.
-        let (mut finds, mut finding) = (VecDeque::new(), false);
-        let pool = BlockingPool::new(FIND_LIMIT, 1);
-        let mut find = pin!(Fuse::<Search>::terminated());
         let (mut commanded, mut again) = (true, DrainSchedule::new(Instant::now()));
         let (mut came, mut more) = (false, false);
         let (mut looked, mut since) = (Instant::now(), self.began);
@@ -388,28 +370,11 @@ impl Kernel {
                 () = future::ready(()), if more => {}
                 command = commands.recv(), if commanded => match command {
                     Some(command) => {
-                        let events = self.obey(&command, &mut finds);
+                        let events = self.obey(&command);
                         open = self.send(events, &to).await;
                     }
                     None => commanded = false,
                 },
-                found = &mut find => {
-                    finding = false;
-                    match found {
-                        Ok(Some(path)) => {
-                            let events = self.watch(&path);
-                            open = self.send(events, &to).await;
-                        }
-                        Ok(None) => {}
-                        Err(error) => warn!(%error, "cannot search for a container's cgroup"),
-                    }
-                }
-            }
-            if !finding && let Some(cgroup) = finds.pop_front() {
-                let (root, pool) = (self.hierarchy.root().to_owned(), pool.clone());
-                let search = move || cgroupfs::find_cgroup(&root, cgroup);
-                find.set(async move { pool.call(search).await }.boxed().fuse());
-                finding = true;
             }
             self.watching.flush_diagnostics();
             let events = self.rings.drain(&self.counters);
@@ -453,14 +418,10 @@ impl Kernel {
         true
     }
 
-    fn obey(
-        &mut self,
-        command: &KernelCommand,
-        finds: &mut VecDeque<CgroupId>,
-    ) -> Vec<KernelEvent> {
-        match *command {
+    fn obey(&mut self, command: &KernelCommand) -> Vec<KernelEvent> {
+        match command {
             KernelCommand::AllowSignal { cgroup, signal } => {
-                match self.watching.allow(cgroup, signal) {
+                match self.watching.allow(*cgroup, *signal) {
                     Ok(true) => {}
                     Ok(false) => {
                         tracing::debug!(%cgroup, signal, "cgroup is gone; signal not traced")
@@ -471,18 +432,17 @@ impl Kernel {
                 }
                 Vec::new()
             }
-            KernelCommand::Watch { cgroup } => {
-                if !finds.contains(&cgroup) && finds.len() < MAX_FINDS {
-                    finds.push_back(cgroup);
-                }
-                Vec::new()
-            }
+            KernelCommand::Watch { cgroup, path } => self.watch(*cgroup, path),
         }
     }
 
-    /// Watches the cgroup of this directory.
-    fn watch(&mut self, path: &Path) -> Vec<KernelEvent> {
-        let facts = self.scan(ScanRoom::ONE, |scan| scan.cgroup(path));
+    fn watch(&mut self, cgroup: CgroupId, path: &str) -> Vec<KernelEvent> {
+        let directory = self.hierarchy.root().join(path.trim_start_matches('/'));
+        // Its end may have been faster than the command.
+        if cgroupfs::inode(&directory) != Some(cgroup.0) {
+            return Vec::new();
+        }
+        let facts = self.scan(ScanRoom::ONE, |scan| scan.cgroup(&directory));
         let time = clock::boot_now();
         facts.into_iter().map(|fact| KernelEvent { time, fact }).collect()
     }

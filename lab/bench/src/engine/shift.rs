@@ -187,7 +187,7 @@ impl Shift {
             CriEvent::RuntimeType { container, .. } | CriEvent::StopSignal { container, .. } => {
                 self.container(container);
             }
-            CriEvent::ContainerCgroup { container, cgroup } => {
+            CriEvent::ContainerCgroup { container, cgroup, .. } => {
                 self.container(container);
                 self.cgroup(cgroup);
             }

@@ -125,8 +125,8 @@ impl Poller {
             self.answer(at, CriEvent::RuntimeType { container, runtime }).await?;
         }
         match found {
-            Ok(cgroup) => {
-                self.answer(at, CriEvent::ContainerCgroup { container, cgroup }).await?;
+            Ok((cgroup, path)) => {
+                self.answer(at, CriEvent::ContainerCgroup { container, cgroup, path }).await?;
             }
             Err(error) => debug!(%container, error, "cannot find a container's cgroup"),
         }
@@ -134,7 +134,7 @@ impl Poller {
     }
 
     /// In a thread of its own: for the first one, this process' own cgroup is looked for among all.
-    async fn cgroup_of(&self, root: PathBuf, pid: u32) -> Result<CgroupId, String> {
+    async fn cgroup_of(&self, root: PathBuf, pid: u32) -> Result<(CgroupId, String), String> {
         let proc = host_proc(&self.options.host_root);
         let look = move || process_cgroup::of_process(&proc, &root, pid);
         self.pool.call(look).await.unwrap_or_else(|error| Err(error.to_string()))
