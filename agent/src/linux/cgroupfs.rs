@@ -51,7 +51,7 @@ pub struct Scan<'a> {
     pub room: ScanRoom,
 }
 
-/// How much one scan looks at. What is beyond that is left out, and counted.
+/// How much one scan looks at, and how much of what there is was beyond that.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ScanRoom {
     /// Cgroups.
@@ -60,14 +60,20 @@ pub struct ScanRoom {
     pub processes: usize,
     /// Cgroups that were left out.
     pub left_out: u64,
+    /// Cgroups beyond their container's share, or nested too deeply.
+    pub too_deep: u64,
 }
 
 impl ScanRoom {
     /// For all that may be on a machine, once.
-    pub const ALL: Self = Self { cgroups: MAX_VISITED, processes: 1 << 20, left_out: 0 };
-    /// For one container, on the event loop: some ten milliseconds. Who may make cgroups of his own can
-    /// make any number.
-    pub const ONE: Self = Self { cgroups: 256, processes: 512, left_out: 0 };
+    pub const ALL: Self = Self::of(MAX_VISITED, 1 << 20);
+    /// For one container and its share, on the event loop: some ten milliseconds. A container may create
+    /// any number of cgroups.
+    pub const ONE: Self = Self::of(1 + NESTED_SHARE as usize, 512);
+
+    const fn of(cgroups: usize, processes: usize) -> Self {
+        Self { cgroups, processes, left_out: 0, too_deep: 0 }
+    }
 }
 
 impl Scan<'_> {
@@ -80,7 +86,7 @@ impl Scan<'_> {
         found
     }
 
-    /// Watches the cgroup in this directory ([`find_cgroup`]) and what is below it. A cgroup that has
+    /// Watches the cgroup in this directory and what is below it. A cgroup that has
     /// processes is a container, whatever its name.
     pub fn cgroup(&mut self, path: &Path) -> Vec<KernelFact> {
         let mut found = Vec::new();
@@ -97,23 +103,27 @@ impl Scan<'_> {
         found: &mut Vec<KernelFact>,
     ) {
         let Some(name) = path.file_name().map(|name| name.to_string_lossy()) else { return };
-        // Vanished since it was listed: the kernel tells of that too.
-        let Some(id) = inode(path) else { return };
         if name.contains(MONITOR) {
             return;
         }
+        if above.is_some_and(|above| above.owner != 0) {
+            let Some(left) = share.checked_sub(1) else {
+                self.room.too_deep += 1;
+                return;
+            };
+            *share = left;
+        }
+        // Vanished since it was listed: the kernel tells of that too.
+        let Some(id) = inode(path) else { return };
         let is_container = is_container_name(name.len(), name.contains(ROOT))
             || (above.is_none() && !pids(path).is_empty());
         let entry = entry(id, is_container, above);
         if entry.depth > MAX_NESTING {
+            self.room.too_deep += 1;
             return;
         }
         let mut own = NESTED_SHARE;
         let share = if entry.owner == id { &mut own } else { share };
-        if entry.owner != 0 && entry.owner != id {
-            let Some(left) = share.checked_sub(1) else { return };
-            *share = left;
-        }
         let Some(left) = self.room.cgroups.checked_sub(1) else {
             self.room.left_out += 1;
             return;
@@ -170,7 +180,7 @@ fn main_process(processes: &[Task]) -> Option<&Task> {
 
 /// Whether a hierarchy has a `kubepods` tree.
 pub fn holds_kubepods(root: &Path) -> bool {
-    find(root, &mut |path| is_kubepods(path)).is_some()
+    matches!(find(root, MAX_VISITED, &mut |path| is_kubepods(path)), Ok(Some(_)))
 }
 
 /// The topmost directories that bear `kubepods` in their names.
@@ -218,28 +228,37 @@ fn is_kubepods(path: &Path) -> bool {
 
 /// The uppermost first: what containers make below their own cgroups comes after all containers, however
 /// much it is.
-fn find(root: &Path, wanted: &mut dyn FnMut(&Path) -> bool) -> Option<PathBuf> {
+fn find(
+    root: &Path,
+    most: usize,
+    wanted: &mut dyn FnMut(&Path) -> bool,
+) -> Result<Option<PathBuf>, TooManyCgroups> {
     let (mut open, mut visited) = (VecDeque::from([(root.to_owned(), 0)]), 0);
     while let Some((path, depth)) = open.pop_front() {
         for child in directories(&path) {
             visited += 1;
             if wanted(&child) {
-                return Some(child);
+                return Ok(Some(child));
             }
-            if visited >= MAX_VISITED {
-                return None;
+            if visited >= most {
+                return Err(TooManyCgroups);
             }
             if depth < MAX_DEPTH {
                 open.push_back((child, depth + 1));
             }
         }
     }
-    None
+    Ok(None)
 }
 
+/// A search that ended before it had seen every cgroup.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("not found among the first {MAX_VISITED} cgroups")]
+pub struct TooManyCgroups;
+
 /// Where a cgroup is. `None`: there is no such cgroup.
-pub fn find_cgroup(root: &Path, cgroup: CgroupId) -> Option<PathBuf> {
-    find(root, &mut |path| inode(path) == Some(cgroup.0))
+pub fn find_cgroup(root: &Path, cgroup: CgroupId) -> Result<Option<PathBuf>, TooManyCgroups> {
+    find(root, MAX_VISITED, &mut |path| inode(path) == Some(cgroup.0))
 }
 
 /// The cgroup of this process. A cgroup namespace does not hide it: looked for is the directory that
@@ -249,7 +268,7 @@ pub fn own_cgroup(root: &Path) -> Option<PathBuf> {
     if pids(root).contains(&own) {
         return Some(root.to_owned());
     }
-    find(root, &mut |path| pids(path).contains(&own))
+    find(root, MAX_VISITED, &mut |path| pids(path).contains(&own)).ok().flatten()
 }
 
 /// A cgroup's id is its directory's inode number.
@@ -478,8 +497,8 @@ mod tests {
         for pid in 7..10 {
             host.process(pid, &format!("Name:\tapp\nNSpid:\t{pid}\t{}\n", pid - 6));
         }
-        let path = find_cgroup(&host.root(), CgroupId(container)).unwrap();
-        host.room = ScanRoom { cgroups: 4, processes: 2, left_out: 0 };
+        let path = find_cgroup(&host.root(), CgroupId(container)).unwrap().unwrap();
+        host.room = ScanRoom::of(4, 2);
         let (facts, left_out) = host.scan(|scan| (scan.cgroup(&path), scan.room.left_out));
         assert_eq!((names(&facts).len(), left_out), (4, 7));
         let running = facts.iter().filter(|fact| matches!(fact, KernelFact::Running { .. }));
@@ -491,8 +510,9 @@ mod tests {
         let mut host = Host::new();
         let deep: String = (0..20).map(|n| format!("/n{n}")).collect();
         host.cgroup(&format!("kubepods/pod0/{ID}{deep}"), &[]);
-        let facts = host.scan(|scan| scan.kubepods());
+        let (facts, room) = host.scan(|scan| (scan.kubepods(), scan.room));
         assert_eq!(names(&facts).len(), 3 + MAX_NESTING as usize);
+        assert_eq!(room.too_deep, 1, "what is below it is not looked at");
     }
 
     #[test]
@@ -503,9 +523,15 @@ mod tests {
             host.cgroup(&format!("{first}/{n}"), &[]);
         }
         host.cgroup(&format!("{second}/nested"), &[]);
-        let facts = host.scan(|scan| scan.kubepods());
+        let (facts, room) = host.scan(|scan| (scan.kubepods(), scan.room));
         // The root, two pods, two containers, and what is below the second.
         assert_eq!(names(&facts).len(), 6 + NESTED_SHARE as usize);
+        assert_eq!(room.too_deep, u64::from(NESTED_SHARE));
+
+        host.room = ScanRoom::ONE;
+        let (facts, room) = host.scan(|scan| (scan.cgroup(&scan.root.join(&first)), scan.room));
+        assert_eq!(names(&facts).len(), 1 + NESTED_SHARE as usize);
+        assert_eq!((room.left_out, room.too_deep), (0, u64::from(NESTED_SHARE)));
     }
 
     #[test]
@@ -514,13 +540,26 @@ mod tests {
         let odd = host.cgroup("machine/odd", &[7]);
         let level = host.cgroup("machine", &[]);
         assert!(!holds_kubepods(&host.root()));
-        let path = find_cgroup(&host.root(), CgroupId(odd)).unwrap();
+        let path = find_cgroup(&host.root(), CgroupId(odd)).unwrap().unwrap();
         let facts = host.scan(|scan| scan.cgroup(&path));
         assert_eq!(names(&facts), ["/machine/odd"]);
         assert_eq!(host.watched[&odd].owner, odd);
-        let path = find_cgroup(&host.root(), CgroupId(level)).unwrap();
+        let path = find_cgroup(&host.root(), CgroupId(level)).unwrap().unwrap();
         host.scan(|scan| scan.cgroup(&path));
         assert_eq!(host.watched[&level].owner, 0);
-        assert_eq!(find_cgroup(&host.root(), CgroupId(1)), None);
+        assert_eq!(find_cgroup(&host.root(), CgroupId(1)), Ok(None));
+    }
+
+    #[test]
+    fn a_search_that_gives_up_does_not_say_that_nothing_is_there() {
+        let host = Host::new();
+        for n in 0..4 {
+            host.cgroup(&format!("kubepods/pod{n}"), &[]);
+        }
+        let search = |most, name: &str| find(&host.root(), most, &mut |path| path.ends_with(name));
+        assert!(matches!(search(4, "pod2"), Ok(Some(_))));
+        assert_eq!(search(4, "pod3"), Err(TooManyCgroups));
+        assert!(matches!(search(5, "pod3"), Ok(Some(_))));
+        assert_eq!(search(6, "pod4"), Ok(None));
     }
 }

@@ -465,8 +465,8 @@ impl Kernel {
             main: &mut |cgroup, main| watching.borrow_mut().set_main(cgroup, main),
         };
         let facts = scan(&mut scanned);
-        let left_out = scanned.room.left_out;
-        self.rings.count_refused(full + left_out);
+        let ScanRoom { left_out, too_deep, .. } = scanned.room;
+        self.rings.count_unwatched(full + left_out, too_deep);
         facts
     }
 }

@@ -135,7 +135,8 @@ impl Rings {
             // Fails only if the map is gone, and then everything is.
             *total = self.lost.get(&index, 0).map_or(*total, |values| values.iter().sum());
         }
-        counters.too_deep.store(self.totals.of(maps::LOST_NESTING), Ordering::Relaxed);
+        let too_deep = self.totals.too_deep + self.totals.of(maps::LOST_NESTING);
+        counters.too_deep.store(too_deep, Ordering::Relaxed);
         self.totals.since(&mut self.reported)
     }
 
@@ -144,9 +145,10 @@ impl Rings {
         self.skipped.remove(hook);
     }
 
-    /// Counts cgroups that the agent could not make watched.
-    pub(super) fn count_refused(&mut self, count: u64) {
-        self.totals.refused += count;
+    /// Counts cgroups that the agent could not make watched, and those that it does not follow.
+    pub(super) fn count_unwatched(&mut self, refused: u64, too_deep: u64) {
+        self.totals.refused += refused;
+        self.totals.too_deep += too_deep;
     }
 
     /// Puts back what was drained before anybody could take it.
@@ -166,6 +168,8 @@ struct LossTotals {
     undecodable: u64,
     /// Insertions by the agent that the map refused.
     refused: u64,
+    /// Nested cgroups that the agent did not follow when it scanned.
+    too_deep: u64,
     /// What the programs have counted, by `LOST_*`.
     of_programs: [u64; maps::LOST_COUNT as usize],
 }
@@ -242,7 +246,8 @@ mod tests {
     #[test]
     fn each_loss_is_reported_once() {
         let of_programs = [4, 5, 6, 7, 8];
-        let mut totals = LossTotals { skipped: 2, refused: 3, of_programs, undecodable: 0 };
+        let mut totals =
+            LossTotals { skipped: 2, refused: 3, of_programs, ..LossTotals::default() };
         assert_eq!(totals.read(b"no record"), None);
         let mut reported = BTreeMap::new();
         let mut more = |totals: &LossTotals| {

@@ -85,11 +85,12 @@ pub fn look(host: &ProcRoot, wanted: InspectProcesses) -> ProcReport {
 }
 
 /// The pids in a cgroup and below; 0 is one that this PID namespace has no number for. Nothing if
-/// the cgroup is gone, `None` if the hierarchy cannot be read.
+/// the cgroup is gone, `None` if the hierarchy cannot be read or is too large to tell.
 fn members(root: &Path, wanted: InspectProcesses) -> Option<BTreeSet<u32>> {
     fs::read_dir(root).ok()?;
     let mut members = BTreeSet::new();
-    let mut open: Vec<PathBuf> = cgroupfs::find_cgroup(root, wanted.cgroup).into_iter().collect();
+    let found = cgroupfs::find_cgroup(root, wanted.cgroup).ok()?;
+    let mut open: Vec<PathBuf> = found.into_iter().collect();
     let mut visited = 0;
     while let Some(folder) = open.pop() {
         members.extend(cgroupfs::pids(&folder));
