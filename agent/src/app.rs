@@ -60,7 +60,7 @@ const INPUTS: usize = 8192;
 /// Inputs per batch, so that the server and the timers are not starved.
 const BATCH: usize = 256;
 /// Capacity of an adapter's request queue. More requests are dropped and counted; polling finds the same a
-/// little later.
+/// little later, except what is asked of the kernel adapter.
 const REQUESTS: usize = 1024;
 /// Maximum number of log lines about leaks per tick; one more line counts the rest.
 const LEAK_LINES: usize = 50;
@@ -444,10 +444,6 @@ impl EventLoop {
         if let Input::Lost(loss) = &received.input {
             // The sources log their own outages.
             self.losses.note(loss.kind, loss.count, Instant::now());
-        }
-        if let Input::Cri(CriEvent::ContainerCgroup { cgroup, path, .. }) = &received.input {
-            let (cgroup, path) = (*cgroup, path.clone());
-            self.senders.kernel(kernel::KernelCommand::Watch { cgroup, path });
         }
         if let Input::Cri(CriEvent::Connected { process, .. }) = &received.input {
             self.senders.host(host::RuntimeConnected(*process));

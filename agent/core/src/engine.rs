@@ -91,7 +91,12 @@ impl Engine {
                 }
             }
             Input::Cri(event) => {
-                if let CriEvent::ContainerCgroup { container, cgroup, .. } = &event {
+                // No container is in the root: on cgroup v1 a process that exits is shown there.
+                if let CriEvent::ContainerCgroup { container, cgroup, path } = &event
+                    && path != "/"
+                {
+                    let watch = Request::WatchCgroup { cgroup: *cgroup, path: path.clone() };
+                    out.requests.push(watch);
                     self.stores.cgroups.set_own_cgroup(container.clone(), *cgroup);
                     // The custom stop signal of this container could not be requested before its cgroup was
                     // known.

@@ -64,6 +64,13 @@ pub enum Request {
         /// The signal's number.
         signal: u8,
     },
+    /// The cgroup has no name by which the kernel programs recognize a container: watch it as one.
+    WatchCgroup {
+        /// The cgroup of the container's main process.
+        cgroup: CgroupId,
+        /// Its path from the root of the hierarchy.
+        path: String,
+    },
     /// Look into /proc.
     InspectProcesses(InspectProcesses),
     /// Count the connections of a terminating pod. Answered by `Input::Traffic`.

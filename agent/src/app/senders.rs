@@ -50,6 +50,9 @@ impl Senders {
             Request::TraceSignal { cgroup, signal } => {
                 self.kernel(kernel::KernelCommand::AllowSignal { cgroup, signal });
             }
+            Request::WatchCgroup { cgroup, path } => {
+                self.kernel(kernel::KernelCommand::Watch { cgroup, path });
+            }
             Request::ListEvents(pod) => {
                 if let Some(lookups) = &self.lookups {
                     self.hand(lookups, pod, Adapter::Api);
@@ -69,7 +72,7 @@ impl Senders {
     }
 
     /// Sends a command to the kernel adapter.
-    pub(super) fn kernel(&self, command: kernel::KernelCommand) {
+    fn kernel(&self, command: kernel::KernelCommand) {
         self.hand(&self.kernel, command, Adapter::Kernel);
     }
 

@@ -20,7 +20,7 @@ use std::{
 const ROOT: &str = "kubepods";
 /// CRI-O's monitor of a container: left out, as in the kernel.
 const MONITOR: &str = "-conmon-";
-/// Directories deeper than this are not looked at.
+/// A `kubepods` tree deeper than this is not found.
 const MAX_DEPTH: usize = 32;
 
 /// Cgroups that one search goes through.
@@ -51,7 +51,7 @@ pub struct Scan<'a> {
     pub room: ScanRoom,
 }
 
-/// How much one scan looks at, and how much of what there is was beyond that.
+/// How much one scan looks at, and how much it left out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ScanRoom {
     /// Cgroups.
@@ -67,8 +67,8 @@ pub struct ScanRoom {
 impl ScanRoom {
     /// For all that may be on a machine, once.
     pub const ALL: Self = Self::of(MAX_VISITED, 1 << 20);
-    /// For one container and its share, on the event loop: some ten milliseconds. A container may create
-    /// any number of cgroups.
+    /// For one container and its share: this runs on the event loop, and a container may create any number
+    /// of cgroups.
     pub const ONE: Self = Self::of(1 + NESTED_SHARE as usize, 512);
 
     const fn of(cgroups: usize, processes: usize) -> Self {
@@ -81,16 +81,15 @@ impl Scan<'_> {
     pub fn kubepods(&mut self) -> Vec<KernelFact> {
         let mut found = Vec::new();
         for root in kubepods_below(self.root) {
-            self.directory(&root, None, &mut 0, &mut found);
+            self.directory(&root, false, None, &mut 0, &mut found);
         }
         found
     }
 
-    /// Watches the cgroup in this directory and what is below it. A cgroup that has
-    /// processes is a container, whatever its name.
-    pub fn cgroup(&mut self, path: &Path) -> Vec<KernelFact> {
+    /// Watches this cgroup as a container, whatever its name, and what is below it.
+    pub fn container(&mut self, path: &Path) -> Vec<KernelFact> {
         let mut found = Vec::new();
-        self.directory(path, None, &mut 0, &mut found);
+        self.directory(path, true, None, &mut 0, &mut found);
         found
     }
 
@@ -98,6 +97,7 @@ impl Scan<'_> {
     fn directory(
         &mut self,
         path: &Path,
+        is_container: bool,
         above: Option<Container>,
         share: &mut u32,
         found: &mut Vec<KernelFact>,
@@ -106,22 +106,20 @@ impl Scan<'_> {
         if name.contains(MONITOR) {
             return;
         }
-        if above.is_some_and(|above| above.owner != 0) {
-            let Some(left) = share.checked_sub(1) else {
-                self.room.too_deep += 1;
-                return;
-            };
-            *share = left;
+        let is_nested = above.is_some_and(|above| above.owner != 0);
+        if is_nested && *share == 0 {
+            self.room.too_deep += 1;
+            return;
         }
         // Vanished since it was listed: the kernel tells of that too.
         let Some(id) = inode(path) else { return };
-        let is_container = is_container_name(name.len(), name.contains(ROOT))
-            || (above.is_none() && !pids(path).is_empty());
+        let is_container = is_container || is_container_name(name.len(), name.contains(ROOT));
         let entry = entry(id, is_container, above);
         if entry.depth > MAX_NESTING {
             self.room.too_deep += 1;
             return;
         }
+        *share -= u32::from(is_nested);
         let mut own = NESTED_SHARE;
         let share = if entry.owner == id { &mut own } else { share };
         let Some(left) = self.room.cgroups.checked_sub(1) else {
@@ -151,7 +149,7 @@ impl Scan<'_> {
             );
         }
         for child in directories(path) {
-            self.directory(&child, Some(entry), share, found);
+            self.directory(&child, false, Some(entry), share, found);
         }
     }
 }
@@ -226,15 +224,15 @@ fn is_kubepods(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.to_string_lossy().contains(ROOT))
 }
 
-/// The uppermost first: what containers make below their own cgroups comes after all containers, however
+/// The uppermost first: what is below a container's own cgroup comes after all that lies higher, however
 /// much it is.
 fn find(
     root: &Path,
     most: usize,
     wanted: &mut dyn FnMut(&Path) -> bool,
 ) -> Result<Option<PathBuf>, TooManyCgroups> {
-    let (mut open, mut visited) = (VecDeque::from([(root.to_owned(), 0)]), 0);
-    while let Some((path, depth)) = open.pop_front() {
+    let (mut open, mut visited) = (VecDeque::from([root.to_owned()]), 0);
+    while let Some(path) = open.pop_front() {
         for child in directories(&path) {
             visited += 1;
             if wanted(&child) {
@@ -243,9 +241,7 @@ fn find(
             if visited >= most {
                 return Err(TooManyCgroups);
             }
-            if depth < MAX_DEPTH {
-                open.push_back((child, depth + 1));
-            }
+            open.push_back(child);
         }
     }
     Ok(None)
@@ -499,7 +495,7 @@ mod tests {
         }
         let path = find_cgroup(&host.root(), CgroupId(container)).unwrap().unwrap();
         host.room = ScanRoom::of(4, 2);
-        let (facts, left_out) = host.scan(|scan| (scan.cgroup(&path), scan.room.left_out));
+        let (facts, left_out) = host.scan(|scan| (scan.container(&path), scan.room.left_out));
         assert_eq!((names(&facts).len(), left_out), (4, 7));
         let running = facts.iter().filter(|fact| matches!(fact, KernelFact::Running { .. }));
         assert_eq!(running.count(), 2);
@@ -529,29 +525,26 @@ mod tests {
         assert_eq!(room.too_deep, u64::from(NESTED_SHARE));
 
         host.room = ScanRoom::ONE;
-        let (facts, room) = host.scan(|scan| (scan.cgroup(&scan.root.join(&first)), scan.room));
+        let (facts, room) = host.scan(|scan| (scan.container(&scan.root.join(&first)), scan.room));
         assert_eq!(names(&facts).len(), 1 + NESTED_SHARE as usize);
         assert_eq!((room.left_out, room.too_deep), (0, u64::from(NESTED_SHARE)));
     }
 
     #[test]
-    fn a_cgroup_with_processes_is_a_container_by_any_name() {
+    fn a_container_is_one_by_any_name_also_without_processes_of_its_own() {
         let mut host = Host::new();
-        let odd = host.cgroup("machine/odd", &[7]);
-        let level = host.cgroup("machine", &[]);
+        let odd = host.cgroup("machine/odd", &[]);
+        let nested = host.cgroup("machine/odd/nested", &[7]);
         assert!(!holds_kubepods(&host.root()));
         let path = find_cgroup(&host.root(), CgroupId(odd)).unwrap().unwrap();
-        let facts = host.scan(|scan| scan.cgroup(&path));
-        assert_eq!(names(&facts), ["/machine/odd"]);
-        assert_eq!(host.watched[&odd].owner, odd);
-        let path = find_cgroup(&host.root(), CgroupId(level)).unwrap().unwrap();
-        host.scan(|scan| scan.cgroup(&path));
-        assert_eq!(host.watched[&level].owner, 0);
+        let facts = host.scan(|scan| scan.container(&path));
+        assert_eq!(names(&facts), ["/machine/odd", "/machine/odd/nested"]);
+        assert_eq!([odd, nested].map(|id| host.watched[&id].owner), [odd, odd]);
         assert_eq!(find_cgroup(&host.root(), CgroupId(1)), Ok(None));
     }
 
     #[test]
-    fn a_search_that_gives_up_does_not_say_that_nothing_is_there() {
+    fn a_search_that_gives_up_is_not_one_that_finds_nothing() {
         let host = Host::new();
         for n in 0..4 {
             host.cgroup(&format!("kubepods/pod{n}"), &[]);

@@ -22,13 +22,16 @@ pub fn of_process(proc: &Path, cgroup_root: &Path, pid: u32) -> Result<(CgroupId
     let memberships = read(&proc.join(format!("{pid}/cgroup")))?;
     let path = path_in(&memberships, &mount.hierarchy)
         .ok_or_else(|| format!("process {pid} has no cgroup in {:?}", mount.hierarchy))?;
-    let directory = mount.directory(path, || mount.own(own_cgroup)).ok_or_else(|| {
+    let directory = mount.of_process(path, cgroup_root).ok_or_else(|| {
         format!("cgroup {path} of process {pid} is outside {}", mount.at.display())
     })?;
     let inode = fs::metadata(&directory)
         .map_err(|error| format!("stat {}: {error}", directory.display()))?
         .ino();
-    Ok((CgroupId(inode), cgroupfs::path_below(cgroup_root, &directory)))
+    let below = directory
+        .strip_prefix(cgroup_root)
+        .map_err(|_| format!("{} is outside {}", directory.display(), cgroup_root.display()))?;
+    Ok((CgroupId(inode), format!("/{}", below.display())))
 }
 
 /// Which hierarchy a mount shows.
@@ -50,6 +53,15 @@ struct HierarchyMount {
 }
 
 impl HierarchyMount {
+    /// Where the cgroup is that /proc/PID/cgroup shows of another process.
+    fn of_process(&self, cgroup: &str, top: &Path) -> Option<PathBuf> {
+        // Of a process that exits v1 shows the root, whatever the reader's namespace is (proc_cgroup_show).
+        if cgroup == "/" && self.hierarchy != MountedHierarchy::Unified {
+            return Some(top.to_owned());
+        }
+        self.directory(cgroup, || self.own(own_cgroup))
+    }
+
     /// Where a cgroup's directory is seen. `None`: outside of what is mounted.
     ///
     /// In a cgroup namespace, which a container has of its own on cgroup v2, all paths are relative
@@ -287,6 +299,13 @@ garbage
         assert_eq!(found, Some("/host/kubepods/pod1/beside".into()));
         assert_eq!(mount.directory("/../beside", || None), None, "who does not find itself");
         assert_eq!(mount.directory("/../beside", || own("/../out")), None, "who is outside");
+    }
+
+    #[test]
+    fn a_process_that_exits_is_in_the_root_and_not_where_the_reader_is() {
+        let hierarchy = MountedHierarchy::Controllers(vec!["memory".into()]);
+        let mount = HierarchyMount { hierarchy, root: "/../..".into(), at: "/host".into() };
+        assert_eq!(mount.of_process("/", Path::new("/host")), Some("/host".into()));
     }
 
     #[test]

@@ -583,6 +583,9 @@ fn a_container_elsewhere_is_watched_on_demand() {
         let init = Actor::start(&elsewhere.path, Role { init: true, ..Role::default() });
         let pid = init.pid;
         session.settle();
+        let path = "/no-such-cgroup".to_owned();
+        session.command(KernelCommand::Watch { cgroup: elsewhere.id, path });
+        session.settle();
         assert_eq!(session.about(elsewhere.id), []);
         session.watch(&elsewhere);
         session.until(

@@ -303,7 +303,7 @@ impl Session {
         self.commands.blocking_send(command).unwrap();
     }
 
-    /// As if the runtime had told where a container is.
+    /// Has this cgroup watched, by its path.
     pub(crate) fn watch(&self, cgroup: &TestCgroup) {
         let path = cgroup.path.strip_prefix(&self.hierarchy).unwrap();
         let (cgroup, path) = (cgroup.id, format!("/{}", path.display()));

@@ -31,7 +31,7 @@ pub(crate) fn is_answered(request: &Request) -> bool {
             matches!(request, CriRequest::FindCgroup(_) | CriRequest::SandboxStatus(_))
         }
         Request::Traffic(request) => !matches!(request, TrafficRequest::Forget(_)),
-        Request::TraceSignal { .. } => false,
+        Request::TraceSignal { .. } | Request::WatchCgroup { .. } => false,
         Request::VerifyPods(_)
         | Request::ListEvents(_)
         | Request::AskKubelet(_)
@@ -47,7 +47,7 @@ pub(crate) fn answer(story: &Story, request: &Request, now: BootTime, how: u8) -
             Input::Cri(CriEvent::ContainerCgroup {
                 container: container.clone(),
                 cgroup,
-                path: String::new(),
+                path: if how == u8::MAX { "/" } else { "/odd" }.to_owned(),
             })
         }
         Request::Cri(CriRequest::SandboxStatus(sandbox)) => {
@@ -55,6 +55,7 @@ pub(crate) fn answer(story: &Story, request: &Request, now: BootTime, how: u8) -
         }
         Request::Cri(_)
         | Request::TraceSignal { .. }
+        | Request::WatchCgroup { .. }
         | Request::Traffic(TrafficRequest::Forget(_)) => return None,
         Request::Traffic(TrafficRequest::Count(wanted)) => {
             traffic(&wanted.sandbox, &wanted.cgroups, true, now, how)

@@ -60,7 +60,7 @@ pub enum CriEvent {
         container: ContainerId,
         /// The cgroup of its main process.
         cgroup: CgroupId,
-        /// Where that is, from the root of the hierarchy.
+        /// Its path from the root of the hierarchy.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         path: String,
     },

@@ -6,6 +6,7 @@ use super::world::{
     side, sidecar, signal,
 };
 use coroner_core::{
+    ids::CgroupId,
     input::{
         ApiContainer, ApiEvent, ContainerKind, ContainerState, CriContainer, CriEvent, CriExit,
         Daemon, DaemonProcess, DaemonState, Disposition, HostEvent, Input, KernelFact, Loss,
@@ -56,7 +57,16 @@ fn a_container_without_a_known_cgroup_is_looked_for_and_joined() {
     let wanted = Request::Cri(CriRequest::FindCgroup(ids(1).2));
     assert_eq!(world.requests.iter().filter(|o| **o == wanted).count(), 1);
     let cgroup = Cgroups::of(1).own;
-    world.cri(CriEvent::ContainerCgroup { container: ids(1).2, cgroup, path: String::new() });
+    let found = |cgroup, path: &str| {
+        let (container, path) = (ids(1).2, path.to_owned());
+        CriEvent::ContainerCgroup { container, cgroup, path }
+    };
+    world.cri(found(CgroupId(1), "/"));
+    world.cri(found(cgroup, "/odd"));
+    let watch = |request: &&Request| matches!(request, Request::WatchCgroup { .. });
+    let watched: Vec<_> = world.requests.iter().filter(watch).collect();
+    let path = "/odd".to_owned();
+    assert_eq!(watched, [&Request::WatchCgroup { cgroup, path }], "the root is no container's");
     let at = world.at();
     world.api(ApiEvent::Applied(object(1, true, at)));
     world.term(1, true);

@@ -157,6 +157,7 @@ impl StandaloneScanner {
                 Request::ListEvents(_)
                 | Request::AskKubelet(_)
                 | Request::TraceSignal { .. }
+                | Request::WatchCgroup { .. }
                 | Request::InspectProcesses(_)
                 | Request::Traffic(_) => {}
             }

@@ -217,11 +217,11 @@ pub enum KernelCommand {
         /// The signal's number.
         signal: u8,
     },
-    /// Watch this cgroup, and what is below it, from now on.
+    /// Watch the container with this cgroup from now on.
     Watch {
         /// The cgroup.
         cgroup: CgroupId,
-        /// Where it is, from the root of the hierarchy.
+        /// Its path from the root of the hierarchy.
         path: String,
     },
 }
@@ -438,11 +438,11 @@ impl Kernel {
 
     fn watch(&mut self, cgroup: CgroupId, path: &str) -> Vec<KernelEvent> {
         let directory = self.hierarchy.root().join(path.trim_start_matches('/'));
-        // Its end may have been faster than the command.
+        // The container may have exited since.
         if cgroupfs::inode(&directory) != Some(cgroup.0) {
             return Vec::new();
         }
-        let facts = self.scan(ScanRoom::ONE, |scan| scan.cgroup(&directory));
+        let facts = self.scan(ScanRoom::ONE, |scan| scan.container(&directory));
         let time = clock::boot_now();
         facts.into_iter().map(|fact| KernelEvent { time, fact }).collect()
     }

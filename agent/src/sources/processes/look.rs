@@ -85,7 +85,7 @@ pub fn look(host: &ProcRoot, wanted: InspectProcesses) -> ProcReport {
 }
 
 /// The pids in a cgroup and below; 0 is one that this PID namespace has no number for. Nothing if
-/// the cgroup is gone, `None` if the hierarchy cannot be read or is too large to tell.
+/// the cgroup is gone, `None` if the hierarchy cannot be read or has too many cgroups.
 fn members(root: &Path, wanted: InspectProcesses) -> Option<BTreeSet<u32>> {
     fs::read_dir(root).ok()?;
     let mut members = BTreeSet::new();

@@ -126,6 +126,9 @@ impl Poller {
         }
         match found {
             Ok((cgroup, path)) => {
+                if path == "/" {
+                    debug!(%container, "cannot find a container's cgroup: its process exits");
+                }
                 self.answer(at, CriEvent::ContainerCgroup { container, cgroup, path }).await?;
             }
             Err(error) => debug!(%container, error, "cannot find a container's cgroup"),
