@@ -111,7 +111,7 @@ impl Scan<'_> {
             self.room.too_deep += 1;
             return;
         }
-        // Vanished since it was listed: the kernel tells of that too.
+        // Vanished since it was listed: the kernel reports that too.
         let Some(id) = inode(path) else { return };
         let is_container = is_container || is_container_name(name.len(), name.contains(ROOT));
         let entry = entry(id, is_container, above);
