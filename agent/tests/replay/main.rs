@@ -5,6 +5,7 @@ mod import;
 mod interleavings;
 mod kubelet;
 mod leaks;
+mod live;
 #[path = "../../core/tests/random/mod.rs"]
 mod random;
 #[allow(dead_code, reason = "shared with the tests of the runtime's adapter")]
