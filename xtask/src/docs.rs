@@ -22,7 +22,7 @@ const TESTS: &[&[&str]] = &[
 ];
 
 /// What they need beyond the build.
-pub(crate) const NEEDS: &[Need] = &[Need::Python(&setup::GRAFANA)];
+pub(crate) const NEEDS: &[Need] = &[Need::Python(&setup::GRAFANA), Need::Python(&setup::HELM)];
 
 /// Writes all of them.
 ///

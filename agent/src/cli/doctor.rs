@@ -209,8 +209,8 @@ fn capabilities(facts: &kernel::KernelFacts) -> Check {
         .map(|lack| format!("missing {}: {}", lack.capability, lack.purpose))
         .collect::<Vec<_>>()
         .join("; ");
-    let todo = "run as root, or add the capabilities listed in deploy/base to the container's \
-                securityContext (CAP_SYS_RESOURCE: deploy/overlays/kernel-5.10)";
+    let todo = "run as root, or add the capabilities listed in deploy/coroner.yaml to the container's \
+                securityContext (CAP_SYS_RESOURCE: the chart's extraCapabilities)";
     if lacks.iter().any(|lack| lack.essential) {
         return Check::failed(NAME, found, todo);
     }
@@ -290,7 +290,7 @@ fn confinement(label: Option<&str>) -> Option<Check> {
         }
         [_, _, kind, _, ..] => may_confine(
             format!("SELinux type {kind}"),
-            "run the container with seLinuxOptions.type spc_t (deploy/overlays/crio), on \
+            "run the container with seLinuxOptions.type spc_t (the chart's seLinuxOptions), on \
              Bottlerocket super_t",
         ),
         // The one that deploy/apparmor ships.
@@ -300,7 +300,7 @@ fn confinement(label: Option<&str>) -> Option<Check> {
         }
         _ => may_confine(
             format!("AppArmor profile {label}"),
-            "run the container with appArmorProfile: Unconfined, as deploy/base does, or with the \
+            "run the container with appArmorProfile: Unconfined, as the chart does, or with the \
              profile in deploy/apparmor",
         ),
     })

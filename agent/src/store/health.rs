@@ -316,8 +316,8 @@ impl Health {
                 .map(|lack| format!("{} is missing: {}", lack.capability, lack.purpose))
                 .collect::<Vec<_>>()
                 .join("; "),
-            todo: "add the capabilities listed in deploy/base to the container's securityContext \
-                   (CAP_SYS_RESOURCE: deploy/overlays/kernel-5.10)"
+            todo: "add the capabilities listed in deploy/coroner.yaml to the container's securityContext \
+                   (CAP_SYS_RESOURCE: the chart's extraCapabilities)"
                 .into(),
         }
     }

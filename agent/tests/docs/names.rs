@@ -214,7 +214,7 @@ fn the_checks_can_fail() {
         ("--state-dir DIR", true),
         ("coroner leaks -v", true),
         ("kubectl -n coroner exec ds/coroner -- coroner doctor --json", true),
-        ("kubectl apply --server-side -k deploy/base", false),
+        ("kubectl apply --server-side -f deploy/coroner.yaml", false),
         ("cargo test -p coroner --test docs", false),
     ] {
         assert_eq!(speaks_of_coroner(line), ours, "{line}");

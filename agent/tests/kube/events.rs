@@ -216,7 +216,7 @@ async fn a_missing_right_is_counted_and_tried_with_the_next_one() {
     bench.tell(on_pod("a"));
     bench.tell(on_pod("b"));
     bench.counted([0, 2, 0, 0, 0]).await;
-    // Somebody has applied the overlay.
+    // Somebody has granted the permission.
     bench.tell(on_pod("c"));
     bench.counted([1, 2, 0, 0, 0]).await;
     assert_eq!(bench.end().await.len(), 3, "a refusal is not asked for again");

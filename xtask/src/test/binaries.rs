@@ -152,7 +152,7 @@ impl TestBinary {
             for (variable, tool) in [
                 ("CORONER_PROMTOOL", Need::Debian(&setup::PROMTOOL)),
                 ("CORONER_PROMETHEUS", Need::Debian(&setup::PROMETHEUS)),
-                ("CORONER_KUBECTL", Need::Debian(&setup::KUBECTL)),
+                ("CORONER_PROMTOOL_OLDEST", Need::Debian(&setup::PROMTOOL_OLDEST)),
                 ("CORONER_APPARMOR_PARSER", Need::Debian(&setup::APPARMOR)),
             ] {
                 // Where its tool is missing, a test says what to do.

@@ -29,7 +29,6 @@ impl CgroupVersion {
     pub(super) fn has(self, feature: Feature, is_host: bool) -> bool {
         match feature {
             Feature::AppArmorProfile => is_host,
-            Feature::MemoryOnV1 => self == Self::V1,
             Feature::MemoryOnV2 => self == Self::V2,
         }
     }

@@ -36,8 +36,8 @@ const CONTROLLER: &str = "coroner";
 /// The most that the apiserver takes (`ReportingInstanceLengthLimit`).
 const MAX_INSTANCE: usize = 128;
 /// What the agent's role must allow.
-const RIGHT: &str = "create and patch of events in the API group events.k8s.io: apply \
-                     deploy/overlays/events, or remove --events";
+const RIGHT: &str = "create and patch of events in the API group events.k8s.io: set `events: true` \
+                     in the chart's `config`, or remove --events";
 
 /// What became of an Event.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -285,7 +285,7 @@ mod tests {
     fn a_missing_right_is_named_with_what_gives_it() {
         let SendOutcome::Refused(why) = refusal(&status(403, "{}")) else { panic!("not refused") };
         assert!(why.contains("create and patch of events"), "{why}");
-        assert!(why.contains("deploy/overlays/events"), "{why}");
+        assert!(why.contains("`events: true`"), "{why}");
     }
 
     #[test]

@@ -17,9 +17,9 @@ event. A scrape changes nothing: every Prometheus server gets the same values.
 A termination and the deaths in it are counted once: when the report is final, or 60 s after the pod has terminated
 ([revisions](deaths.md#revisions)). Later updates are only in `coroner_pod_termination_updates_total`.
 
-Labels that name a workload (`namespace`, `pod`) belong to coroner: scrape with `honorLabels: true` (as in deploy/monitoring),
-otherwise Prometheus renames them to `exported_…`. `node` is a label of the target, which deploy/monitoring adds; the agent does
-not set it.
+Labels that name a workload (`namespace`, `pod`) belong to coroner: scrape with `honorLabels: true` (as the chart's PodMonitor
+does), otherwise Prometheus renames them to `exported_…`. `node` is a label of the target, which the PodMonitor adds; the agent
+does not set it.
 
 *Stable* metrics change their name, type, labels or meaning only with a new major version. *Internal* metrics describe the agent's
 internals and may change with every minor version. The number of series is bounded: see [Cardinality](#cardinality).

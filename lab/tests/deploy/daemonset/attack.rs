@@ -1,14 +1,10 @@
 //! What neighbours may do to the agent, all at once: objects without a bound, connections that ask nothing or read
 //! nothing, a flood of signals under a name that is no text, and a container that delegates cgroups to itself.
 
-use super::node::{DaemonSetNode, Deployed};
+use super::node::{Agent, Node};
 use anyhow::{Context as _, Result};
-use coroner_lab_cluster::{image, kubelet::translate::PodId, network::Network, wait};
-use coroner_lab_scenarios::NAMESPACE;
-use k8s_openapi::{
-    api::core::v1::{Container, Pod, PodSpec},
-    apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntry},
-};
+use coroner_lab_cluster::{kubelet::translate::PodId, network::Network};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntry};
 use serde_json::{Value, json};
 use std::{fs, net::SocketAddr, path::PathBuf, time::Duration};
 use tokio::{
@@ -33,7 +29,7 @@ const KEPT: Duration = Duration::from_secs(20);
 
 /// An attack that goes on until [`Attack::stop`].
 pub(super) struct Attack<'a> {
-    node: &'a DaemonSetNode,
+    node: &'a Node,
     pods: Vec<PodId>,
     /// The cgroups of a container, to one of which all others belong.
     delegated: PathBuf,
@@ -42,31 +38,31 @@ pub(super) struct Attack<'a> {
 
 impl<'a> Attack<'a> {
     /// Begins with all of it; `cgroups`: how many of them.
-    pub(super) async fn begin(on: &Deployed<'a>, cgroups: usize) -> Result<Self> {
+    pub(super) async fn begin(on: &Agent<'a>, cgroups: usize) -> Result<Self> {
         let node = on.node;
         let mut pods = Vec::new();
         for n in 0..FINALIZERS.0 {
             let finalizers = Some(vec!["a.b/c".to_owned(); FINALIZERS.1]);
-            let mut pod = neighbour(node, &format!("finalizers-{n}"), "pause");
+            let mut pod = node.neighbour(&format!("finalizers-{n}"), &["pause"]);
             pod.metadata.finalizers = finalizers;
             pods.push(node.add(pod)?);
         }
         for n in 0..LEVELS.0 {
             let deep = (0..LEVELS.1).fold(json!({}), |inner: Value, _| json!({ "f:a": inner }));
-            let mut pod = neighbour(node, &format!("levels-{n}"), "pause");
+            let mut pod = node.neighbour(&format!("levels-{n}"), &["pause"]);
             let entry =
                 ManagedFieldsEntry { fields_v1: Some(FieldsV1(deep)), ..Default::default() };
             pod.metadata.managed_fields = Some(vec![entry]);
             pods.push(node.add(pod)?);
         }
-        let flood = node.add(neighbour(node, "flood", "flood"))?;
+        let flood = node.add(node.neighbour("flood", &["flood"]))?;
         pods.push(flood.clone());
         let mut connections = JoinSet::new();
         for n in 0..CLIENTS {
-            let mut pod = neighbour(node, &format!("client-{n}"), "pause");
+            let mut pod = node.neighbour(&format!("client-{n}"), &["pause"]);
             pod.spec.iter_mut().for_each(|spec| spec.host_network = None);
             let id = node.add(pod)?;
-            let network = node.wait(&id, "a sandbox", || node.lab.network(&id.uid)).await?;
+            let network = node.network(&id).await?;
             let to = on.address;
             for _ in 0..HALF_OPEN / CLIENTS {
                 connections.spawn(again(network.clone(), to, "GET /heal".to_owned(), false));
@@ -77,9 +73,7 @@ impl<'a> Attack<'a> {
             }
             pods.push(id);
         }
-        let pid = async || Ok(node.lab.main_pid(&flood, CONTAINER).ok());
-        let pid = node.wait(&flood, "a process", pid).await?;
-        let delegated = node.lab.cgroup_of(pid)?.join("delegated");
+        let delegated = node.cgroup(&flood).await?.join("delegated");
         let made = delegated.clone();
         spawn_blocking(move || make(&made, cgroups)).await??;
         Ok(Self { node, pods, delegated, connections })
@@ -90,40 +84,8 @@ impl<'a> Attack<'a> {
         drop(self.connections);
         let delegated = self.delegated;
         spawn_blocking(move || remove(&delegated)).await??;
-        let lab = &self.node.lab;
-        for id in &self.pods {
-            lab.remove_finalizers(&id.namespace, &id.name)?;
-            lab.delete(&id.namespace, &id.name, Some(0))?;
-        }
-        wait::until("the attackers' pods end", || {
-            let gone = |id: &PodId| lab.pod(&id.namespace, &id.name).is_none();
-            Ok(self.pods.iter().all(gone).then_some(()))
-        })
-        .await
+        self.node.remove(&self.pods, Some(0)).await
     }
-}
-
-const CONTAINER: &str = "app";
-
-/// A pod whose container behaves like this.
-fn neighbour(node: &DaemonSetNode, name: &str, behaviour: &str) -> Pod {
-    let mut pod = Pod::default();
-    pod.metadata.name = Some(name.to_owned());
-    pod.metadata.namespace = Some(NAMESPACE.to_owned());
-    let container = Container {
-        name: CONTAINER.to_owned(),
-        image: Some(image::NAME.to_owned()),
-        image_pull_policy: Some("Never".to_owned()),
-        command: Some([image::PROGRAM, behaviour].map(str::to_owned).into()),
-        ..Default::default()
-    };
-    pod.spec = Some(PodSpec {
-        node_name: Some(node.lab.node().into()),
-        host_network: Some(true),
-        containers: vec![container],
-        ..Default::default()
-    });
-    pod
 }
 
 /// Connects again and again, and says this; `greedy`: reads nothing of the answers.

@@ -1,174 +1,183 @@
-//! coroner as it is deployed: its image, run by the lab's kubelet in the lab's containerd as the pod
-//! that the lab's controller makes of its DaemonSet, with exactly the capabilities, mounts, user, namespaces and arguments
-//! of the manifest. What a cluster would add is added (see [`pod`]); of the manifest one word is
-//! another: the lab's node is a mount namespace on somebody else's machine, whose first process is
-//! not the node's.
+//! A node of the lab with coroner's image, and the agent as the pod of the chart's DaemonSet: what a cluster would add is
+//! added. One word is another: the lab's node is a mount namespace on a machine whose first process is not the node's.
 
-use super::pod;
-use crate::{chart, manifests, tls::TlsFront};
-use anyhow::{Context as _, Result, bail, ensure};
-use axum::http::StatusCode;
+use crate::{
+    chart::{named, rendered},
+    tls,
+    tools::{image, workspace},
+};
+use anyhow::{Context as _, Result, ensure};
 use coroner::config::args::DEFAULT_API_PORT;
+use coroner_core::{report::PodTermination, types::Verdict};
 use coroner_lab_cluster::{
     Cluster,
-    apiserver::{DeleteOptions, ResourceKind},
-    containerd,
-    daemonset::{self, DaemonSetController},
-    kubelet::{self, security::SECCOMP_PROFILES, translate::PodId},
-    network::Forward,
-    tidy, wait,
+    apiserver::{ResourceKind, token},
+    containerd::ContainerdOptions,
+    image as workload,
+    kubelet::{security::SECCOMP_PROFILES, translate::PodId},
+    network::{Forward, Network},
+    wait,
 };
 use coroner_lab_harness::{
-    agent::{self, Http},
+    agent::{Http, tail},
     environment::work_directory,
-    failures::{Failures, Remains},
-    ground_truth::GroundTruth,
-    monitor::{AgentMonitor, THRESHOLD},
-    run::{self, scenario},
 };
-use coroner_lab_scenarios::Scenario;
 use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::Pod};
+use serde_json::{Value, json};
 use std::{
+    collections::BTreeMap,
+    env, fs,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
 };
 
-/// In the work directory: what pods are told of the apiserver.
-const CREDENTIALS: &str = "credentials";
+/// What the chart calls everything.
+const NAME: &str = "coroner";
+/// Where other pods are.
+const NAMESPACE: &str = "lab";
+/// The first container of a neighbour.
+const FIRST: &str = "c0";
 
-/// A node on which the image is.
-pub(crate) struct DaemonSetNode {
-    pub(super) lab: Cluster,
+pub(super) struct Node {
+    lab: Cluster,
     work: PathBuf,
-    _controller: DaemonSetController,
-    _front: TlsFront,
-    _service: Forward,
+    apiserver: Forward,
 }
 
-/// A pod of the DaemonSet whose agent answers.
-pub(crate) struct Deployed<'a> {
-    pub(super) node: &'a DaemonSetNode,
-    set: DaemonSet,
+/// The agent's pod.
+pub(super) struct Agent<'a> {
+    pub(super) node: &'a Node,
     id: PodId,
-    probes: pod::Probes,
     /// Where probes and Prometheus reach it.
     pub(super) address: SocketAddr,
     http: Http,
     /// Its API, as `kubectl port-forward` reaches it.
     api: Http,
-    // Connections end with these.
     _forwards: [Forward; 2],
 }
 
-/// What a probe of the kubelet's would see.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct ProbeAnswer {
-    /// The probe succeeds.
-    pub(crate) ok: bool,
-    /// What was said.
-    pub(crate) text: String,
+/// A way to die: the containers' command lines with their verdicts, and the deletion's grace (`None`: the containers exit on
+/// their own).
+pub(super) struct Death {
+    name: &'static str,
+    grace: Option<i64>,
+    containers: &'static [(&'static str, Verdict)],
 }
 
-impl DaemonSetNode {
-    /// Brings the lab up and imports the archive of the image of this name.
-    pub(crate) async fn start(
-        options: containerd::ContainerdOptions,
-        archive: &Path,
-        image: &str,
-    ) -> Result<Self> {
-        ensure!(
-            archive.is_file(),
-            "{} is not there: build the image (cargo xtask image)",
-            archive.display()
-        );
-        let work = work_directory(&options.work)?;
-        let options = containerd::ContainerdOptions { work: work.clone(), ..options };
-        let lab = Cluster::start(options, &|_| ()).await?;
-        let served = async {
-            lab.import(archive, image).await?;
-            serve(&lab, &work.join(CREDENTIALS)).await
-        };
-        let (_front, _service) = match served.await {
-            Ok(served) => served,
-            Err(error) => {
-                let stopped = lab.stop().await;
-                clear(&work);
-                return Err(error.context(format!("the lab was taken down: {stopped:?}")));
-            }
-        };
-        let (host_root, credentials) = (lab.host_root().to_owned(), work.join(CREDENTIALS));
-        let apiserver = _service.address;
-        let admit = move |pod: &mut Pod| pod::admit(pod, &host_root, &credentials, apiserver);
-        let _controller = DaemonSetController::start(lab.store(), admit);
-        Ok(Self { lab, work, _controller, _front, _service })
+impl Death {
+    pub(super) const fn deleted(
+        name: &'static str,
+        grace: i64,
+        containers: &'static [(&'static str, Verdict)],
+    ) -> Self {
+        Self { name, grace: Some(grace), containers }
     }
 
-    /// Puts a seccomp profile where the node's kubelet takes those of the type Localhost from.
-    pub(crate) fn install_seccomp_profile(&self, file: &Path, name: &str) -> Result<()> {
+    pub(super) const fn exits(
+        name: &'static str,
+        containers: &'static [(&'static str, Verdict)],
+    ) -> Self {
+        Self { name, grace: None, containers }
+    }
+}
+
+impl Node {
+    /// Brings the lab up and imports the image by the name that the chart has. The apiserver grants the agent what the
+    /// chart's ClusterRole does.
+    pub(super) async fn start(directory: &Path) -> Result<Self> {
+        ensure!(rustix::process::geteuid().is_root(), "the lab needs root: run this with sudo");
+        let workload = Path::new(env!("CARGO_BIN_EXE_coroner-lab")).with_file_name("workload");
+        let workload = env::var_os("CORONER_LAB_WORKLOAD").map_or(workload, PathBuf::from);
+        let archive = image();
+        ensure!(archive.is_file(), "{} is not there: cargo xtask image", archive.display());
+        let work = work_directory(&directory.join("w"))?;
+        let lab = Cluster::start(ContainerdOptions::new(work.clone(), workload), &|_| ()).await?;
+        let objects = rendered(&[], &json!({}))?;
+        let set = named(&objects, "DaemonSet")?;
+        let name = &set["spec"]["template"]["spec"]["containers"][0]["image"];
+        lab.import(&archive, name.as_str().context("no image")?).await?;
+        for kind in [ResourceKind::ClusterRole, ResourceKind::ClusterRoleBinding] {
+            lab.store().create(kind, "", named(&objects, kind.name())?.clone())?;
+        }
+        let network = lab.node_network().await;
+        let address = network.addresses().context("the node has no address")?.v4;
+        let (front, certificate) = tls::front(&address.to_string(), lab.apiserver()).await?;
+        let apiserver = Forward::out_of_network(&network, front)?;
+        let node = Self { lab, work, apiserver };
+        fs::create_dir_all(node.credentials())?;
+        let files =
+            [("token", token(NAME, NAME)), ("namespace", NAME.to_owned()), ("ca.crt", certificate)];
+        for (name, content) in files {
+            fs::write(node.credentials().join(name), content)?;
+        }
+        Ok(node)
+    }
+
+    /// What the kubelet projects into a pod.
+    fn credentials(&self) -> PathBuf {
+        self.work.join("credentials")
+    }
+
+    /// Puts a seccomp profile where the kubelet takes those of the type Localhost from.
+    pub(super) fn install_seccomp_profile(&self, name: &str) -> Result<()> {
         let profiles = self.lab.host_root().join(SECCOMP_PROFILES.trim_start_matches('/'));
-        std::fs::create_dir_all(&profiles)
-            .and_then(|()| std::fs::copy(file, profiles.join(name)))
-            .with_context(|| format!("cannot copy {} onto the node", file.display()))?;
+        fs::create_dir_all(&profiles)?;
+        fs::copy(workspace().join("deploy/seccomp").join(name), profiles.join(name))?;
         Ok(())
     }
 
-    fn credentials(&self) -> PathBuf {
-        self.work.join(CREDENTIALS)
-    }
-
-    /// The directory of the agent's socket.
-    pub(super) fn socket(&self) -> PathBuf {
-        pod::socket(&self.credentials())
-    }
-
-    /// Creates the DaemonSet, with what else `deploy/base` has, and waits until its agent answers.
-    pub(crate) async fn run(&self, set: &DaemonSet) -> Result<Deployed<'_>> {
-        let base = chart::kustomized(&manifests::deploy().join("base"))?;
-        for (name, object) in base {
-            let kind = name.split(' ').next().unwrap_or_default();
-            let kind = ResourceKind::all().find(|one| one.name() == kind).context(name)?;
-            let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default().to_owned();
-            if kind != ResourceKind::DaemonSet {
-                // Another one before it has left the rest.
-                let _ = self.lab.store().create(kind, &namespace, object);
+    /// The pod that a DaemonSet's controller and a cluster's admission make.
+    fn pod(&self, set: &DaemonSet) -> Result<Pod> {
+        let mut pod = serde_json::to_value(&set.spec.template)?;
+        pod["metadata"]["name"] = NAME.into();
+        pod["metadata"]["namespace"] = NAME.into();
+        let spec = &mut pod["spec"];
+        spec["nodeName"] = self.lab.node().into();
+        let list = |value: &mut Value, item: Value| match value.as_array_mut() {
+            Some(items) => items.push(item),
+            None => *value = json!([item]),
+        };
+        let credentials = json!({"path": self.credentials()});
+        list(&mut spec["volumes"], json!({"name": "token", "hostPath": credentials}));
+        for volume in spec["volumes"].as_array_mut().into_iter().flatten() {
+            // The agent of this machine may have the directory.
+            if volume["hostPath"]["path"] == "/run/coroner" {
+                volume["hostPath"]["path"] = json!(self.work.join("socket"));
             }
         }
-        let namespace = set.metadata.namespace.as_deref().unwrap_or_default();
-        let set = serde_json::to_value(set)?;
-        let made = self.lab.store().create(ResourceKind::DaemonSet, namespace, set)?;
-        self.deployed(&serde_json::from_value(made)?).await
+        let container = &mut spec["containers"][0];
+        let at = "/var/run/secrets/kubernetes.io/serviceaccount";
+        let mount = json!({"name": "token", "mountPath": at, "readOnly": true});
+        list(&mut container["volumeMounts"], mount);
+        for variable in container["env"].as_array_mut().into_iter().flatten() {
+            if variable["value"] == "/proc/1/root" {
+                variable["value"] = json!(self.lab.host_root());
+            }
+        }
+        for (name, value) in [
+            ("KUBERNETES_SERVICE_HOST", self.apiserver.address.ip().to_string()),
+            ("KUBERNETES_SERVICE_PORT", self.apiserver.address.port().to_string()),
+        ] {
+            list(&mut container["env"], json!({"name": name, "value": value}));
+        }
+        Ok(serde_json::from_value(pod)?)
     }
 
-    /// Waits until the agent of a DaemonSet that there is answers.
-    pub(crate) async fn deployed(&self, set: &DaemonSet) -> Result<Deployed<'_>> {
-        let probes = pod::probes(set)?;
-        let id = wait::until("the controller creates a pod", || {
-            let pods = daemonset::pods_of(&self.lab.store(), set.metadata.uid.as_deref());
-            Ok(pods.first().and_then(PodId::of))
-        })
-        .await?;
-        let network = self.wait(&id, "a sandbox", || self.lab.network(&id.uid)).await?;
-        let ip = self.wait(&id, "an address", async || Ok(self.ip(&id))).await?;
-        let address = (ip, probes.port).into();
+    /// Starts the agent's pod and waits until the agent answers.
+    pub(super) async fn run(&self, set: &DaemonSet) -> Result<Agent<'_>> {
+        let id = self.add(self.pod(set)?)?;
+        let network = self.network(&id).await?;
+        let look = async || Ok(self.object(&id)?.status.and_then(|it| it.pod_ip));
+        let ip: IpAddr = self.wait(&id, "an address", look).await?.parse()?;
+        let address = (ip, 9470).into();
         let into = Forward::into_network(self.lab.node_network().await, address).await?;
-        // The API is on the pod's loopback, and read as by `kubectl port-forward`.
         let loopback = (Ipv4Addr::LOCALHOST, DEFAULT_API_PORT).into();
         let api = Forward::into_network(network, loopback).await?;
         let (http, api_http) = (Http::new(into.address), Http::new(api.address));
-        let _forwards = [into, api];
-        let deployed = Deployed {
-            node: self,
-            set: set.clone(),
-            id,
-            probes,
-            address,
-            http,
-            api: api_http,
-            _forwards,
-        };
-        let answers = || async { Ok(deployed.liveness().await.ok().filter(|answer| answer.ok)) };
-        self.wait(&deployed.id, "an answer of the liveness probe", answers).await?;
-        Ok(deployed)
+        let agent = Agent { node: self, id, address, http, api: api_http, _forwards: [into, api] };
+        let answers = async || Ok(agent.page("/healthz").await.ok().filter(|answer| answer.0));
+        self.wait(&agent.id, "an answer of the liveness probe", answers).await?;
+        Ok(agent)
     }
 
     /// `kubectl create`.
@@ -176,170 +185,130 @@ impl DaemonSetNode {
         PodId::of(&self.lab.create(pod)?).context("the apiserver gave the pod no UID")
     }
 
-    /// The pod's address, once it has one.
-    fn ip(&self, id: &PodId) -> Option<IpAddr> {
-        self.lab.pod(&id.namespace, &id.name)?.status?.pod_ip?.parse().ok()
+    pub(super) async fn network(&self, id: &PodId) -> Result<Network> {
+        self.wait(id, "a sandbox", async || self.lab.network(&id.uid).await).await
     }
 
-    /// Waits until there is one, as long as the pod can still come to it.
-    pub(super) async fn wait<T, F: Future<Output = Result<Option<T>>>>(
+    /// Deletes pods, whatever holds them, and waits until their objects are gone.
+    pub(super) async fn remove(&self, pods: &[PodId], grace: Option<i64>) -> Result<()> {
+        for id in pods {
+            self.lab.remove_finalizers(&id.namespace, &id.name)?;
+            self.lab.delete(&id.namespace, &id.name, grace)?;
+        }
+        let gone = |id: &PodId| self.lab.pod(&id.namespace, &id.name).is_none();
+        wait::until("the pods end", || Ok(pods.iter().all(gone).then_some(()))).await
+    }
+
+    fn object(&self, id: &PodId) -> Result<Pod> {
+        self.lab.pod(&id.namespace, &id.name).context("the pod is gone")
+    }
+
+    /// Waits until there is one.
+    async fn wait<T>(
         &self,
         id: &PodId,
         what: &str,
-        look: impl Fn() -> F,
+        look: impl AsyncFnMut() -> Result<Option<T>>,
     ) -> Result<T> {
-        let looking = wait::asking(what, async || {
-            if let Some(found) = look().await? {
-                return Ok(Some(found));
-            }
-            let object = self.lab.pod(&id.namespace, &id.name).context("the pod is gone")?;
-            match failure(&object) {
-                Some(why) => bail!("the pod has failed: {why}"),
-                None => Ok(None),
-            }
+        wait::asking(what, look).await.with_context(|| format!("{}: {}", id.name, self.log(id)))
+    }
+
+    /// The end of the log of a pod's container.
+    fn log(&self, id: &PodId) -> String {
+        let container = if id.name == NAME { NAME } else { FIRST };
+        tail(&id.log_file(self.lab.logs(), container), 15)
+    }
+
+    /// A pod of the lab's own workload: each container behaves as its command line says.
+    pub(super) fn neighbour(&self, name: &str, behaviours: &[&str]) -> Pod {
+        let container = |(n, behaviour): (usize, &&str)| {
+            let words = std::iter::once(workload::PROGRAM).chain(behaviour.split_whitespace());
+            let command: Vec<_> = words.collect();
+            json!({
+                "name": format!("c{n}"), "image": workload::NAME, "imagePullPolicy": "Never",
+                "command": command,
+            })
+        };
+        let containers: Vec<_> = behaviours.iter().enumerate().map(container).collect();
+        let pod = json!({
+            "metadata": {"name": name, "namespace": NAMESPACE},
+            "spec": {
+                "nodeName": self.lab.node(), "hostNetwork": true, "restartPolicy": "Never",
+                "containers": containers,
+            },
         });
-        looking.await.with_context(|| {
-            let log = id.log_file(self.lab.logs(), pod::CONTAINER);
-            format!("the log of {}:\n{}", id.name, agent::tail(&log, 15))
-        })
+        serde_json::from_value(pod).expect("it is a pod")
+    }
+
+    /// The directory of the cgroup of a neighbour's container.
+    pub(super) async fn cgroup(&self, id: &PodId) -> Result<PathBuf> {
+        let pid = async || Ok(self.lab.main_pid(id, FIRST).ok());
+        self.lab.cgroup_of(self.wait(id, "a process", pid).await?)
     }
 
     /// Takes everything down; what remains is an error.
-    pub(crate) async fn stop(self) -> Result<()> {
-        let stopped = self.lab.stop().await;
-        clear(&self.work);
-        stopped
+    pub(super) async fn stop(self) -> Result<()> {
+        self.lab.stop().await
     }
 }
 
-fn clear(work: &Path) {
-    let _ = std::fs::remove_dir_all(work.join(CREDENTIALS));
-    tidy(work);
-    // Somebody else's files may be in it; then it stays.
-    let _ = std::fs::remove_dir(work);
-}
-
-/// Has the apiserver speak TLS to pods of the DaemonSet, and writes their credentials.
-async fn serve(lab: &Cluster, credentials: &Path) -> Result<(TlsFront, Forward)> {
-    let network = lab.node_network().await;
-    let node = network.addresses().context("the node has no address")?.v4;
-    let front = TlsFront::of(&node.to_string(), lab.apiserver()).await?;
-    let service = Forward::out_of_network(&network, front.address)?;
-    pod::write_credentials(&front.certificate, credentials)?;
-    Ok((front, service))
-}
-
-/// Why a pod will not come to anything.
-fn failure(pod: &Pod) -> Option<String> {
-    let status = pod.status.as_ref()?;
-    let over = matches!(status.phase.as_deref(), Some("Failed" | "Succeeded"));
-    let ended = status.container_statuses.iter().flatten().find_map(|container| {
-        let of = |state: Option<&k8s_openapi::api::core::v1::ContainerState>| {
-            state?.terminated.as_ref().map(|end| format!("it ended with {}", end.exit_code))
-        };
-        of(container.state.as_ref()).or_else(|| of(container.last_state.as_ref()))
-    });
-    ended.or_else(|| over.then(|| status.message.clone().unwrap_or_default()))
-}
-
-impl Deployed<'_> {
-    /// What the liveness probe sees.
-    pub(crate) async fn liveness(&self) -> Result<ProbeAnswer> {
-        self.probe(&self.probes.liveness).await
-    }
-
-    /// What the readiness probe sees.
-    pub(crate) async fn readiness(&self) -> Result<ProbeAnswer> {
-        self.probe(&self.probes.readiness).await
-    }
-
-    /// Waits until the readiness probe succeeds.
-    pub(crate) async fn ready(&self) -> Result<ProbeAnswer> {
-        let ready = || async { Ok(self.readiness().await.ok().filter(|answer| answer.ok)) };
-        match self.node.wait(&self.id, "readiness", ready).await {
-            Ok(answer) => Ok(answer),
-            Err(error) => {
-                let said = self.readiness().await.map(|answer| answer.text);
-                Err(error.context(format!("the readiness probe says {said:?}")))
-            }
-        }
-    }
-
-    async fn probe(&self, path: &str) -> Result<ProbeAnswer> {
+impl Agent<'_> {
+    /// Whether a probe of this path succeeds, as the kubelet's prober: anything below 400; and the answer.
+    pub(super) async fn page(&self, path: &str) -> Result<(bool, String)> {
         let (status, body) = self.http.page(path).await?;
-        let text = String::from_utf8_lossy(&body).into_owned();
-        // As the kubelet's prober: anything below 400.
-        Ok(ProbeAnswer { ok: status < StatusCode::BAD_REQUEST, text })
+        Ok((status.as_u16() < 400, String::from_utf8_lossy(&body).into_owned()))
+    }
+
+    /// Waits until the readiness probe succeeds; its answer.
+    pub(super) async fn ready(&self) -> Result<String> {
+        let ready = async || Ok(self.page("/readyz").await.ok().filter(|answer| answer.0));
+        Ok(self.node.wait(&self.id, "readiness", ready).await?.1)
     }
 
     /// The first process of its container, as the host numbers it.
-    pub(crate) fn pid(&self) -> Result<i32> {
-        self.node.lab.main_pid(&self.id, pod::CONTAINER)
+    pub(super) fn pid(&self) -> Result<i32> {
+        self.node.lab.main_pid(&self.id, NAME)
     }
 
-    /// `kubectl exec POD -- COMMAND`: its stdout.
-    pub(crate) async fn exec(&self, command: &[&str]) -> Result<String> {
-        let (lab, id) = (&self.node.lab, &self.id);
-        let pod = lab.pod(&id.namespace, &id.name).context("the pod is gone")?;
-        lab.hand().exec(&pod, pod::CONTAINER, command).await
+    /// Pods die, all at the same time, and the agent reports each with its verdicts.
+    pub(super) async fn reports(&self, deaths: &[Death]) -> Result<()> {
+        let die = |death| async move { self.reports_one(death).await };
+        futures::future::try_join_all(deaths.iter().map(die)).await.map(drop)
     }
 
-    /// Plays scenarios on the node, all at once, and compares what this agent says of each with what is expected; what
-    /// does not agree is the error.
-    pub(crate) async fn plays(&self, scenarios: &[&Scenario]) -> Result<()> {
-        let (lab, truth) = (&self.node.lab, GroundTruth::of(&self.node.lab, THRESHOLD));
-        let watcher = AgentMonitor::of_foreign(self.api.clone(), Some(lab.name().await));
-        let played = async {
-            watcher.detects().await?;
-            let play = |&one| scenario::from_begin_to_end(one, lab, &watcher, &truth, None);
-            let outcomes = futures::future::join_all(scenarios.iter().map(play)).await;
-            lab.run_kubelet(kubelet::VERSION)?;
-            let strays = run::strays(&watcher, &truth, &outcomes).await;
-            anyhow::Ok((outcomes, strays))
-        };
-        let played = played.await;
-        watcher.stop().await;
-        let (outcomes, strays) = played?;
-        let mut wrong: Vec<_> =
-            strays.iter().map(|leak| format!("of no scenario: {leak:?}")).collect();
-        for outcome in &outcomes {
-            let has_report = outcome.timeline.is_some();
-            if outcome.ok && has_report == (outcome.expected.lives != 0) {
-                continue;
-            }
-            let said = outcome.disagreements.join("; ");
-            wrong.push(format!("{}: {said} (a report: {has_report})", outcome.scenario));
-            let (agent, kubelet, work) = (Some(&self.api), lab.kubelet(), &self.node.work);
-            let remains = Remains { agent, kubelet: Some(kubelet), work: Some(work) };
-            Failures::new(None, work).save(outcome.scenario, remains).await;
+    async fn reports_one(&self, death: &Death) -> Result<()> {
+        let node = self.node;
+        let behaviours: Vec<_> = death.containers.iter().map(|(behaviour, _)| *behaviour).collect();
+        let id = node.add(node.neighbour(death.name, &behaviours))?;
+        if death.grace.is_some() {
+            // The workload logs this once it can take a signal.
+            let has_started = |n: usize| {
+                let log = id.log_file(node.lab.logs(), &format!("c{n}"));
+                fs::read_to_string(log).is_ok_and(|log| log.contains("start"))
+            };
+            let starts = async || Ok((0..behaviours.len()).all(has_started).then_some(()));
+            node.wait(&id, "the start", starts).await?;
+            node.lab.delete(&id.namespace, &id.name, death.grace)?;
         }
-        let log = self.id.log_file(lab.logs(), pod::CONTAINER);
-        ensure!(
-            wrong.is_empty(),
-            "{} of {}: {wrong:#?}\nthe agent's log:\n{}",
-            wrong.len(),
-            outcomes.len(),
-            agent::tail(&log, 30)
-        );
+        let report = async || {
+            let mut all = self.api.terminations().await?.into_iter();
+            Ok(all.find(|one: &PodTermination| one.pod.uid.as_str() == id.uid))
+        };
+        let report = node.wait(&id, "a report", report).await?;
+        let found: BTreeMap<_, _> =
+            report.containers.iter().map(|one| (one.name.clone(), one.verdict)).collect();
+        let expected = death.containers.iter().enumerate();
+        let expected = expected.map(|(n, (_, verdict))| (format!("c{n}"), *verdict)).collect();
+        ensure!(found == expected, "{}: {found:?}, not {expected:?}", death.name);
+        if death.grace.is_none() {
+            // A pod that ends on its own stays, and keeps its name.
+            node.remove(&[id], Some(0)).await?;
+        }
         Ok(())
     }
 
-    /// Deletes the DaemonSet, and waits until its pod's object is gone.
-    pub(crate) async fn end(self) -> Result<()> {
-        let (namespace, name) = (&self.set.metadata.namespace, &self.set.metadata.name);
-        let (namespace, name) = (namespace.as_deref().unwrap_or_default(), name.as_deref());
-        let options = DeleteOptions::default();
-        let store = self.node.lab.store();
-        store.delete(ResourceKind::DaemonSet, namespace, name.unwrap_or_default(), &options)?;
-        self.gone().await
-    }
-
-    /// Waits until the pod's object is gone.
-    pub(crate) async fn gone(self) -> Result<()> {
-        let (lab, id) = (&self.node.lab, &self.id);
-        wait::until("the agent's pod ends", || {
-            Ok(lab.pod(&id.namespace, &id.name).is_none().then_some(()))
-        })
-        .await
+    /// Deletes the agent's pod, and waits until it is gone.
+    pub(super) async fn end(self) -> Result<()> {
+        self.node.remove(std::slice::from_ref(&self.id), None).await
     }
 }

@@ -1,0 +1,328 @@
+//! `deploy/chart`, rendered by the real helm: every object is one that Kubernetes takes, the pod has the privileges that
+//! docs/security.md lists and no others, and `deploy/coroner.yaml` is the chart's rendering.
+
+use crate::tools::{APPARMOR_PARSER, HELM, hold, workspace};
+use anyhow::{Context as _, Result, bail, ensure};
+use clap::{ArgAction, CommandFactory as _, Parser as _};
+use coroner::config::args::Cli;
+use k8s_openapi::{
+    Resource,
+    api::{
+        apps::v1::DaemonSet,
+        core::v1::{ConfigMap, Container, Namespace, PodSpec, ResourceQuota, ServiceAccount},
+        networking::v1::NetworkPolicy,
+        rbac::v1::{ClusterRole, ClusterRoleBinding, RoleBinding},
+    },
+};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    process::Command,
+};
+
+/// The kinds of Prometheus' operator, as a cluster has them.
+pub(crate) const OPERATOR: [&str; 3] = [
+    "--api-versions=monitoring.coreos.com/v1",
+    "--api-versions=monitoring.coreos.com/v1/PodMonitor",
+    "--api-versions=monitoring.coreos.com/v1/PrometheusRule",
+];
+const GOOGLE: &str = "--api-versions=monitoring.googleapis.com/v1/PodMonitoring";
+
+/// The values that docs/install.md names, with further arguments of `helm template`.
+fn variants() -> [(&'static str, &'static [&'static str], Value); 16] {
+    let crio = json!({
+        "seccompProfile": {"type": "Localhost", "localhostProfile": "coroner.json"},
+        "seLinuxOptions": {"type": "spc_t"},
+    });
+    let mut openshift = crio.clone();
+    openshift["openshift"] = true.into();
+    openshift["namespace"] = json!({"create": true});
+    let bottlerocket =
+        json!({"user": "system_u", "role": "system_r", "type": "super_t", "level": "s0"});
+    let apparmor = json!({"type": "Localhost", "localhostProfile": "coroner"});
+    let ca = json!({"ca": {"secret": {"name": "coroner-tls", "key": "ca.crt"}}});
+    let tls = json!({"tls": {"secretName": "coroner-tls"}, "podMonitor": {"tlsConfig": ca}});
+    [
+        ("default", &[], json!({})),
+        ("namespace", &[], json!({"namespace": {"create": true}})),
+        ("apparmor", &[], json!({"appArmorProfile": apparmor})),
+        ("bottlerocket", &[], json!({"seLinuxOptions": bottlerocket})),
+        ("crio", &[], crio),
+        ("events", &[], json!({"config": {"events": true}})),
+        ("look-up of Events", &[], json!({"rbac": {"eventsLookup": true}})),
+        ("host network", &[], json!({"hostNetwork": true})),
+        ("kernel 5.10", &[], json!({"extraCapabilities": ["SYS_RESOURCE"]})),
+        ("kubernetes 1.29", &["--kube-version=1.29.0"], json!({})),
+        ("network policy", &[], json!({"networkPolicy": {"enabled": true}})),
+        ("openshift", &[], openshift),
+        ("scrape annotations", &[], json!({"scrapeAnnotations": true})),
+        ("tls", &OPERATOR, tls),
+        ("google", &[GOOGLE], json!({"googlePodMonitoring": {"enabled": true}})),
+        ("dashboards", &[], json!({"dashboards": {"enabled": true}})),
+    ]
+}
+
+/// Runs helm on the chart, without anything of a person's own settings.
+fn helm(arguments: &[&str], values: &Value) -> Result<String> {
+    let home = tempfile::tempdir()?;
+    let file = home.path().join("values.json");
+    fs::write(&file, values.to_string())?;
+    let mut command = Command::new(HELM.find()?);
+    for name in ["HOME", "HELM_CONFIG_HOME", "HELM_CACHE_HOME", "HELM_DATA_HOME", "KUBECONFIG"] {
+        command.env(name, home.path());
+    }
+    command.args(arguments).arg(workspace().join("deploy/chart")).arg("--values").arg(&file);
+    let output = command.arg("--namespace=coroner").output()?;
+    let error = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "helm {}: {error}", arguments.join(" "));
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+/// The chart's objects.
+pub(crate) fn rendered(further: &[&str], values: &Value) -> Result<Vec<Value>> {
+    let text = helm(&[&["template", "coroner"], further].concat(), values)?;
+    serde_saphyr::from_multiple(&text).context("not YAML")
+}
+
+/// The object of a kind.
+pub(crate) fn object<T: Resource + DeserializeOwned>(objects: &[Value]) -> Result<T> {
+    let object = named(objects, T::KIND)?;
+    Ok(serde_json::from_value(object.clone())?)
+}
+
+pub(crate) fn named<'a>(objects: &'a [Value], kind: &str) -> Result<&'a Value> {
+    let object = objects.iter().find(|one| one["kind"] == kind);
+    object.with_context(|| format!("there is no {kind}"))
+}
+
+/// Reads an object as its kind. Kubernetes' types ignore fields that they do not have, and an apiserver with strict
+/// validation refuses them.
+fn check(object: &Value) -> Result<()> {
+    match object["kind"].as_str().unwrap_or_default() {
+        "Namespace" => strict::<Namespace>(object),
+        "ResourceQuota" => strict::<ResourceQuota>(object),
+        "ServiceAccount" => strict::<ServiceAccount>(object),
+        "ConfigMap" => strict::<ConfigMap>(object),
+        "ClusterRole" => strict::<ClusterRole>(object),
+        "ClusterRoleBinding" => strict::<ClusterRoleBinding>(object),
+        "RoleBinding" => strict::<RoleBinding>(object),
+        "NetworkPolicy" => strict::<NetworkPolicy>(object),
+        "DaemonSet" => strict::<DaemonSet>(object),
+        "PodMonitor" | "PodMonitoring" | "PrometheusRule" => Ok(()),
+        other => bail!("{other:?} is no kind that is deployed"),
+    }
+}
+
+fn strict<T: Resource + DeserializeOwned>(object: &Value) -> Result<()> {
+    let mut unknown = Vec::new();
+    let ignored = |path: serde_ignored::Path<'_>| unknown.push(path.to_string());
+    serde_ignored::deserialize::<_, _, T>(object.clone(), ignored)?;
+    ensure!(object["apiVersion"] == T::API_VERSION, "{} is {}", T::KIND, object["apiVersion"]);
+    ensure!(unknown.is_empty(), "{} has no {unknown:?}", T::KIND);
+    Ok(())
+}
+
+#[test]
+fn each_set_of_values_renders_objects_that_kubernetes_takes() -> Result<()> {
+    for (name, further, values) in variants() {
+        let tried = || -> Result<()> {
+            helm(&["lint", "--strict"], &values)?;
+            let objects = rendered(further, &values)?;
+            objects.iter().try_for_each(check)?;
+            if further == OPERATOR {
+                // Without these, the alerts aggregate by labels that no series has.
+                let endpoint = &named(&objects, "PodMonitor")?["spec"]["podMetricsEndpoints"][0];
+                ensure!(endpoint["honorLabels"] == true, "{endpoint}");
+                ensure!(endpoint["relabelings"][0]["targetLabel"] == "node", "{endpoint}");
+            }
+            has_what_it_needs_and_no_more(&object(&objects)?, &values)
+        };
+        tried().context(name)?;
+    }
+    Ok(())
+}
+
+fn has_what_it_needs_and_no_more(set: &DaemonSet, values: &Value) -> Result<()> {
+    let spec = set.spec.template.spec.as_ref().context("no spec")?;
+    let network = values["hostNetwork"].as_bool();
+    assert_eq!((spec.host_pid, spec.host_network, spec.host_ipc), (Some(true), network, None));
+    assert_eq!(spec.init_containers, None);
+    let [container] = &spec.containers[..] else { bail!("not one container") };
+    let labels = set.metadata.labels.as_ref().context("no labels")?;
+    let version = env!("CARGO_PKG_VERSION");
+    assert_eq!(labels["helm.sh/chart"], format!("coroner-{version}"));
+    assert_eq!(labels["app.kubernetes.io/version"], version);
+    let context = container.security_context.as_ref().context("no securityContext")?;
+    assert_eq!(context.privileged, Some(false));
+    assert_eq!(context.allow_privilege_escalation, Some(false));
+    assert_eq!(context.read_only_root_filesystem, Some(true));
+    let capabilities = context.capabilities.as_ref().context("no capabilities")?;
+    assert_eq!(capabilities.drop.as_deref(), Some(&["ALL".to_owned()][..]));
+    let further = values["extraCapabilities"].as_array().into_iter().flatten();
+    let wanted = ["BPF", "PERFMON", "SYS_PTRACE"].into_iter();
+    let wanted: Vec<_> = wanted.chain(further.filter_map(Value::as_str)).collect();
+    assert_eq!(capabilities.add.as_deref().unwrap_or_default(), wanted);
+    let seccomp = context.seccomp_profile.as_ref().context("no seccomp profile")?;
+    match &seccomp.localhost_profile {
+        Some(name) => ensure!(workspace().join("deploy/seccomp").join(name).is_file(), "{name}"),
+        None => assert_eq!(seccomp.type_, "RuntimeDefault"),
+    }
+    // /proc/1/root is closed under a runtime's own AppArmor profile.
+    let meta = set.spec.template.metadata.as_ref().and_then(|meta| meta.annotations.as_ref());
+    let annotation = "container.apparmor.security.beta.kubernetes.io/coroner";
+    let annotation = meta.and_then(|all| all.get(annotation)).map(String::as_str);
+    let field = context.app_armor_profile.as_ref().map(|profile| profile.type_.as_str());
+    ensure!(
+        matches!(
+            (field, annotation),
+            (Some("Unconfined" | "Localhost"), None) | (None, Some("unconfined"))
+        ),
+        "AppArmor: {field:?}, {annotation:?}"
+    );
+    only_its_socket_can_be_written_to(spec, container)
+}
+
+/// Of the host: the directory of its own socket. All else is read-only, or a volume of the pod's own.
+fn only_its_socket_can_be_written_to(spec: &PodSpec, container: &Container) -> Result<()> {
+    let mounts = container.volume_mounts.as_deref().unwrap_or_default();
+    let mut of_host = BTreeSet::new();
+    for volume in spec.volumes.iter().flatten() {
+        let mount = mounts.iter().find(|mount| mount.name == volume.name).context("no mount")?;
+        let Some(host) = &volume.host_path else {
+            let limited = volume.empty_dir.as_ref().is_some_and(|dir| dir.size_limit.is_some());
+            ensure!(limited || volume.secret.is_some() && mount.read_only == Some(true));
+            continue;
+        };
+        of_host.insert(host.path.as_str());
+        if host.path != "/run/coroner" {
+            assert_eq!(mount.read_only, Some(true), "{}", host.path);
+            // What the host unmounts is to be gone here at once.
+            assert_eq!(mount.mount_propagation.as_deref(), Some("HostToContainer"));
+        }
+    }
+    assert_eq!(of_host, BTreeSet::from(["/run/coroner", "/sys/fs/cgroup"]));
+    Ok(())
+}
+
+#[test]
+fn the_permissions_are_those_that_the_flags_need() -> Result<()> {
+    let base = ["get nodes", "get pods", "list pods", "watch pods"];
+    for (config, further) in [
+        (json!({}), &[][..]),
+        (json!({"rbac": {"eventsLookup": true}}), &["list events"]),
+        (json!({"config": {"events": true}}), &["create events", "patch events"]),
+    ] {
+        let objects = rendered(&[], &config)?;
+        let role: ClusterRole = object(&objects)?;
+        let mut found = BTreeSet::new();
+        for rule in role.rules.iter().flatten() {
+            assert_eq!((&rule.resource_names, &rule.non_resource_urls), (&None, &None));
+            for resource in rule.resources.iter().flatten() {
+                found.extend(rule.verbs.iter().map(|verb| format!("{verb} {resource}")));
+            }
+        }
+        let wanted = base.iter().chain(further).map(|one| (*one).to_owned()).collect();
+        assert_eq!(found, wanted, "{config}");
+    }
+    Ok(())
+}
+
+const HEAD: &str = "\
+# The objects of deploy/chart with its default values, for `kubectl apply -f` and Kubernetes 1.30 or later. Written by
+# `cargo xtask docs`: change the chart.
+";
+
+#[test]
+fn generated_manifest_is_the_charts() -> Result<()> {
+    let values = json!({"namespace": {"create": true}});
+    hold("deploy/coroner.yaml", &format!("{HEAD}{}", helm(&["template", "coroner"], &values)?))
+}
+
+/// Each of the flags that a container sets is parsed by the agent's own parser: YAML reads an unquoted `off` as false, and
+/// helm large numbers as floats.
+#[test]
+fn flags_of_every_type_reach_the_agent() -> Result<()> {
+    for (flag, value, expected) in [
+        ("api-listen", json!(false), "--api-listen=off"),
+        ("events", json!(true), "--events"),
+        ("events-lookup", json!(false), "--events-lookup=off"),
+        ("history-limit", json!(4_194_304), "--history-limit=4194304"),
+        ("leak-threshold", json!("1m 30s"), "--leak-threshold=1m 30s"),
+        ("log-level", json!(false), "--log-level=off"),
+        ("socket", json!(false), "--socket=off"),
+        ("traffic", json!(false), "--traffic=off"),
+        ("workload-metrics", json!(0), "--workload-metrics=0"),
+    ] {
+        let objects = rendered(&[], &json!({"config": {flag: value}}))?;
+        let set: DaemonSet = object(&objects)?;
+        let container = &set.spec.template.spec.context("no spec")?.containers[0];
+        let mut arguments = vec!["coroner".to_owned(), "run".to_owned()];
+        for variable in container.env.iter().flatten() {
+            let Some(name) = variable.name.strip_prefix("CORONER_") else { continue };
+            let name = name.to_lowercase().replace('_', "-");
+            match variable.value.as_deref().context("no value")? {
+                // A flag without a value has one in its variable.
+                "true" => arguments.push(format!("--{name}")),
+                text => arguments.push(format!("--{name}={text}")),
+            }
+        }
+        ensure!(arguments.iter().any(|one| one == expected), "{arguments:?}");
+        Cli::try_parse_from(arguments).context(flag)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn the_schema_has_every_flag() -> Result<()> {
+    let schema = fs::read(workspace().join("deploy/chart/values.schema.json"))?;
+    let schema: Value = serde_json::from_slice(&schema)?;
+    let command = Cli::command();
+    let run = command.find_subcommand("run").context("no `run`")?;
+    let flags = run.get_arguments().chain(command.get_arguments());
+    // By its name: whether it takes no value.
+    let flags: BTreeMap<&str, bool> = flags
+        .filter(|one| one.get_env().is_some())
+        .filter_map(|one| Some((one.get_long()?, matches!(one.get_action(), ArgAction::SetTrue))))
+        .collect();
+    let known = schema["properties"]["config"]["properties"].as_object().context("no flags")?;
+    let known = known.iter().map(|(name, value)| (&**name, value["type"] == "boolean")).collect();
+    assert_eq!(flags, known);
+    Ok(())
+}
+
+/// Those that would deploy something else than they seem to.
+#[test]
+fn values_that_mean_something_else_are_refused() -> Result<()> {
+    for wrong in [
+        json!({"config": {"leak-treshold": "10m"}}),
+        json!({"config": {"traffic": true}}),
+        json!({"config": {"leak-threshold": "600"}}),
+        json!({"config": {"tls-cert": "/my/tls.crt"}}),
+        json!({"tls": {"clientCA": true}}),
+        // No list of peers allows everyone.
+        json!({"networkPolicy": {"enabled": true, "from": []}}),
+        json!({"podLabels": {"app.kubernetes.io/name": "other"}}),
+        json!({"seccompProfile": {"type": "Localhost"}}),
+        json!({"rules": {"settings": {"leakingSandboxes": "1 or vector(1)"}}}),
+    ] {
+        let error = helm(&["template"], &wrong).err().with_context(|| format!("{wrong}"))?;
+        assert!(error.to_string().contains("values don't meet the specifications"), "{error}");
+    }
+    // Prometheus would scrape with HTTPS, and refuse every certificate.
+    let error = rendered(&OPERATOR, &json!({"tls": {"secretName": "coroner-tls"}})).err();
+    assert!(error.context("no CA")?.to_string().contains("podMonitor.tlsConfig is empty"));
+    Ok(())
+}
+
+/// Read by the parser of a distribution, and named as the values name it. No kernel with AppArmor is needed for that.
+#[test]
+fn the_apparmor_profile_is_one() -> Result<()> {
+    let file = workspace().join("deploy/apparmor/coroner");
+    // Neither is the kernel asked nor a cache read.
+    let output = Command::new(APPARMOR_PARSER.find()?).args(["-Q", "-K"]).arg(&file).output()?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    ensure!(fs::read_to_string(file)?.contains("\nprofile coroner "));
+    Ok(())
+}
