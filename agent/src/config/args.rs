@@ -260,7 +260,7 @@ pub struct RunArgs {
     #[arg(long, env = "CORONER_EVENTS", value_parser = BoolishValueParser::new())]
     pub events: bool,
     /// How often, on average, the Events of one pod are listed to prove why the kubelet stopped its container, where the
-    /// kubelet's log does not. Requires list of events (rbac.eventsLookup of the chart). `off` does without.
+    /// kubelet's log does not. Requires list of events, which the chart grants. `off` does without.
     #[arg(long, env = "CORONER_EVENTS_LOOKUP", value_name = "DURATION", default_value = "10s")]
     #[arg(value_parser = parse_lookup)]
     pub events_lookup: EventsLookup,

@@ -51,7 +51,7 @@ fn variants() -> [(&'static str, &'static [&'static str], Value); 16] {
         ("bottlerocket", &[], json!({"seLinuxOptions": bottlerocket})),
         ("crio", &[], crio),
         ("events", &[], json!({"config": {"events": true}})),
-        ("look-up of Events", &[], json!({"rbac": {"eventsLookup": true}})),
+        ("no look-up of Events", &[], json!({"config": {"events-lookup": false}})),
         ("host network", &[], json!({"hostNetwork": true})),
         ("kernel 5.10", &[], json!({"extraCapabilities": ["SYS_RESOURCE"]})),
         ("kubernetes 1.29", &["--kube-version=1.29.0"], json!({})),
@@ -210,11 +210,11 @@ fn only_its_socket_can_be_written_to(spec: &PodSpec, container: &Container) -> R
 fn the_permissions_are_those_that_the_flags_need() -> Result<()> {
     let base = ["get nodes", "get pods", "list pods", "watch pods"];
     for (config, further) in [
-        (json!({}), &[][..]),
-        (json!({"rbac": {"eventsLookup": true}}), &["list events"]),
-        (json!({"config": {"events": true}}), &["create events", "patch events"]),
+        (json!({}), &["list events"][..]),
+        (json!({"events-lookup": "off"}), &[]),
+        (json!({"events": true}), &["create events", "list events", "patch events"]),
     ] {
-        let objects = rendered(&[], &config)?;
+        let objects = rendered(&[], &json!({"config": config}))?;
         let role: ClusterRole = object(&objects)?;
         let mut found = BTreeSet::new();
         for rule in role.rules.iter().flatten() {

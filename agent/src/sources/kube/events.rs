@@ -109,7 +109,7 @@ pub async fn lists(
                         forbidden_until = Some(now + FORBIDDEN_FOR);
                         info!(
                             "the Events of pods may not be listed; causes that they would prove stay inferred. \
-                             Set rbac.eventsLookup in the chart, or use --events-lookup off"
+                             Grant list of events, as the chart does, or use --events-lookup off"
                         );
                     } else {
                         let error = failure.map(|one| describe(&one, one.code(), "list of events"));
