@@ -32,12 +32,11 @@ const LIBRARIES: [(&[&str], &[&str]); 3] = [
 ];
 
 /// The crates of the repository, but for the generated one and xtask.
-const CRATES: [&str; 14] = [
+const CRATES: [&str; 13] = [
     "agent",
     "agent/api",
     "agent/core",
     "ebpf",
-    "fuzz/core",
     "fuzz/targets",
     "image",
     "lab",

@@ -7,8 +7,6 @@
 mod daemons;
 #[cfg(test)]
 mod fake;
-#[doc(hidden)]
-pub mod fuzzing;
 mod kubelet;
 mod mounts;
 mod netns;

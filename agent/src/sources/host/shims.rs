@@ -116,11 +116,6 @@ pub(super) fn is_a_shim(comm: &str) -> bool {
     ShimKind::of(comm).is_some()
 }
 
-/// The id that a process of this name and command line serves, if it is a shim of pods.
-pub(super) fn serves<'a>(comm: &str, command: &'a [u8]) -> Option<&'a [u8]> {
-    ShimKind::of(comm)?.served(command).map(|served| served.id)
-}
-
 /// Whether the CRI plugin made the container of this bundle, or, where nothing is left of it, may
 /// have.
 fn is_made_for_cri(bundle: &Path, id: &str) -> Result<bool, SurveyError> {

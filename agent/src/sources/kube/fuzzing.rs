@@ -53,17 +53,3 @@ fn whole(shape: &'static Keep, text: &[u8]) -> Option<json::Reduced> {
     assert!(reduced.json.len() <= shape.longest());
     Some(reduced)
 }
-
-/// What is left of documents of a watch, however they are cut into pieces: the JSON of each, and whether
-/// all of it was of its kind. `None`: it is no JSON.
-pub fn reduced(text: &[u8], piece: usize) -> Option<Vec<(Vec<u8>, bool)>> {
-    let (mut reader, mut documents) = (DocumentReader::new(&shape::LINE), Vec::new());
-    for mut piece in text.chunks(piece.max(1)) {
-        while let Some(event) = reader.next(&mut piece).ok()? {
-            let (JsonEvent::End(left) | JsonEvent::Item(left)) = event;
-            assert!(left.json.len() <= shape::LINE.longest());
-            documents.push((left.json, left.is_sound));
-        }
-    }
-    Some(documents)
-}
