@@ -12,10 +12,10 @@ use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
 
 use crate::{
-    host::{self, AARCH64},
-    progress::{note, step},
-    root,
-    setup::{self, Apt, Need, debian_mirror},
+    host, root,
+    setup::{MMDEBSTRAP, debian_mirror, keyring},
+    steps::{note, step},
+    toolchain::home,
     workspace::Workspace,
 };
 
@@ -77,11 +77,10 @@ impl Suite {
         }
     }
 
-    /// The public keys of its archive.
-    fn keys(self) -> &'static setup::Keys {
+    fn distribution(self) -> &'static str {
         match self {
-            Self::Noble => &setup::UBUNTU_KEYS,
-            Self::Bookworm | Self::Trixie => &setup::DEBIAN_KEYS,
+            Self::Noble => "ubuntu",
+            Self::Bookworm | Self::Trixie => "debian",
         }
     }
 }
@@ -105,8 +104,6 @@ pub(crate) struct BareOrder {
 /// When the root cannot be made or entered.
 pub(crate) fn run(workspace: &Workspace, order: &BareOrder) -> Result<bool> {
     root::demand()?;
-    // rustup's folder is read-only inside.
-    setup::ensure(workspace, &[Need::Library(&AARCH64)], false)?;
     let name = order.suite.name();
     let folder = workspace.target("bare").join(name);
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
@@ -119,19 +116,15 @@ pub(crate) fn run(workspace: &Workspace, order: &BareOrder) -> Result<bool> {
     let script = folder.join("enter.sh");
     fs::write(&script, ENTER).with_context(|| format!("cannot write {}", script.display()))?;
     let root_folder = folder.join("root");
-    let home = |variable: &str, below: &str| -> Result<PathBuf> {
-        let own = || env::var_os("HOME").map(|home| PathBuf::from(home).join(below));
-        env::var_os(variable).map(PathBuf::from).or_else(own).with_context(|| {
-            format!("neither {variable} nor HOME is set: where is rustup's toolchain?")
-        })
-    };
-    let (cargo, rustup) = (home("CARGO_HOME", ".cargo")?, home("RUSTUP_HOME", ".rustup")?);
+    let lacks = |name| format!("neither {name} nor HOME is set: where is rustup's toolchain?");
+    let cargo = home("CARGO_HOME", ".cargo").with_context(|| lacks("CARGO_HOME"))?;
+    let rustup = home("RUSTUP_HOME", ".rustup").with_context(|| lacks("RUSTUP_HOME"))?;
     let rustup_program = host::find_program("rustup").context("there is no rustup on PATH")?;
     // As this user: inside they are made by root, and then belong to it.
     for own in [workspace.failed(), cargo.join("registry"), cargo.join("git")] {
         fs::create_dir_all(&own).with_context(|| format!("cannot make {}", own.display()))?;
     }
-    let mut command = root::command(workspace, "unshare")?;
+    let mut command = root::command(workspace, "unshare");
     command.args(["--mount", "--uts", "--ipc", "sh"]).arg(&script).arg(&base).arg(&root_folder);
     command
         .arg(workspace.root())
@@ -146,7 +139,7 @@ pub(crate) fn run(workspace: &Workspace, order: &BareOrder) -> Result<bool> {
     {
         bail!("something is mounted below {}: unmount it", root_folder.display());
     }
-    let mut remove = root::command(workspace, "rm")?;
+    let mut remove = root::command(workspace, "rm");
     if let Err(error) =
         step("removing the bare root", remove.args(["-rf", "--one-file-system"]).arg(&root_folder))
     {
@@ -195,10 +188,11 @@ fn base(workspace: &Workspace, folder: &Path, order: &BareOrder) -> Result<PathB
     if archive.is_file() && !order.fresh {
         return Ok(archive);
     }
-    let keys = order.suite.keys().file(workspace)?;
+    let keys = keyring(workspace, order.suite.distribution())?;
     let made = archive.with_extension("partial.tar");
-    let mut command = root::command(workspace, "perl")?;
-    command.arg(mmdebstrap(workspace)?).args(["--quiet", "--variant=minbase", "--format=tar"]);
+    let mut command = root::command(workspace, "perl");
+    MMDEBSTRAP.install(workspace)?;
+    command.arg(MMDEBSTRAP.file(workspace)).args(["--quiet", "--variant=minbase", "--format=tar"]);
     command.arg("--keyring").arg(keys).arg(format!("--include={packages}"));
     command.arg(order.suite.name()).arg(&made);
     command.args(order.suite.sources());
@@ -207,27 +201,9 @@ fn base(workspace: &Workspace, folder: &Path, order: &BareOrder) -> Result<PathB
     Ok(archive)
 }
 
-/// It is one program of perl's, and so needs no unpacking but its own.
-fn mmdebstrap(workspace: &Workspace) -> Result<PathBuf> {
-    let folder = workspace.tools().join("mmdebstrap");
-    let program = folder.join("usr/bin/mmdebstrap");
-    if !program.is_file() {
-        if host::find_program("perl").is_none() {
-            bail!("a bare root is made by mmdebstrap, which needs perl: please install it");
-        }
-        let apt = Apt::of_suite(workspace, "bookworm")?;
-        fs::create_dir_all(&folder)?;
-        for archive in apt.fetch("fetching mmdebstrap", &["mmdebstrap"], false)? {
-            setup::compare(workspace, &archive.locked)?;
-            archive.unpack(&folder)?;
-        }
-    }
-    Ok(program)
-}
-
 /// Ends what the command left running: every process that has its root there. They are root's.
 fn end_stragglers(workspace: &Workspace, root_folder: &Path) -> Result<()> {
-    let mut command = root::command(workspace, "sh")?;
+    let mut command = root::command(workspace, "sh");
     command.args(["-c", END_STRAGGLERS, "sh"]).arg(root_folder);
     command.status().context("cannot start sh")?;
     Ok(())

@@ -1,7 +1,7 @@
 //! Builds everything, in the order in which it is embedded: kernel programs, workload, agent and lab.
 
 use std::{
-    env, fs,
+    fs,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -10,8 +10,9 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::{
     host::Arch,
-    progress::step,
-    toolchain::{BPF_LINKER_NAME, BPF_TARGET, BpfCompiler, cargo, cargo_for, cargo_tool},
+    setup::cargo_tool,
+    steps::{show, step},
+    toolchain::{BPF_TARGET, BpfCompiler, cargo, cargo_for, home},
     workspace::Workspace,
 };
 
@@ -59,7 +60,7 @@ pub(crate) fn all(workspace: &Workspace, profile: Profile) -> Result<Binaries> {
 /// When something does not compile.
 pub(crate) fn binaries_of_run(workspace: &Workspace, profile: Profile) -> Result<Binaries> {
     let mut command = cargo("build");
-    command.current_dir(workspace.root()).env("PATH", workspace.path()).args([
+    command.args([
         "--locked",
         "--package=coroner",
         "--package=coroner-lab",
@@ -71,7 +72,7 @@ pub(crate) fn binaries_of_run(workspace: &Workspace, profile: Profile) -> Result
     if profile == Profile::Release {
         command.arg("--release");
     }
-    step("building the agent and the lab", &mut command)?;
+    show("building the agent and the lab", &mut command)?;
     binaries(workspace, profile)
 }
 
@@ -101,7 +102,7 @@ pub(crate) fn kernel_programs(workspace: &Workspace) -> Result<()> {
         if let Some(features) = features {
             command.args(["--features", features]);
         }
-        step(title, &mut command)?;
+        show(title, &mut command)?;
         let built = workspace.target(&format!("bpf/{BPF_TARGET}/bpf/coroner-bpf"));
         replace_if_changed(&built, &workspace.target("bpf").join(object))?;
     }
@@ -116,7 +117,7 @@ pub(crate) fn bpf_cargo(workspace: &Workspace, subcommand: &str) -> Result<Comma
     let Some(compiler) = BpfCompiler::find(workspace) else {
         bail!("no compiler for BPF: `cargo xtask setup` brings one");
     };
-    let Some(linker) = cargo_tool(workspace, BPF_LINKER_NAME) else {
+    let Some(linker) = cargo_tool(workspace, "bpf-linker") else {
         bail!("no bpf-linker: `cargo xtask setup` brings it");
     };
     let mut flags = vec![
@@ -132,7 +133,6 @@ pub(crate) fn bpf_cargo(workspace: &Workspace, subcommand: &str) -> Result<Comma
     flags.extend(home("RUSTUP_HOME", ".rustup").map(|from| mapped(&from, "/rustup")));
     let mut command = compiler.cargo(subcommand);
     command
-        .current_dir(workspace.root())
         // Encoded, so that a path may hold spaces.
         .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"))
         .args([
@@ -149,17 +149,6 @@ pub(crate) fn bpf_cargo(workspace: &Workspace, subcommand: &str) -> Result<Comma
     Ok(command)
 }
 
-/// Builds the agent that is tested for an architecture, with the kernel programs that are there.
-///
-/// # Errors
-/// When it does not compile.
-pub(crate) fn agent_for(workspace: &Workspace, arch: &Arch) -> Result<PathBuf> {
-    let mut command = cargo_for(workspace, "build", arch);
-    command.args(["--locked", "--package=coroner", "--bin=coroner"]);
-    step(&format!("building the agent for {}", arch.debian), &mut command)?;
-    Ok(workspace.built_for(arch, "debug/coroner"))
-}
-
 /// Builds the agent as a release ships it: optimised, without symbols, and nothing in it says where this
 /// checkout is, nor whose it is. The kernel programs must have been built, for it embeds them.
 ///
@@ -169,14 +158,14 @@ pub(crate) fn agent_for_release(workspace: &Workspace, arch: &Arch) -> Result<Pa
     let mut flags = vec!["-Ctarget-feature=+crt-static".to_owned()];
     flags.extend(mapped_paths(workspace));
     let folder = workspace.target("image/build");
-    let mut command = cargo_for(workspace, "build", arch);
+    let mut command = cargo_for("build", arch);
     command
         // Encoded, so that a path may hold spaces. It wins over the workspace's own flags.
         .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"))
         .args(["--locked", "--package=coroner", "--bin=coroner", "--profile=image"])
         .arg("--target-dir")
         .arg(&folder);
-    step(&format!("building the agent for a release, {}", arch.debian), &mut command)?;
+    show(&format!("building the agent for a release, {}", arch.debian), &mut command)?;
     let built = folder.join(arch.triple).join("image/coroner");
     let program = fs::read(&built).with_context(|| format!("cannot read {}", built.display()))?;
     for path in [workspace.root().to_path_buf(), PathBuf::from("/.cargo/registry/")] {
@@ -198,12 +187,6 @@ fn mapped_paths(workspace: &Workspace) -> impl Iterator<Item = String> {
 
 fn mapped(from: &Path, to: &str) -> String {
     format!("--remap-path-prefix={}={to}", from.display())
-}
-
-/// The folder that `variable` names, or else `below` the user's own.
-fn home(variable: &str, below: &str) -> Option<PathBuf> {
-    let own = || env::var_os("HOME").map(|home| PathBuf::from(home).join(below));
-    env::var_os(variable).map(PathBuf::from).or_else(own)
 }
 
 /// A copy without debug information, a tenth of the size; by the binutils that every C compiler brings.
@@ -233,32 +216,4 @@ fn replace_if_changed(from: &Path, to: &Path) -> Result<()> {
         return Ok(());
     }
     fs::write(to, new).with_context(|| format!("cannot write {}", to.display()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn nothing_tells_where_the_checkout_is() {
-        let workspace = Workspace::here();
-        let flags: Vec<String> = mapped_paths(&workspace).collect();
-        let wanted = format!("--remap-path-prefix={}=/coroner", workspace.root().display());
-        assert!(flags.contains(&wanted), "{flags:?}");
-        assert!(flags.iter().any(|flag| flag.ends_with("=/cargo")), "{flags:?}");
-    }
-
-    #[test]
-    fn an_unchanged_object_keeps_its_time() {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let (from, to) = (folder.path().join("a"), folder.path().join("b"));
-        fs::write(&from, "one").expect("writes");
-        replace_if_changed(&from, &to).expect("copies");
-        let mut read_only = fs::metadata(&to).expect("is there").permissions();
-        read_only.set_readonly(true);
-        fs::set_permissions(&to, read_only).expect("chmod");
-        let before = fs::metadata(&to).and_then(|meta| meta.modified()).ok();
-        replace_if_changed(&from, &to).expect("has nothing to write");
-        assert_eq!(before, fs::metadata(&to).and_then(|meta| meta.modified()).ok());
-    }
 }

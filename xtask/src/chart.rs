@@ -5,7 +5,7 @@ use std::{fs, path::PathBuf, process::Command};
 
 use anyhow::{Context as _, Result};
 
-use crate::{image::SourceState, progress::step, setup, workspace::Workspace};
+use crate::{image::SourceState, setup, steps::step, workspace::Workspace};
 
 /// Makes `target/chart/coroner-VERSION.tgz`.
 ///

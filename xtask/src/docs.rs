@@ -1,16 +1,8 @@
-//! `cargo xtask docs`: writes the generated files anew.
-//!
-//! The tests that say whether they are stale are what knows how they are made; told to, they write them.
+//! `cargo xtask docs`: writes the generated files again. The tests that fail if a file is stale write it.
 
 use anyhow::Result;
 
-use crate::{
-    build,
-    progress::step,
-    setup::{self, Need},
-    toolchain::cargo,
-    workspace::Workspace,
-};
+use crate::{build, setup::Need, steps::show, toolchain::cargo, workspace::Workspace};
 
 /// The tests that hold generated files to what they are made of: arguments of `cargo test`.
 const TESTS: &[&[&str]] = &[
@@ -22,7 +14,7 @@ const TESTS: &[&[&str]] = &[
 ];
 
 /// What they need beyond the build.
-pub(crate) const NEEDS: &[Need] = &[Need::Python(&setup::GRAFANA), Need::Python(&setup::HELM)];
+pub(crate) const NEEDS: &[Need] = &[Need::Pypi];
 
 /// Writes all of them.
 ///
@@ -31,15 +23,9 @@ pub(crate) const NEEDS: &[Need] = &[Need::Python(&setup::GRAFANA), Need::Python(
 pub(crate) fn write(workspace: &Workspace) -> Result<()> {
     build::kernel_programs(workspace)?;
     for test in TESTS {
-        step(
-            &format!("writing what {} holds", test.last().unwrap_or(&"a test")),
-            cargo("test")
-                .current_dir(workspace.root())
-                .env("PATH", workspace.path())
-                .env("UPDATE_GOLDEN", "1")
-                .arg("--locked")
-                .args(*test),
-        )?;
+        let mut command = cargo("test");
+        command.env("UPDATE_GOLDEN", "1").arg("--locked").args(*test);
+        show(&format!("writing what {} compares", test.last().unwrap_or(&"a test")), &mut command)?;
     }
     Ok(())
 }

@@ -59,18 +59,6 @@ impl Arch {
         let host = Self::host()?;
         Ok(if *host == X86_64 { vec![host, &AARCH64] } else { vec![host] })
     }
-
-    /// One of the names that images have.
-    pub(crate) fn named(name: &str) -> Result<&'static Self> {
-        let built = Self::built()?;
-        match built.iter().find(|arch| arch.debian == name) {
-            Some(arch) => Ok(arch),
-            None => bail!(
-                "this machine builds for {}",
-                built.iter().map(|arch| arch.debian).collect::<Vec<_>>().join(" and ")
-            ),
-        }
-    }
 }
 
 /// Finds `program` as the shell would, then in the folders that a plain user's `PATH` often lacks.
@@ -82,7 +70,6 @@ pub(crate) fn find_program(program: &str) -> Option<PathBuf> {
         .find(|file| is_executable(file))
 }
 
-/// Whether `file` is a regular file that someone may execute.
-pub(crate) fn is_executable(file: &Path) -> bool {
+fn is_executable(file: &Path) -> bool {
     fs::metadata(file).is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
 }

@@ -1,7 +1,7 @@
 //! `cargo xtask image`: the agent's container image, made here, without a daemon.
 //!
-//! One static binary on nothing for each architecture, with the licences of what is linked into it. An equal commit, compiler and C library give an equal digest, wherever the
-//! checkout is: its path is mapped away ([`crate::build::agent_for_release`]), and the only time in the
+//! One static binary on nothing for each architecture, with the licences of what is linked into it. An equal commit,
+//! compiler and C library give an equal digest, wherever the checkout is: its path is mapped away ([`crate::build::agent_for_release`]), and the only time in the
 //! image is `SOURCE_DATE_EPOCH`, or else that of the last commit.
 
 mod licenses;
@@ -16,13 +16,12 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use coroner_image::{Compression, Image, ImageCommand, Layer, archive};
 use jiff::Timestamp;
-use serde_json::Value;
 
 use crate::{
     build::{self, Profile},
     host::Arch,
-    progress::step,
-    toolchain::{cargo, output},
+    steps::output,
+    toolchain::metadata,
     workspace::Workspace,
 };
 
@@ -72,7 +71,7 @@ pub(crate) fn make(
     if profile == Profile::Release {
         build::kernel_programs(workspace)?;
     }
-    let about = Package::of_agent(workspace)?;
+    let about = Package::of_agent()?;
     let source = SourceState::of(workspace)?;
     let mut layers = Vec::new();
     for arch in arches {
@@ -119,7 +118,7 @@ fn layer(
         }
     }
     let binary = fs::read(&copy).with_context(|| format!("cannot read {}", copy.display()))?;
-    let licenses = licenses::third_party(workspace, arch)?;
+    let licenses = licenses::third_party(arch)?;
     let texts = [(licenses::FILE, licenses.as_str())];
     Ok(Layer::of_program(PROGRAM, &binary, &texts, source.time, Compression::Gzip)?)
 }
@@ -154,21 +153,8 @@ struct Package {
 }
 
 impl Package {
-    fn of_agent(workspace: &Workspace) -> Result<Self> {
-        let mut command = cargo("metadata");
-        command.current_dir(workspace.root()).args([
-            "--locked",
-            "--no-deps",
-            "--format-version=1",
-            "--quiet",
-        ]);
-        // Its one line of JSON is what `step` would keep from a person, not from us.
-        let text = step("reading the manifests", &mut command)?.stdout;
-        let metadata: Value = serde_json::from_str(&text).context("cargo metadata is no JSON")?;
-        Self::read(&metadata)
-    }
-
-    fn read(metadata: &Value) -> Result<Self> {
+    fn of_agent() -> Result<Self> {
+        let metadata = metadata(&["--no-deps"])?;
         let all = metadata["packages"].as_array().map(Vec::as_slice).unwrap_or_default();
         let Some(package) = all.iter().find(|package| package["name"] == PROGRAM) else {
             bail!("no package {PROGRAM} in this workspace");
@@ -210,64 +196,14 @@ impl SourceState {
         let committed = git(&["log", "-1", "--format=%ct"]);
         let revision = git(&["rev-parse", "HEAD"]);
         let dirty = git(&["status", "--porcelain"]).is_some_and(|files| !files.is_empty());
-        Self::from(epoch.as_deref(), committed.as_deref(), revision, dirty)
-    }
-
-    /// `epoch`, `committed`: seconds since 1970. Without any of them the sources are as old as that.
-    fn from(
-        epoch: Option<&str>,
-        committed: Option<&str>,
-        revision: Option<String>,
-        dirty: bool,
-    ) -> Result<Self> {
         let seconds = match (epoch, committed) {
             (Some(text), _) => text.parse().ok().with_context(|| {
                 format!("SOURCE_DATE_EPOCH={text:?}: give seconds since 1970, or leave it out")
             })?,
-            (None, Some(text)) => text.parse().context("git tells no commit time")?,
+            (None, Some(text)) => text.parse().context("git shows no commit time")?,
             (None, None) => 0,
         };
         let revision = revision.map(|commit| if dirty { commit + "-dirty" } else { commit });
         Ok(Self { time: Timestamp::from_second(seconds)?, revision })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_time_is_what_one_says_or_the_commits() {
-        let time = |epoch, committed| {
-            SourceState::from(epoch, committed, None, false).map(|source| source.time.to_string())
-        };
-        assert_eq!(time(Some("0"), Some("86400")).ok().as_deref(), Some("1970-01-01T00:00:00Z"));
-        assert_eq!(time(None, Some("86400")).ok().as_deref(), Some("1970-01-02T00:00:00Z"));
-        assert_eq!(time(None, None).ok().as_deref(), Some("1970-01-01T00:00:00Z"));
-        let error = time(Some("yesterday"), None).expect_err("is not a number").to_string();
-        assert!(error.contains("seconds since 1970"), "{error}");
-    }
-
-    #[test]
-    fn changed_files_are_not_that_commit() {
-        let revision = |dirty| {
-            let source = SourceState::from(None, Some("1"), Some("c0ffee".to_owned()), dirty);
-            source.expect("is read").revision
-        };
-        assert_eq!(revision(false).as_deref(), Some("c0ffee"));
-        assert_eq!(revision(true).as_deref(), Some("c0ffee-dirty"));
-    }
-
-    #[test]
-    fn the_labels_are_the_manifests_own_words() {
-        let about = Package::of_agent(&Workspace::here()).expect("reads the manifests");
-        let source = SourceState { time: Timestamp::UNIX_EPOCH, revision: None };
-        let labels = labels(&about, &source);
-        let said = |name: &str| labels.get(&format!("org.opencontainers.image.{name}"));
-        assert_eq!(said("version").map(String::as_str), Some(env!("CARGO_PKG_VERSION")));
-        assert!(said("source").is_some_and(|url| url.starts_with("https://")));
-        assert!(said("description").is_some_and(|text| text.contains("pods")));
-        assert_eq!(said("revision"), None, "what is not known is not told");
-        assert_eq!(said("created").map(String::as_str), Some("1970-01-01T00:00:00Z"));
     }
 }

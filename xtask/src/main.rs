@@ -1,4 +1,4 @@
-//! `cargo xtask`: brings what is needed, builds, runs and tests coroner.
+//! `cargo xtask`: installs what is needed, builds, runs and tests coroner.
 
 mod bare;
 mod bench;
@@ -9,28 +9,29 @@ mod docs;
 mod fuzz;
 mod host;
 mod image;
-mod progress;
 mod root;
 mod run;
 mod setup;
 mod simulate;
+mod size;
+mod steps;
 mod test;
 mod toolchain;
 mod vm;
-#[cfg(test)]
-mod workflows;
 mod workspace;
 
 use std::{ffi::OsString, process::ExitCode};
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result};
 use clap::{Parser as _, ValueEnum as _};
 
 use crate::{
     build::Profile,
-    cli::{Cli, Install, Subject, XtaskCommand},
+    cli::{Cli, Layer, Subject, XtaskCommand},
     host::Arch,
-    progress::note,
+    setup::Need,
+    steps::note,
+    vm::Which,
     workspace::Workspace,
 };
 
@@ -51,119 +52,97 @@ fn main() -> ExitCode {
 
 /// Does it; whether all is well.
 fn act(cli: Cli) -> Result<bool> {
-    let workspace = Workspace::here().with_system_tools(cli.system_tools);
+    let (workspace, list_only) =
+        (Workspace::here().with_system_tools(cli.system_tools), cli.no_install);
+    let ensure = |needs: &[Need]| setup::ensure(&workspace, needs, list_only);
     match cli.command {
-        XtaskCommand::Setup { check: true, long, .. } => Ok(setup::check(&workspace, long)),
+        XtaskCommand::Setup { long } => {
+            ensure(&test::all_needs(long))?;
+        }
         XtaskCommand::Bare { suite, with, fresh, command } => {
-            bare::run(&workspace, &bare::BareOrder { suite, with, fresh, command })
+            return bare::run(&workspace, &bare::BareOrder { suite, with, fresh, command });
         }
-        XtaskCommand::Setup { install, long, .. } => {
-            setup::ensure(&workspace, &setup::all(long), install.no_install)?;
-            Ok(true)
-        }
-        XtaskCommand::Build { release, install } => {
-            setup::ensure(&workspace, setup::BUILD, install.no_install)?;
+        XtaskCommand::Build { release } => {
+            ensure(setup::BUILD)?;
             let built = build::all(&workspace, profile(release))?;
             for binary in [built.agent, built.lab, built.workload] {
                 note(&format!("  {}", binary.display()));
             }
-            Ok(true)
         }
-        XtaskCommand::Image { output, arch, install } => {
-            let named = arch.iter().map(|name| Arch::named(name)).collect::<Result<Vec<_>>>()?;
-            let arches = if named.is_empty() { Arch::built()? } else { named };
-            let native = arches.iter().all(|arch| arch.is_host());
-            let needs = if native { setup::BUILD } else { &[setup::BUILD, setup::CROSS].concat() };
-            setup::ensure(&workspace, needs, install.no_install)?;
+        XtaskCommand::Image { output, arch, .. } => {
+            let mut arches = Arch::built()?;
+            arches.retain(|one| arch.is_empty() || arch.iter().any(|name| name == one.debian));
+            arches.first().context("this machine builds for no such architecture")?;
+            let foreign = arches.iter().any(|arch| !arch.is_host());
+            ensure(&[setup::BUILD, if foreign { setup::CROSS } else { &[] }].concat())?;
             let file = output.unwrap_or_else(|| image::default_file(&workspace));
             let made = image::make(&workspace, &file, Profile::Release, &arches)?;
             let mib = made.size as f64 / f64::from(1 << 20);
             println!("{}  {mib:.1} MiB\n{}@{}", made.file.display(), made.name, made.digest);
-            Ok(true)
         }
-        XtaskCommand::Chart { install } => {
-            setup::ensure(&workspace, setup::CHART, install.no_install)?;
+        XtaskCommand::Chart => {
+            ensure(&[Need::Pypi])?;
             println!("{}", chart::make(&workspace)?.display());
-            Ok(true)
         }
-        XtaskCommand::Run { mut install, mut release, tour } => {
-            let (ours, tour) = cli::split_own_flags(tour);
-            install.no_install |= ours.iter().any(|flag| flag == "--no-install");
-            release |= ours.iter().any(|flag| flag == "--release");
-            let workspace = with_own_flags(workspace, &ours);
-            match run::lab(&workspace, "run", profile(release), install.no_install, &tour)? {}
+        XtaskCommand::Run { release, arguments } => {
+            become_the_lab(workspace, "run", release, list_only, arguments)?
         }
-        XtaskCommand::Chaos { install, arguments } => {
-            become_the_lab(workspace, "chaos", install, arguments)
+        XtaskCommand::Soak { arguments } => {
+            become_the_lab(workspace, "soak", false, list_only, arguments)?
         }
-        XtaskCommand::Soak { install, arguments } => {
-            become_the_lab(workspace, "soak", install, arguments)
+        XtaskCommand::Test { layers, long, repeat, times } => {
+            let which = if long { Which::All } else { Which::OfGate };
+            let kernels = vm::choose(&[], long)?;
+            let order = test::TestOrder { layers, long, repeat, kernels, which, times };
+            return test::run(&workspace, &order, list_only);
         }
-        XtaskCommand::Test { install, layers, long, repeat, kernels, times } => {
-            let guests = kernels.guests(long)?;
-            let order = test::TestOrder { layers, long, repeat, guests, times };
-            test::run(&workspace, order, install.no_install)
-        }
-        XtaskCommand::Docs { install } => {
-            let needs = [setup::BUILD, docs::NEEDS].concat();
-            setup::ensure(&workspace, &needs, install.no_install)?;
+        XtaskCommand::Docs => {
+            ensure(&[setup::BUILD, docs::NEEDS].concat())?;
             docs::write(&workspace)?;
-            Ok(true)
         }
-        XtaskCommand::Bench {
-            install, subject, json, no_fail, baseline: Some(revision), ..
-        } => {
-            if subject.is_some_and(|subject| subject != Subject::Engine) {
-                bail!(
-                    "--baseline compares the engine only: cargo xtask bench engine --baseline COMMIT"
-                );
-            }
-            Ok(bench::compare(&workspace, &revision, json, install.no_install)? || no_fail)
-        }
-        XtaskCommand::Bench { mut install, subject, json, no_fail, baseline: None, arguments } => {
-            let (ours, mut arguments) = cli::split_own_flags(arguments);
-            arguments.extend(json.then(|| "--json".into()));
-            arguments.extend(no_fail.then(|| "--no-fail".into()));
-            install.no_install |= ours.iter().any(|flag| flag == "--no-install");
-            let workspace = with_own_flags(workspace, &ours);
+        XtaskCommand::Size => size::print(&workspace)?,
+        XtaskCommand::Bench { subject, brief, arguments } => {
+            ensure(&[setup::BUILD, setup::LAB, setup::BENCH].concat())?;
+            root::demand()?;
             let subjects = subject.as_ref().map_or(Subject::value_variants(), std::slice::from_ref);
-            let arguments = |_| arguments.clone();
-            let failed = bench::run(&workspace, subjects, arguments, install.no_install)?;
-            Ok(failed.is_empty())
+            bench::run(&workspace, subjects, brief, &arguments)?;
         }
-        XtaskCommand::Fuzz { install, targets, time, until_quiet, input, keep } => {
-            let order = fuzz::FuzzOrder { targets, time, until_quiet, input, keep };
-            Ok(fuzz::run(&workspace, &order, install.no_install)?.failed == 0)
+        XtaskCommand::Fuzz { targets, time, input, keep } => {
+            ensure(&[setup::BUILD, setup::FUZZ].concat())?;
+            fuzz::run(&workspace, &targets, time, input.as_deref(), keep)?;
         }
         XtaskCommand::Simulate { cases, seed, fault, json } => {
-            simulate::run(&workspace, cases, seed, fault, json)
+            return simulate::run(&workspace, cases, seed, fault.as_deref(), json);
         }
-        XtaskCommand::Vm { install, kernels, only } => {
-            let (layers, mut guests) = (vec![cli::Layer::Vm], kernels.guests(true)?);
-            guests.iter_mut().for_each(|guest| guest.only.clone_from(&only));
-            let times = cli::Times::default();
-            let order = test::TestOrder { layers, long: false, repeat: 1, guests, times };
-            test::run(&workspace, order, install.no_install)
+        XtaskCommand::Vm { kernels, test } => {
+            let order = test::TestOrder {
+                layers: vec![Layer::Vm],
+                repeat: 1,
+                kernels: vm::choose(&kernels, true)?,
+                which: test.map_or(Which::All, Which::Like),
+                ..test::TestOrder::default()
+            };
+            return test::run(&workspace, &order, list_only);
         }
     }
+    Ok(true)
 }
 
 /// Of the build that run and test use, so that nothing is built twice.
 fn become_the_lab(
     workspace: Workspace,
-    command: &str,
-    mut install: Install,
+    word: &str,
+    release: bool,
+    list_only: bool,
     arguments: Vec<OsString>,
-) -> Result<bool> {
-    let (ours, arguments) = cli::split_own_flags(arguments);
-    install.no_install |= ours.iter().any(|flag| flag == "--no-install");
-    let workspace = with_own_flags(workspace, &ours);
-    match run::lab(&workspace, command, Profile::Dev, install.no_install, &arguments)? {}
-}
-
-fn with_own_flags(workspace: Workspace, ours: &[OsString]) -> Workspace {
-    let system_tools = ours.iter().any(|flag| flag == "--system-tools") || workspace.system_tools();
-    workspace.with_system_tools(system_tools)
+) -> Result<()> {
+    let (own, arguments) = cli::split_own_flags(arguments);
+    let has = |flag: &str| own.iter().any(|one| one == flag);
+    let system_tools = workspace.system_tools() || has("--system-tools");
+    let workspace = workspace.with_system_tools(system_tools);
+    let (profile, list_only) =
+        (profile(release || has("--release")), list_only || has("--no-install"));
+    match run::become_the_lab(&workspace, word, profile, list_only, &arguments)? {}
 }
 
 fn profile(release: bool) -> Profile {

@@ -1,4 +1,4 @@
-//! The tour, chaos and the soak: builds what is needed and hands over to the lab.
+//! The lab's own commands: builds what they need and hands over to the lab.
 
 use std::{ffi::OsString, os::unix::process::CommandExt as _, process::Command};
 
@@ -11,51 +11,35 @@ use crate::{
 };
 
 /// A command of the lab's, with the binaries of this build.
-///
-/// # Errors
-/// When this is neither root nor able to become it.
-pub(crate) fn command(
-    workspace: &Workspace,
-    binaries: &Binaries,
-    command: &str,
-) -> Result<Command> {
-    let mut lab = root::command(workspace, &binaries.lab)?;
-    lab.envs(workspace.for_lab()).env("CORONER_FAILED_DIR", workspace.failed());
-    lab.args(command.split(' '))
-        .arg("--agent")
-        .arg(&binaries.agent)
-        .arg("--workload")
-        .arg(&binaries.workload);
-    Ok(lab)
+pub(crate) fn command(workspace: &Workspace, binaries: &Binaries, words: &[&str]) -> Command {
+    let mut lab = root::command(workspace, &binaries.lab);
+    lab.envs(workspace.for_lab()).env("CORONER_FAILED_DIR", workspace.failed()).args(words);
+    lab.arg("--agent").arg(&binaries.agent).arg("--workload").arg(&binaries.workload);
+    lab
 }
 
-/// Becomes the lab: its output is all there is on stdout, its exit code is ours.
+/// Becomes the lab: its output is all there is on stdout, its exit code is this command's.
 ///
 /// # Errors
-/// When something is missing, does not build, or the lab cannot be started.
-pub(crate) fn lab(
+/// Something is missing, does not build, or the lab cannot be started.
+pub(crate) fn become_the_lab(
     workspace: &Workspace,
-    command: &str,
+    word: &str,
     profile: Profile,
     list_only: bool,
     arguments: &[OsString],
 ) -> Result<std::convert::Infallible> {
-    let shows = |one: &OsString| ["--help", "-h", "--list"].iter().any(|flag| one == flag);
-    let shows_only = arguments.iter().any(shows);
+    let shows_only = arguments.iter().any(|one| one == "--help" || one == "-h" || one == "--list");
     if !list_only && !shows_only {
         root::demand()?;
     }
     setup::ensure(workspace, &[setup::BUILD, setup::LAB].concat(), list_only)?;
     let binaries = build::all(workspace, profile)?;
     let mut lab = match shows_only {
-        true => {
-            let mut lab = Command::new(&binaries.lab);
-            lab.args(command.split(' '));
-            lab
-        }
-        false => self::command(workspace, &binaries, command)?,
+        true => Command::new(&binaries.lab),
+        false => command(workspace, &binaries, &[]),
     };
     root::give_back(workspace)?;
-    Err(lab.args(arguments).exec())
+    Err(lab.arg(word).args(arguments).exec())
         .with_context(|| format!("cannot start {}", binaries.lab.display()))
 }

@@ -6,9 +6,8 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use clap::ValueEnum as _;
 
-use crate::{cli::Fault, progress::step, toolchain::cargo, workspace::Workspace};
+use crate::{steps::show, toolchain::cargo, workspace::Workspace};
 
 /// Builds it, and plays so many histories of one fault or of each; whether nothing was wrong.
 ///
@@ -18,18 +17,17 @@ pub(crate) fn run(
     workspace: &Workspace,
     cases: u32,
     seed: Option<u64>,
-    fault: Option<Fault>,
+    fault: Option<&str>,
     json: bool,
 ) -> Result<bool> {
     let build = ["--release", "--locked", "--package=coroner-core", "--example=simulate"];
-    step("building the simulation", cargo("build").current_dir(workspace.root()).args(build))?;
+    show("building the simulation", cargo("build").args(build))?;
     // As long as a person would copy.
     let seed = seed.unwrap_or_else(|| RandomState::new().hash_one(0) >> 40);
-    let fault = fault.and_then(|fault| fault.to_possible_value());
     let program = workspace.built("release/examples/simulate")?;
     let status = Command::new(&program)
         .args([&cases.to_string(), &seed.to_string()])
-        .arg(fault.as_ref().map_or("all", |fault| fault.get_name()))
+        .arg(fault.unwrap_or("all"))
         .arg(workspace.failed().join("simulation"))
         .arg(if json { "json" } else { "text" })
         .status()

@@ -39,7 +39,7 @@ fn checks(
 }
 
 #[test]
-fn the_profile_denies_nothing_that_is_needed() {
+fn guest_the_profile_denies_nothing_that_is_needed() {
     let _machine = stage::machine();
     let kept = kept();
     let without = checks(move || confine(kept));
@@ -64,7 +64,7 @@ fn the_profile_denies_nothing_that_is_needed() {
 }
 
 #[test]
-fn the_profile_denies_a_file_in_another_place() {
+fn guest_the_profile_denies_a_file_in_another_place() {
     let _machine = stage::machine();
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("recording.jsonl");

@@ -101,7 +101,7 @@ fn the_oom_killers_choice_is_told_after_its_sigkill() {
 
 /// Of all hierarchies only cgroup2 with the memory controller has the switch.
 #[test]
-fn with_memory_oom_group_everybody_is_chosen() {
+fn guest_memory_oom_group_everybody_is_chosen() {
     let _machine = stage::machine();
     let hierarchy = stage::v2();
     assert!(controls_memory(&hierarchy), "{}: no memory controller", hierarchy.display());

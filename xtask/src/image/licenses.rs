@@ -1,20 +1,14 @@
 //! The licences of what is linked into the agent: the image carries the texts that the packages have.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fmt::Write as _,
-    fs,
-    path::Path,
-};
+use std::{collections::BTreeMap, fs, path::Path};
 
 use anyhow::{Context as _, Result};
 use serde_json::Value;
 
 use crate::{
     host::Arch,
-    progress::step,
-    toolchain::{BPF_TARGET, cargo},
-    workspace::Workspace,
+    steps::step,
+    toolchain::{BPF_TARGET, cargo, metadata},
 };
 
 /// Where it is in the image.
@@ -37,74 +31,40 @@ const TEXTS_BESIDE: [(&str, &str); 2] = [
     ("The Rust standard library", include_str!("../../../LICENSE-APACHE")),
 ];
 
-/// A dependency.
-#[derive(Debug)]
-struct Dependency {
-    /// Its name and version.
-    name: String,
-    /// As its manifest says.
-    license: String,
-    /// The texts in its package.
-    texts: Vec<String>,
-}
+/// A dependency: its name and version, the licence that its manifest names, and the texts in its package.
+type Dependency = (String, String, Vec<String>);
 
-/// The texts of all that the agent depends on.
+/// The texts of all that the agent is linked with.
 ///
 /// # Errors
-/// When the dependencies cannot be listed, or a text not be read.
-pub(super) fn third_party(workspace: &Workspace, arch: &Arch) -> Result<String> {
+/// The dependencies cannot be listed, or a text cannot be read.
+pub(super) fn third_party(arch: &Arch) -> Result<String> {
+    let metadata = metadata(&[])?;
+    let packages = metadata["packages"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let name = |one: &Value| format!("{} v{}", text(&one["name"]), text(&one["version"]));
+    let packages: BTreeMap<String, &Value> = packages.iter().map(|one| (name(one), one)).collect();
     let mut all = BTreeMap::new();
     // The kernel programs are in the agent, too.
     for (package, target) in [(super::PROGRAM, arch.triple), (PROGRAMS, BPF_TARGET)] {
-        let mut command = cargo("metadata");
-        let platform = format!("--filter-platform={target}");
-        command.current_dir(workspace.root());
-        command.args(["--locked", "--format-version=1", "--quiet", &platform]);
-        let text = step("listing the dependencies", &mut command)?.stdout;
-        let metadata = serde_json::from_str(&text).context("cargo metadata is no JSON")?;
-        let found = dependencies(&metadata, package)?;
-        all.extend(found.into_iter().map(|one| (one.name.clone(), one)));
-    }
-    Ok(written(&all.into_values().collect::<Vec<_>>()))
-}
-
-/// What a package is linked with, from other sources than this workspace.
-fn dependencies(metadata: &Value, package: &str) -> Result<Vec<Dependency>> {
-    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let packages: BTreeMap<String, Value> = list(&metadata["packages"])
-        .into_iter()
-        .map(|package| (text(&package["id"]), package))
-        .collect();
-    let nodes: BTreeMap<String, Value> = list(&metadata["resolve"]["nodes"])
-        .into_iter()
-        .map(|node| (text(&node["id"]), node))
-        .collect();
-    let first = packages.iter().find(|(_, one)| one["name"] == package);
-    let mut wanted = vec![first.with_context(|| format!("no package {package}"))?.0.clone()];
-    let mut linked = BTreeSet::new();
-    while let Some(id) = wanted.pop() {
-        if !linked.insert(id.clone()) {
-            continue;
+        let mut tree = cargo("tree");
+        tree.args(["--locked", "--edges=normal", "--prefix=none", "--no-dedupe", "--format={p}"]);
+        tree.args(["--package", package, "--target", target]);
+        for line in step("listing what is linked", &mut tree)?.lines() {
+            // `name v1.2.3`, then what cargo knows of it: a folder, `(proc-macro)`.
+            let name = line.split(' ').take(2).collect::<Vec<_>>().join(" ");
+            let about =
+                packages.get(&name).with_context(|| format!("cargo metadata lacks {name}"))?;
+            if about["source"].is_null() || all.contains_key(&name) {
+                continue; // this workspace's own
+            }
+            let manifest = text(&about["manifest_path"]);
+            let folder = Path::new(&manifest).parent().context("a manifest without a folder")?;
+            all.insert(name, (text(&about["license"]), texts(folder)?));
         }
-        let is_linked = |kind: &Value| kind["kind"].is_null();
-        let all = nodes.get(&id).map(|node| list(&node["deps"])).unwrap_or_default();
-        let all = all.iter().filter(|one| list(&one["dep_kinds"]).iter().any(is_linked));
-        wanted.extend(all.map(|one| text(&one["pkg"])));
     }
-    let foreign = linked.iter().filter_map(|id| packages.get(id));
-    let foreign = foreign.filter(|package| !package["source"].is_null());
-    let mut found = Vec::new();
-    for package in foreign {
-        let manifest = text(&package["manifest_path"]);
-        let folder = Path::new(&manifest).parent().context("a manifest without a folder")?;
-        found.push(Dependency {
-            name: format!("{} {}", text(&package["name"]), text(&package["version"])),
-            license: text(&package["license"]),
-            texts: texts(folder)?,
-        });
-    }
-    Ok(found)
+    let all = all.into_iter().map(|(name, (license, texts))| (name, license, texts));
+    Ok(written(&all.collect::<Vec<_>>()))
 }
 
 fn texts(package: &Path) -> Result<Vec<String>> {
@@ -131,54 +91,13 @@ fn written(dependencies: &[Dependency]) -> String {
     let mut out = BESIDE.to_owned();
     let mut by_text: BTreeMap<&str, Vec<&str>> =
         TEXTS_BESIDE.iter().map(|(name, text)| (text.trim(), vec![*name])).collect();
-    for one in dependencies {
-        let none = if one.texts.is_empty() { " (its package has no text)" } else { "" };
-        // Writing to a string cannot fail.
-        let _ = writeln!(out, "{}: {}{none}", one.name, one.license);
-        for text in &one.texts {
-            by_text.entry(text).or_default().push(&one.name);
-        }
+    for (name, license, texts) in dependencies {
+        let none = if texts.is_empty() { " (its package has no text)" } else { "" };
+        out += &format!("{name}: {license}{none}\n");
+        texts.iter().for_each(|text| by_text.entry(text).or_default().push(name));
     }
     for (text, names) in by_text {
-        let _ = write!(out, "\n---- {}\n\n{text}\n", names.join(", "));
+        out += &format!("\n---- {}\n\n{text}\n", names.join(", "));
     }
     out
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_texts_of_what_is_linked_are_all_there() {
-        let arch = Arch::host().expect("is built for");
-        let text = third_party(&Workspace::here(), arch).expect("is made");
-        for wanted in [
-            "\ntokio 1.",
-            "\nring 0.",
-            "\naya 0.",
-            "\naya-ebpf ",
-            "Permission is hereby granted",
-            "\n---- The GNU C Library\n\nGNU LESSER GENERAL PUBLIC LICENSE",
-            "This library is distributed in the hope that it will be useful",
-        ] {
-            assert!(text.contains(wanted), "{wanted}");
-        }
-        assert!(!text.contains("\nrcgen "), "only tests use it");
-        assert!(!text.contains("\ncoroner"), "this project is no third party");
-    }
-
-    #[test]
-    fn a_text_stands_once() {
-        let one = |name: &str, texts: &[&str]| Dependency {
-            name: name.to_owned(),
-            license: "MIT".to_owned(),
-            texts: texts.iter().map(|text| (*text).to_owned()).collect(),
-        };
-        let text = written(&[one("a 1", &["Free."]), one("b 2", &[]), one("c 3", &["Free."])]);
-        let (_, rest) = text.split_once("\na 1: MIT\n").expect("a");
-        let begin = "b 2: MIT (its package has no text)\nc 3: MIT\n";
-        assert!(rest.starts_with(begin) && rest.contains("\n---- a 1, c 3\n\nFree.\n"), "{rest}");
-        assert_eq!(rest.matches("Free.").count(), 1);
-    }
 }

@@ -1,5 +1,5 @@
-//! Packages of one Debian suite, without root and without touching the machine: resolved and verified by
-//! apt, unpacked by dpkg into a folder of the project. No package script runs, no service starts.
+//! Packages of one Debian suite, without root and without a change to the machine: resolved and verified by apt,
+//! which has its state and its sources in a folder of the project. No package script runs, and no service starts.
 
 use std::{
     ffi::OsString,
@@ -8,23 +8,22 @@ use std::{
     process::Command,
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 
-use super::lock::{Locked, sha256};
+use super::lock::Locked;
 use crate::{
-    host::{self, Arch},
-    progress::step,
-    toolchain::output,
+    host::{Arch, find_program},
+    steps::{note, output, step},
     workspace::Workspace,
 };
 
-/// Debian's public mirror, where the machine names none.
+/// Debian's public mirror, for a machine whose own sources name none.
 const MIRROR: &str = "http://deb.debian.org/debian";
-/// Suites whose security updates are a suite of their own that we use: the compiler for BPF comes from there.
-const WITH_SECURITY: [&str; 1] = ["bookworm"];
+/// The suite whose security updates have the compiler for BPF.
+const WITH_SECURITY: &str = "bookworm";
 
-/// What apt takes for installed: what every machine with a C compiler has, and what only package scripts
-/// call, which never run here. The machine's own list is not used: equal machines would get other tools.
+/// What apt takes for installed: what every machine with a C compiler has, and what only package scripts call,
+/// which never run here. The machine's own list would give equal machines different tools.
 const INSTALLED: &str = "\
 Package: coroner-machine
 Status: install ok installed
@@ -38,185 +37,144 @@ Provides: adduser (= 99), base-files (= 99), binutils (= 99), c-compiler, debcon
 Description: what is taken from the machine
 ";
 
-/// A package that was fetched.
-#[derive(Debug)]
-pub(crate) struct Archive {
-    path: PathBuf,
-    /// What it is, for the lock file.
-    pub(crate) locked: Locked,
-}
-
-/// apt with its state, and mostly its sources, in a folder of ours.
-#[derive(Debug)]
+/// apt with a state of its own.
 pub(crate) struct Apt {
     home: PathBuf,
-    /// One of Debian's; `None`: whatever the machine's own sources have.
+    /// One of Debian's; `None`: the machine's own sources.
     suite: Option<&'static str>,
     /// Of another architecture than the machine's.
     foreign: Option<&'static Arch>,
 }
 
-/// Whether this machine has Debian's tools.
-pub(crate) fn available() -> bool {
-    ["apt-get", "apt-cache", "dpkg"].iter().all(|program| host::find_program(program).is_some())
+/// Whether this machine has apt and dpkg.
+pub(super) fn is_available() -> bool {
+    ["apt-get", "apt-cache", "dpkg-deb"].iter().all(|program| find_program(program).is_some())
 }
 
 impl Apt {
     /// apt with one suite of Debian's archive, from the mirror that the machine uses.
     ///
     /// # Errors
-    /// When there is no apt, Debian's public keys cannot be had, or the folder cannot be written.
-    pub(crate) fn of_suite(workspace: &Workspace, suite: &'static str) -> Result<Self> {
-        Self::of_architecture(workspace, suite, None)
-    }
-
-    /// The same with the packages of another architecture.
-    ///
-    /// # Errors
-    /// The same.
-    pub(crate) fn of_architecture(
+    /// Debian's public keys are not available, or the folder cannot be written.
+    pub(crate) fn of_suite(
         workspace: &Workspace,
         suite: &'static str,
         foreign: Option<&'static Arch>,
     ) -> Result<Self> {
-        if !available() {
-            bail!("packages of Debian's {suite} take apt-get and dpkg, which are not here");
-        }
-        let apt = Self::at(workspace, Some(suite), foreign)?;
-        let signed = format!("[signed-by={}]", DEBIAN_KEYS.file(workspace)?.display());
-        let mut sources = format!("deb {signed} {} {suite} main\n", debian_mirror(""));
-        if WITH_SECURITY.contains(&suite) {
-            let mirror = debian_mirror("-security");
-            sources.push_str(&format!("deb {signed} {mirror} {suite}-security main\n"));
-        }
-        fs::write(apt.home.join("sources.list"), sources)?;
+        let name = [suite, foreign.map_or("", |arch| arch.debian)].join("");
+        let apt = Self::at(workspace, &name, Some(suite), foreign)?;
+        let keys = keyring(workspace, "debian")?;
+        let line = |part: &str| {
+            let mirror = debian_mirror(part);
+            format!("deb [signed-by={}] {mirror} {suite}{part} main\n", keys.display())
+        };
+        let security = if suite == WITH_SECURITY { line("-security") } else { String::new() };
+        fs::write(apt.home.join("sources.list"), line("") + &security)?;
         Ok(apt)
-    }
-
-    /// apt with the sources and keys that the machine is set up with.
-    fn of_machine(workspace: &Workspace) -> Result<Self> {
-        Self::at(workspace, None, None)
     }
 
     fn at(
         workspace: &Workspace,
+        name: &str,
         suite: Option<&'static str>,
         foreign: Option<&'static Arch>,
     ) -> Result<Self> {
-        let suffix = foreign.map(|arch| format!("-{}", arch.debian)).unwrap_or_default();
-        let name = format!("{}{suffix}", suite.unwrap_or("machine"));
         let home = workspace.tools().join("apt").join(name);
         for folder in ["cache/archives/partial", "lists/partial"] {
-            fs::create_dir_all(home.join(folder))
-                .with_context(|| format!("cannot make {}", home.display()))?;
+            let folder = home.join(folder);
+            fs::create_dir_all(&folder)
+                .with_context(|| format!("cannot make {}", folder.display()))?;
         }
         fs::write(home.join("status"), INSTALLED)?;
         Ok(Self { home, suite, foreign })
     }
 
-    /// Where its packages are from, for a person.
-    fn source(&self) -> String {
-        self.suite.map_or("this machine's sources".to_owned(), |suite| format!("Debian's {suite}"))
-    }
-
-    /// Fetches `packages`; with `dependencies`, also what they depend on.
+    /// Fetches `packages` and unpacks them into `root`; with `dependencies`, also what they depend on. Returns what
+    /// they are.
     ///
     /// # Errors
-    /// When the suite has no such package, or it cannot be fetched.
-    pub(crate) fn fetch(
+    /// The suite has no such package, or it cannot be fetched or unpacked.
+    pub(super) fn fetch(
         &self,
-        title: &str,
         packages: &[&str],
         dependencies: bool,
-    ) -> Result<Vec<Archive>> {
+        root: &Path,
+    ) -> Result<Vec<Locked>> {
         let archives = self.home.join("cache/archives");
-        // What an interrupted run left is not for this one.
-        let debs =
-            || fs::read_dir(&archives).into_iter().flatten().flatten().map(|file| file.path());
-        let is_deb = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "deb");
-        for left in debs().filter(is_deb) {
-            fs::remove_file(&left).with_context(|| format!("cannot remove {}", left.display()))?;
+        let lock = fs::File::create(self.home.join("lock"))?;
+        lock.lock()?;
+        // What an interrupted run left is not part of this one.
+        for left in debs(&archives)? {
+            fs::remove_file(left)?;
         }
-        self.with_fresh_lists(title, |apt| {
-            let mut command = apt.command("apt-get");
-            if dependencies {
-                command.args(["install", "--yes", "--download-only", "--no-install-recommends"]);
-            } else {
-                command.arg("download").current_dir(&archives);
-            }
-            command.args(packages);
-            Ok(command)
-        })?;
-        debs().filter(is_deb).map(|path| self.archive(path)).collect()
-    }
-
-    /// The name with this beginning and end, and a number after its beginning, that has the highest
-    /// numbers.
-    ///
-    /// # Errors
-    /// When there is none, or the package lists cannot be fetched.
-    pub(crate) fn newest(&self, prefix: &str, suffix: &str) -> Result<String> {
-        let find = || {
-            let names = output(self.command("apt-cache").args(["pkgnames", prefix]))?;
-            newest(&names, (prefix, suffix)).map(str::to_owned)
+        let fetch = || {
+            let packages =
+                packages.iter().map(|name| self.newest(name)).collect::<Result<Vec<_>>>()?;
+            let mut command = self.command("apt-get");
+            match dependencies {
+                true => {
+                    command.args(["install", "--yes", "--download-only", "--no-install-recommends"])
+                }
+                false => command.arg("download").current_dir(&archives),
+            };
+            step(&format!("fetching {}", packages.join(", ")), command.args(packages))
         };
-        if let Some(name) = find() {
-            return Ok(name);
-        }
-        self.update()?;
-        find().with_context(|| format!("no package {prefix}*{suffix} in {}", self.source()))
-    }
-
-    fn archive(&self, path: PathBuf) -> Result<Archive> {
-        let bytes = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
-        let fields = output(Command::new("dpkg-deb").arg("--field").arg(&path).args([
-            "Package",
-            "Version",
-            "Architecture",
-        ]));
-        let field = |name: &str| {
-            let lines = fields.as_deref().unwrap_or_default().lines();
-            let value = lines.filter_map(|line| line.strip_prefix(name)).next();
-            value.map(|value| value.trim().to_owned())
-        };
-        let (Some(package), Some(version)) = (field("Package:"), field("Version:")) else {
-            bail!("{} does not say which package it is", path.display());
-        };
-        // As apt itself names what is not of the machine's architecture.
-        let foreign =
-            self.foreign.filter(|arch| field("Architecture:").as_deref() == Some(arch.debian));
-        let package = foreign.map_or(package.clone(), |arch| format!("{package}:{}", arch.debian));
-        let suite = self.suite.unwrap_or("machine").to_owned();
-        Ok(Archive { path, locked: Locked { suite, package, version, sha256: sha256(&bytes) } })
-    }
-
-    /// Runs the command; when it fails, once more with fresh lists.
-    fn with_fresh_lists(
-        &self,
-        title: &str,
-        command: impl Fn(&Self) -> Result<Command>,
-    ) -> Result<()> {
         if !self.home.join("lists/updated").is_file() {
             self.update()?;
-        }
-        if command(self).and_then(|mut command| step(title, &mut command)).is_err() {
+            fetch()?;
+        } else if let Err(error) = fetch() {
+            note(&format!("{error:#}\ntrying again with fresh package lists"));
             self.update()?;
-            step(title, &mut command(self)?)?;
+            fetch()?;
         }
-        Ok(())
+        debs(&archives)?.iter().map(|archive| self.unpack(archive, root)).collect()
+    }
+
+    /// Unpacks an archive and removes it.
+    fn unpack(&self, archive: &Path, root: &Path) -> Result<Locked> {
+        let bytes = fs::read(archive)?;
+        let mut show = Command::new("dpkg-deb");
+        show.args(["--show", "--showformat=${Package} ${Version} ${Architecture}"]).arg(archive);
+        let fields = output(&mut show).unwrap_or_default();
+        let [package, version, arch] = fields.split(' ').collect::<Vec<_>>()[..] else {
+            bail!("{} does not say which package it is", archive.display());
+        };
+        // As apt itself names what is not of the machine's architecture.
+        let is_foreign = self.foreign.is_some_and(|foreign| foreign.debian == arch);
+        let package = if is_foreign { format!("{package}:{arch}") } else { package.to_owned() };
+        fs::create_dir_all(root)?;
+        let unpacked = Command::new("dpkg-deb").arg("--extract").arg(archive).arg(root).status()?;
+        ensure!(unpacked.success(), "dpkg-deb cannot unpack {}", archive.display());
+        fs::remove_file(archive)?;
+        Ok(Locked::of_archive(self.suite.unwrap_or("machine"), &package, version, &bytes))
+    }
+
+    /// A package's name whose `*`, if it has one, stands for the highest numbers that there are.
+    fn newest(&self, name: &str) -> Result<String> {
+        let Some((prefix, suffix)) = name.split_once('*') else { return Ok(name.to_owned()) };
+        let names =
+            output(self.command("apt-cache").args(["pkgnames", prefix])).unwrap_or_default();
+        let numbers = |name: &&str| -> Vec<u64> {
+            let words = name.split(|letter: char| !letter.is_ascii_digit());
+            words.filter_map(|digits| digits.parse().ok()).collect()
+        };
+        let rest = |name: &&str| name.strip_prefix(prefix)?.strip_suffix(suffix).map(str::to_owned);
+        let is_version = |rest: String| rest.starts_with(|letter: char| letter.is_ascii_digit());
+        let found =
+            names.lines().filter(|name| rest(name).is_some_and(is_version)).max_by_key(numbers);
+        found.map(str::to_owned).with_context(|| format!("there is no package {name}"))
     }
 
     fn update(&self) -> Result<()> {
-        let title = format!("fetching the package lists of {}", self.source());
         let mut command = self.command("apt-get");
         if self.suite.is_some() {
-            // Otherwise apt warns, succeeds, and then knows no package. The machine's own sources may have
-            // one that is broken and not needed.
+            // Otherwise apt warns, succeeds, and knows no package. Of the machine's own sources one that is not
+            // needed may be broken.
             command.args(["-o", "APT::Update::Error-Mode=any"]);
         }
-        step(&title, command.arg("update"))?;
-        fs::write(self.home.join("lists/updated"), "")?;
-        Ok(())
+        let of = self.suite.unwrap_or("the machine's sources");
+        step(&format!("fetching the package lists of {of}"), command.arg("update"))?;
+        Ok(fs::write(self.home.join("lists/updated"), "")?)
     }
 
     fn command(&self, program: &str) -> Command {
@@ -227,12 +185,12 @@ impl Apt {
             command.arg("-o").arg(text);
         };
         option("Debug::NoLocking", "true".into()); // nothing of the machine's is written
-        option("APT::Sandbox::User", "".into()); // apt's own user cannot write into our folder
+        option("APT::Sandbox::User", "".into()); // apt's own user cannot write into the project's folder
         option("APT::Update::Post-Invoke", "".into());
         option("APT::Update::Post-Invoke-Success", "".into());
         option("Acquire::Languages", "none".into());
         option("Acquire::Retries", "3".into());
-        // sid's lists expire after a week, and mirrors lag; the lock file says which versions will do.
+        // sid's lists expire after a week, and mirrors lag; the lock file says which versions were tested.
         option("Acquire::Check-Valid-Until", "false".into());
         option("Dir::Cache", self.home.join("cache").into());
         option("Dir::State::Lists", self.home.join("lists").into());
@@ -252,126 +210,40 @@ impl Apt {
     }
 }
 
-impl Archive {
-    /// Unpacks it into `root`, and removes it.
-    ///
-    /// # Errors
-    /// When it does not unpack.
-    pub(crate) fn unpack(&self, root: &Path) -> Result<()> {
-        let title = format!("unpacking {}", self.locked.package);
-        step(&title, Command::new("dpkg-deb").arg("--extract").arg(&self.path).arg(root))?;
-        fs::remove_file(&self.path)
-            .with_context(|| format!("cannot remove {}", self.path.display()))
-    }
+fn debs(folder: &Path) -> Result<Vec<PathBuf>> {
+    let files = fs::read_dir(folder)?.flatten().map(|file| file.path());
+    Ok(files.filter(|path| path.extension().is_some_and(|end| end == "deb")).collect())
 }
 
-/// The public keys of a distribution's archive, which both Debian and Ubuntu have of each other.
-#[derive(Debug)]
-pub(crate) struct Keys {
-    /// The package that has them.
-    package: &'static str,
-    /// Where in it, and where the machine has them if it has that package.
-    file: &'static str,
-    /// A Debian suite to take the package from; `None`: the machine's own sources.
-    suite: Option<&'static str>,
-}
-
-/// Debian's. Where they are missing, the machine is no Debian, and its own archive is trusted already.
-pub(crate) static DEBIAN_KEYS: Keys = Keys {
-    package: "debian-archive-keyring",
-    file: "usr/share/keyrings/debian-archive-keyring.gpg",
-    suite: None,
-};
-
-/// Ubuntu's.
-pub(crate) static UBUNTU_KEYS: Keys = Keys {
-    package: "ubuntu-keyring",
-    file: "usr/share/keyrings/ubuntu-archive-keyring.gpg",
-    suite: Some("trixie"),
-};
-
-impl Keys {
-    /// The file with them: the machine's own, or one that is fetched the first time.
-    ///
-    /// # Errors
-    /// When their package cannot be fetched.
-    pub(crate) fn file(&self, workspace: &Workspace) -> Result<PathBuf> {
-        let Self { package, file, suite } = *self;
-        let root = workspace.tools().join(package);
-        for keys in [Path::new("/").join(file), root.join(file)] {
-            if keys.is_file() {
-                return Ok(keys);
-            }
-        }
-        let apt = match suite {
-            Some(suite) => Apt::of_suite(workspace, suite)?,
-            None => Apt::of_machine(workspace)?,
-        };
-        let archives = apt
-            .fetch(&format!("fetching {package}"), &[package], false)
-            .with_context(|| format!("please install the package {package}"))?;
-        fs::create_dir_all(&root).with_context(|| format!("cannot make {}", root.display()))?;
-        archives.iter().try_for_each(|archive| archive.unpack(&root))?;
-        let keys = root.join(file);
-        if !keys.is_file() {
-            bail!("{package} of {} has no {file}", apt.source());
-        }
-        Ok(keys)
+/// The public keys of the archive of `debian` or `ubuntu`: the machine's own, or of the package that has them. Debian's
+/// come from the machine's sources (without them the machine is no Debian, and its own archive is trusted already),
+/// Ubuntu's from Debian.
+///
+/// # Errors
+/// The package cannot be fetched.
+pub(crate) fn keyring(workspace: &Workspace, distribution: &str) -> Result<PathBuf> {
+    let is_debian = distribution == "debian";
+    let package = if is_debian { "debian-archive-keyring" } else { "ubuntu-keyring" };
+    let file = format!("usr/share/keyrings/{distribution}-archive-keyring.gpg");
+    let own = workspace.tools().join(package);
+    let [machine, fetched] = [Path::new("/").join(&file), own.join(&file)];
+    if let Some(keys) = [&machine, &fetched].into_iter().find(|keys| keys.is_file()) {
+        return Ok(keys.clone());
     }
+    let apt = match is_debian {
+        true => Apt::at(workspace, "machine", None, None)?,
+        false => Apt::of_suite(workspace, "trixie", None)?,
+    };
+    let why = || format!("please install the package {package}");
+    apt.fetch(&[package], false, &own).with_context(why)?;
+    fetched.is_file().then_some(fetched).with_context(why)
 }
 
 /// The mirror of Debian's archive that the machine uses, or the public one; `part`: `-security`, or nothing.
 pub(crate) fn debian_mirror(part: &str) -> String {
     let format = ["indextargets", "--format", "$(REPO_URI)", "Origin: Debian"];
-    let uris = output(Command::new("apt-get").args(format));
-    let uris = uris.unwrap_or_default();
-    let found = mirror(&uris, &format!("/debian{part}")).map(str::to_owned);
-    found.unwrap_or_else(|| format!("{MIRROR}{part}"))
-}
-
-/// The archive whose path ends so among the URIs that the machine is set up with.
-fn mirror<'a>(uris: &'a str, end: &str) -> Option<&'a str> {
-    uris.lines().map(|uri| uri.trim().trim_end_matches('/')).find(|uri| uri.ends_with(end))
-}
-
-/// The name with the highest numbers of those that begin with `prefix` and a number, and end in `suffix`.
-fn newest<'a>(names: &'a str, (prefix, suffix): (&str, &str)) -> Option<&'a str> {
-    names
-        .lines()
-        .map(str::trim)
-        .filter(|name| name.ends_with(suffix))
-        .filter(|name| {
-            let rest = name.strip_prefix(prefix);
-            rest.is_some_and(|rest| rest.starts_with(|letter: char| letter.is_ascii_digit()))
-        })
-        .max_by_key(|name| numbers(name))
-}
-
-fn numbers(name: &str) -> Vec<u64> {
-    name.split(|letter: char| !letter.is_ascii_digit())
-        .filter_map(|digits| digits.parse().ok())
-        .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_newest_kernel_is_chosen_by_number_not_by_letter() {
-        let names = "linux-image-6.1.0-9-cloud-amd64\nlinux-image-6.1.0-48-cloud-amd64\n\
-                     linux-image-6.1.0-50-amd64\nlinux-image-6.1.0-49-cloud-amd64-unsigned\n\
-                     linux-image-unsigned-6.1.0-51-cloud-amd64\n";
-        let of = |names| newest(names, ("linux-image-", "-cloud-amd64"));
-        assert_eq!(of(names), Some("linux-image-6.1.0-48-cloud-amd64"));
-        assert_eq!(of("other\n"), None);
-    }
-
-    #[test]
-    fn the_machine_s_mirror_is_used_for_other_suites() {
-        let uris = "http://a.example/debian-security/\nhttp://a.example/debian/\n";
-        assert_eq!(mirror(uris, "/debian"), Some("http://a.example/debian"));
-        assert_eq!(mirror(uris, "/debian-security"), Some("http://a.example/debian-security"));
-        assert_eq!(mirror("http://a.example/ubuntu\n", "/debian"), None);
-    }
+    let uris = output(Command::new("apt-get").args(format)).unwrap_or_default();
+    let mut uris = uris.lines().map(|uri| uri.trim().trim_end_matches('/'));
+    let found = uris.find(|uri| uri.ends_with(&format!("/debian{part}")));
+    found.map_or_else(|| format!("{MIRROR}{part}"), str::to_owned)
 }

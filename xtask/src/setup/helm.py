@@ -9,4 +9,4 @@ with tarfile.open(archive) as package:
         program = folder / "bin/helm"
         program.write_bytes(layer.read("helm/helm"))
         program.chmod(0o755)
-shutil.rmtree(folder / "lib")
+shutil.rmtree(folder / "lib/aws_cdk")

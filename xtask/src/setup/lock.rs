@@ -1,23 +1,27 @@
 //! Which versions of Debian's packages coroner was tested with: `xtask/tools.lock`.
 //!
-//! A mirror keeps only the newest version of a package, so that an older one cannot be demanded: another
-//! version is used with a warning that has the line to add.
+//! A mirror keeps only the newest version of a package, so an older one cannot be demanded: another version is used
+//! with a warning, which has the line to add.
 
 use std::fmt;
 
+use anyhow::{Result, bail};
 use sha2::{Digest as _, Sha256};
+
+use crate::steps::note;
+
+/// The lock file, below the workspace.
+pub(super) const LOCK_FILE: &str = "xtask/tools.lock";
 
 /// One package in one version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Locked {
     /// The Debian suite that has it.
     pub(crate) suite: String,
-    /// Its name.
     pub(crate) package: String,
-    /// Its version.
     pub(crate) version: String,
     /// The SHA-256 of its archive, in hexadecimal.
-    pub(crate) sha256: String,
+    sha256: String,
 }
 
 /// As the lock file has it: `SUITE PACKAGE VERSION SHA256`.
@@ -29,77 +33,77 @@ impl fmt::Display for Locked {
 }
 
 impl Locked {
-    /// Reads one line; `None` for a comment, an empty line, or one that is no such line.
-    pub(crate) fn parse(line: &str) -> Option<Self> {
+    pub(super) fn of_archive(suite: &str, package: &str, version: &str, archive: &[u8]) -> Self {
+        let [suite, package, version] = [suite, package, version].map(str::to_owned);
+        let sha256 = Sha256::digest(archive).iter().map(|byte| format!("{byte:02x}")).collect();
+        Self { suite, package, version, sha256 }
+    }
+
+    /// Reads one line; `None` for a comment and an empty line.
+    pub(super) fn parse(line: &str) -> Option<Self> {
         let line = line.split('#').next().unwrap_or_default();
         let mut words = line.split_whitespace().map(str::to_owned);
-        let locked = Self {
+        Some(Self {
             suite: words.next()?,
             package: words.next()?,
             version: words.next()?,
             sha256: words.next()?,
-        };
-        words.next().is_none().then_some(locked)
+        })
     }
 }
 
-/// The SHA-256 of `bytes`, in hexadecimal.
-pub(super) fn sha256(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// What the lock file says of a package.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    /// This version, with this checksum, is in it.
-    Known,
-    /// This version is in it with another checksum: not the archive that was tested.
-    Altered,
-    /// This version is not in it; those that are.
-    New(Vec<String>),
-}
-
-/// Looks `found` up in the text of the lock file.
-pub(crate) fn look_up(lock: &str, found: &Locked) -> Verdict {
-    let of_package: Vec<Locked> = lock
-        .lines()
-        .filter_map(Locked::parse)
-        .filter(|line| line.suite == found.suite && line.package == found.package)
-        .collect();
-    match of_package.iter().find(|line| line.version == found.version) {
-        Some(line) if line.sha256 == found.sha256 => Verdict::Known,
-        Some(_) => Verdict::Altered,
-        None => Verdict::New(of_package.into_iter().map(|line| line.version).collect()),
+/// Compares a package with the text of the lock file.
+///
+/// # Errors
+/// The file has this version with another checksum: it is not the archive that was tested.
+pub(super) fn compare(lock: &str, found: &Locked) -> Result<()> {
+    let lines = lock.lines().filter_map(Locked::parse);
+    let known: Vec<Locked> =
+        lines.filter(|line| line.suite == found.suite && line.package == found.package).collect();
+    match known.iter().find(|line| line.version == found.version) {
+        Some(line) if line.sha256 == found.sha256 => {}
+        Some(line) => bail!(
+            "{} {} of Debian's {} is not the archive that {LOCK_FILE} names: its SHA-256 is {} instead of {}",
+            found.package,
+            found.version,
+            found.suite,
+            found.sha256,
+            line.sha256
+        ),
+        None => {
+            let versions: Vec<_> = known.into_iter().map(|line| line.version).collect();
+            note(&format!(
+                "warning: coroner was tested with {} {}, not with this version; if all tests pass, add this line \
+                 to {LOCK_FILE}:\n{found}",
+                found.package,
+                versions.join(", ")
+            ));
+        }
     }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn runc(version: &str, sha256: &str) -> Locked {
-        let text = format!("bookworm runc {version} {sha256}");
-        Locked::parse(&text).expect("four words")
+    #[test]
+    fn another_archive_of_a_tested_version_is_refused() {
+        let tested = Locked::of_archive("bookworm", "runc", "1.1.5", b"tested");
+        let lock = format!("# tested\n{tested}\nsid runc 2 aa\n");
+        let other = |suite, version| Locked::of_archive(suite, "runc", version, b"other");
+        assert!(compare(&lock, &tested).is_ok());
+        assert!(compare(&lock, &other("bookworm", "1.1.5")).is_err());
+        assert!(compare(&lock, &other("bookworm", "1.1.6")).is_ok(), "a warning");
+        assert!(compare(&lock, &other("trixie", "1.1.5")).is_ok(), "of another suite");
     }
 
     #[test]
-    fn a_known_version_with_another_checksum_is_not_the_known_one() {
-        let lock =
-            "# tested\nbookworm runc 1.1.5 aa # first\nbookworm runc 1.1.6 bb\nsid runc 2 cc\n";
-        assert_eq!(look_up(lock, &runc("1.1.6", "bb")), Verdict::Known);
-        assert_eq!(look_up(lock, &runc("1.1.5", "bb")), Verdict::Altered);
-        let versions = vec!["1.1.5".to_owned(), "1.1.6".to_owned()];
-        assert_eq!(look_up(lock, &runc("2", "cc")), Verdict::New(versions));
-    }
-
-    #[test]
-    fn every_line_of_the_lock_file_is_read_and_written_alike() {
+    fn every_line_of_the_lock_file_is_read() {
         let lock = include_str!("../../tools.lock");
-        let lines = lock.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
-        for line in lines {
-            let locked = Locked::parse(line).unwrap_or_else(|| panic!("not a line: {line}"));
-            assert_eq!(locked.to_string(), line);
-            assert_eq!(locked.sha256.len(), 64, "{line}");
+        for line in lock.lines().filter(|line| !line.starts_with('#')) {
+            let read = Locked::parse(line).expect(line);
+            assert_eq!((read.to_string().as_str(), read.sha256.len()), (line, 64));
         }
     }
 }

