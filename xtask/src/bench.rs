@@ -1,43 +1,27 @@
-//! The benchmarks: builds what is shipped and hands over to the lab, which measures it.
-
-use std::ffi::OsString;
+//! The benchmarks: builds what is shipped, and starts the lab's command, which measures it.
 
 use anyhow::{Context as _, Result, ensure};
-use clap::ValueEnum as _;
 
 use crate::{
     build::{self, Profile},
-    cli::Subject,
     run,
     workspace::Workspace,
 };
 
-/// Measures `subjects`, one after the other: their output is all there is on stdout.
+pub(crate) const SUBJECTS: [&str; 4] = ["kernel", "storm", "accuracy", "node"];
+
+/// Measures one subject, or all, one after the other: their output is all there is on stdout.
 ///
 /// # Errors
-/// Something does not build, or a subject misses a goal or cannot measure.
-pub(crate) fn run(
-    workspace: &Workspace,
-    subjects: &[Subject],
-    is_brief: bool,
-    arguments: &[OsString],
-) -> Result<()> {
+/// Something does not build, or a subject cannot be measured.
+pub(crate) fn run(workspace: &Workspace, subject: Option<&str>, is_brief: bool) -> Result<()> {
     let binaries = build::all(workspace, Profile::Release)?;
     let mut failed = Vec::new();
-    for subject in subjects {
-        let mut bench = run::command(workspace, &binaries, &["bench", subject.name()]);
-        bench.args(if is_brief { subject.brief() } else { &[] }).args(arguments);
-        let status = bench.status().context("cannot start the lab")?;
-        failed.extend((!status.success()).then_some(subject.name()));
+    for name in SUBJECTS.into_iter().filter(|name| subject.is_none_or(|subject| subject == *name)) {
+        let mut bench = run::command(workspace, &binaries, &["bench", name]);
+        let status = bench.args(is_brief.then_some("--brief")).status();
+        failed.extend((!status.context("cannot start the lab")?.success()).then_some(name));
     }
-    ensure!(failed.is_empty(), "missed a goal or could not measure: {}", failed.join(", "));
+    ensure!(failed.is_empty(), "could not measure: {}", failed.join(", "));
     Ok(())
-}
-
-/// All subjects.
-///
-/// # Errors
-/// The same.
-pub(crate) fn all(workspace: &Workspace, is_brief: bool) -> Result<()> {
-    run(workspace, Subject::value_variants(), is_brief, &[])
 }

@@ -4,7 +4,7 @@ use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::{bare::Suite, fuzz};
+use crate::{bare::Suite, bench, fuzz};
 
 /// Installs the required tools, builds, runs and tests coroner.
 #[derive(Debug, Parser)]
@@ -68,12 +68,12 @@ pub(crate) enum XtaskCommand {
     },
     /// Package the Helm chart: an equal commit gives an equal archive
     Chart,
-    /// Watch real containers die, explained: the lab's demo; all further arguments are the lab's own
+    /// Watch real containers die, explained: the lab's demo; further arguments are the lab's own
     Run {
         /// Optimised binaries
         #[arg(long)]
         release: bool,
-        /// `cargo xtask run --help` lists them
+        /// `cargo xtask run -- --help` lists them
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
         arguments: Vec<OsString>,
     },
@@ -94,16 +94,14 @@ pub(crate) enum XtaskCommand {
     Docs,
     /// Print how large the repository is, beside the goals
     Size,
-    /// Measure coroner and its alternatives, with optimised binaries; exits with 1 if a goal is missed
+    /// Measure coroner and its alternatives, with optimised binaries
     Bench {
         /// The subject to measure [default: all, one after the other]
-        subject: Option<Subject>,
-        /// The shortest form, which shows that it works and not whether a goal is met
+        #[arg(value_parser = bench::SUBJECTS)]
+        subject: Option<String>,
+        /// In the shortest form, which only shows that the benchmarks work
         #[arg(long)]
         brief: bool,
-        /// Arguments of the subject: `cargo xtask bench SUBJECT -- --help` lists them
-        #[arg(last = true, value_name = "ARGUMENTS")]
-        arguments: Vec<OsString>,
     },
     /// Feed random bytes to the parsers of what a tenant writes, and random inputs to the engine (cargo-fuzz, libFuzzer); exits with 1 if a target fails
     #[command(after_help = FUZZ_HELP)]
@@ -139,7 +137,7 @@ pub(crate) enum XtaskCommand {
     },
     /// Repeat the lab's catalogue for a time with one agent, and print the slope of its memory, descriptors and losses
     Soak {
-        /// `cargo xtask soak --help` lists them
+        /// `cargo xtask soak -- --help` lists them
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
         arguments: Vec<OsString>,
     },
@@ -201,47 +199,12 @@ pub(crate) struct Times {
     /// How long the layer soak lasts
     #[arg(long, value_name = "TIME", default_value = "30m", value_parser = duration)]
     pub(crate) soak_for: Duration,
-    /// Run each benchmark of the layer bench in its shortest form, without goals, to check that it works
+    /// Run each benchmark of the layer bench in its shortest form, to check that it works
     #[arg(long)]
     pub(crate) bench_briefly: bool,
 }
 
-/// What to measure.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Subject {
-    /// Accuracy of the times of deaths and signals. docs/accuracy.md; five minutes
-    Accuracy,
-    /// Cost and losses in a storm of signals and exits, with coroner, sigsnoop and exitsnoop; three minutes
-    Storm,
-    /// Cost of the agent on a full node: memory, CPU, series, scrapes; four minutes
-    Node,
-    /// Overhead of the kernel programs for the processes in which they run; half a minute
-    Kernel,
-}
-
-impl Subject {
-    /// The name, here and in the lab.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Accuracy => "accuracy",
-            Self::Storm => "storm",
-            Self::Node => "node",
-            Self::Kernel => "kernel",
-        }
-    }
-
-    /// The arguments of the shortest form.
-    pub(crate) fn brief(self) -> &'static [&'static str] {
-        match self {
-            Self::Accuracy => &["--no-fail", "--deaths", "24"],
-            Self::Storm => &["--no-fail", "--seconds", "2"],
-            Self::Node => &["--no-fail", "--pods", "20", "--seconds", "10"],
-            Self::Kernel => &["--no-fail", "--rounds", "1"],
-        }
-    }
-}
-
-/// A layer of the tests, from the cheapest.
+/// A layer of the tests, in the order in which they are reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(crate) enum Layer {
     /// rustfmt and clippy, of the host's crates and of the kernel programs, and cargo-deny
@@ -271,44 +234,14 @@ impl Layer {
     pub(crate) const GATE: [Self; 6] =
         [Self::Lint, Self::Unit, Self::Programs, Self::Lab, Self::Deploy, Self::Vm];
 
-    /// All, in the order in which they are reported.
-    pub(crate) const ALL: [Self; 10] = [
-        Self::Lint,
-        Self::Unit,
-        Self::Programs,
-        Self::Lab,
-        Self::Deploy,
-        Self::Vm,
-        Self::Arm64,
-        Self::Fuzz,
-        Self::Soak,
-        Self::Bench,
-    ];
-
     /// It loads kernel programs, or starts containers.
     pub(crate) fn needs_root(self) -> bool {
         matches!(self, Self::Programs | Self::Lab | Self::Deploy | Self::Soak | Self::Bench)
     }
 
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Lint => "lint",
-            Self::Unit => "unit",
-            Self::Programs => "programs",
-            Self::Lab => "lab",
-            Self::Deploy => "deploy",
-            Self::Vm => "vm",
-            Self::Arm64 => "arm64",
-            Self::Fuzz => "fuzz",
-            Self::Soak => "soak",
-            Self::Bench => "bench",
-        }
+    /// The name on the command line.
+    pub(crate) fn name(self) -> String {
+        let value = self.to_possible_value();
+        value.map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
-}
-
-const OWN_FLAGS: [&str; 3] = ["--no-install", "--release", "--system-tools"];
-
-/// Takes xtask's own flags out of the lab's arguments, wherever they stand.
-pub(crate) fn split_own_flags(arguments: Vec<OsString>) -> (Vec<OsString>, Vec<OsString>) {
-    arguments.into_iter().partition(|argument| OWN_FLAGS.iter().any(|own| argument == own))
 }

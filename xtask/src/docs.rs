@@ -10,7 +10,6 @@ const TESTS: &[&[&str]] = &[
     &["--package=coroner-api", "--test=reference"],
     &["--package=coroner", "--test=cli", "the_man_pages_are_what_the_flags_say"],
     &["--package=coroner-lab", "--test=deploy", "generated"],
-    &["--package=coroner-cri-api", "the_committed_code_is_what_the_protos_generate"],
 ];
 
 /// What they need beyond the build.

@@ -2,6 +2,7 @@
 //! `target/fuzz`; the inputs that the repository has (`fuzz/corpus`) are only read, except with `--keep`.
 
 use std::{
+    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
     process::Command,
@@ -15,7 +16,7 @@ use crate::{
     host::Arch,
     setup::cargo_tool,
     steps::{show, step},
-    toolchain::cargo,
+    toolchain::metadata,
     workspace::Workspace,
 };
 
@@ -69,29 +70,20 @@ pub(crate) fn run(
 ///
 /// # Errors
 /// That, or what cargo reports.
-pub(crate) fn check_lock_file(workspace: &Workspace) -> Result<()> {
-    let manifest = workspace.root().join("fuzz/Cargo.toml");
-    let mut metadata = cargo("metadata");
-    metadata.args(["--locked", "--format-version=1", "--quiet", "--manifest-path"]).arg(manifest);
-    step("checking fuzz/Cargo.lock", &mut metadata)?;
-    let packages = |file: &str| -> Result<Vec<(String, String)>> {
-        let text = fs::read_to_string(workspace.root().join(file))?;
-        let value = |block: &str, key| {
-            let line = block.lines().find_map(|line| line.strip_prefix(key));
-            line.map(|value| value.trim_matches('"').to_owned()).unwrap_or_default()
-        };
-        let blocks = text.split("[[package]]").skip(1);
-        Ok(blocks.map(|block| (value(block, "name = "), value(block, "version = "))).collect())
+pub(crate) fn check_lock_file() -> Result<()> {
+    let packages = |manifest| -> Result<BTreeSet<(String, String)>> {
+        let metadata = metadata(&["--manifest-path", manifest])?;
+        let all = metadata["packages"].as_array().into_iter().flatten();
+        Ok(all.map(|one| (one["name"].to_string(), one["version"].to_string())).collect())
     };
-    let shipped = packages("Cargo.lock")?;
-    for (name, version) in packages("fuzz/Cargo.lock")? {
-        let mut others = shipped.iter().filter(|(other, _)| *other == name).peekable();
-        ensure!(
-            others.peek().is_none() || others.any(|(_, other)| *other == version),
-            "fuzz/Cargo.lock has {name} {version}, Cargo.lock another version; to fix it: cp Cargo.lock fuzz/ && \
-             cargo metadata --manifest-path fuzz/Cargo.toml >/dev/null"
-        );
-    }
+    let (shipped, fuzzed) = (packages("Cargo.toml")?, packages("fuzz/Cargo.toml")?);
+    let is_shipped = |name: &String| shipped.iter().any(|(other, _)| other == name);
+    let other: Vec<_> = fuzzed.difference(&shipped).filter(|(name, _)| is_shipped(name)).collect();
+    ensure!(
+        other.is_empty(),
+        "fuzz/Cargo.lock has other versions than Cargo.lock: {other:?}; to fix it: cp Cargo.lock fuzz/ && \
+         cargo metadata --manifest-path fuzz/Cargo.toml >/dev/null"
+    );
     Ok(())
 }
 
@@ -103,7 +95,7 @@ fn folder(workspace: &Workspace) -> PathBuf {
 /// and inputs run twice as fast.
 fn build(workspace: &Workspace) -> Result<()> {
     build::kernel_programs(workspace)?;
-    check_lock_file(workspace)?; // cargo-fuzz has no --locked of its own
+    check_lock_file()?; // cargo-fuzz has no --locked of its own
     let program = cargo_tool(workspace, "cargo-fuzz").context("cargo-fuzz is not there")?;
     let mut build = Command::new(program);
     build.current_dir(workspace.root()).env("PATH", workspace.path()).env_remove("RUSTFLAGS");

@@ -13,9 +13,10 @@ use std::{
     process::Command,
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use coroner_image::{Compression, Image, ImageCommand, Layer, archive};
 use jiff::Timestamp;
+use serde_json::Value;
 
 use crate::{
     build::{self, Profile},
@@ -71,13 +72,16 @@ pub(crate) fn make(
     if profile == Profile::Release {
         build::kernel_programs(workspace)?;
     }
-    let about = Package::of_agent()?;
+    let metadata = metadata(&["--no-deps"])?;
+    let mut packages = metadata["packages"].as_array().into_iter().flatten();
+    let agent = packages.find(|package| package["name"] == PROGRAM).context("no such package")?;
     let source = SourceState::of(workspace)?;
     let mut layers = Vec::new();
     for arch in arches {
         layers.push((arch.debian, layer(workspace, profile, arch, &source)?));
     }
-    let name = format!("{REPOSITORY}:v{}", about.version);
+    let version = agent["version"].as_str().context("the agent has no version")?;
+    let name = format!("{REPOSITORY}:v{version}");
     let image = Image {
         names: vec![name.clone()],
         layers: layers.iter().map(|(arch, layer)| (*arch, layer)).collect(),
@@ -87,7 +91,7 @@ pub(crate) fn make(
             stop_signal: None,
             ports: vec![PORT],
         },
-        labels: labels(&about, &source),
+        labels: labels(agent, &source),
         created: source.time,
     };
     let archive = archive(&[image], source.time)?;
@@ -128,48 +132,20 @@ fn make_folder_of(file: &Path) -> Result<()> {
     fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))
 }
 
-/// OCI's pre-defined annotation keys, opencontainers/image-spec `annotations.md`.
-fn labels(about: &Package, source: &SourceState) -> BTreeMap<String, String> {
+/// OCI's pre-defined annotation keys, opencontainers/image-spec `annotations.md`, by what the agent's manifest says.
+fn labels(agent: &Value, source: &SourceState) -> BTreeMap<String, String> {
+    let text = |field: &str| agent[field].as_str().map(str::to_owned);
     let pairs = [
         ("title", Some(PROGRAM.to_owned())),
-        ("description", Some(about.description.clone())),
-        ("version", Some(about.version.clone())),
-        ("source", Some(about.repository.clone())),
-        ("licenses", Some(about.license.clone())),
+        ("description", text("description")),
+        ("version", text("version")),
+        ("source", text("repository")),
+        ("licenses", text("license")),
         ("created", Some(source.time.to_string())),
         ("revision", source.revision.clone()),
     ];
     let key = |name| format!("org.opencontainers.image.{name}");
     pairs.into_iter().filter_map(|(name, value)| Some((key(name), value?))).collect()
-}
-
-/// What the agent's manifest says of it.
-#[derive(Debug)]
-struct Package {
-    version: String,
-    description: String,
-    license: String,
-    repository: String,
-}
-
-impl Package {
-    fn of_agent() -> Result<Self> {
-        let metadata = metadata(&["--no-deps"])?;
-        let all = metadata["packages"].as_array().map(Vec::as_slice).unwrap_or_default();
-        let Some(package) = all.iter().find(|package| package["name"] == PROGRAM) else {
-            bail!("no package {PROGRAM} in this workspace");
-        };
-        let field = |name: &str| match package[name].as_str() {
-            Some(text) => Ok(text.to_owned()),
-            None => bail!("agent/Cargo.toml does not give `{name}`, which the image is to carry"),
-        };
-        Ok(Self {
-            version: field("version")?,
-            description: field("description")?,
-            license: field("license")?,
-            repository: field("repository")?,
-        })
-    }
 }
 
 /// Which sources these are.

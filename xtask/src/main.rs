@@ -20,14 +20,14 @@ mod toolchain;
 mod vm;
 mod workspace;
 
-use std::{ffi::OsString, process::ExitCode};
+use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
-use clap::{Parser as _, ValueEnum as _};
+use clap::Parser as _;
 
 use crate::{
     build::Profile,
-    cli::{Cli, Layer, Subject, XtaskCommand},
+    cli::{Cli, Layer, XtaskCommand},
     host::Arch,
     setup::Need,
     steps::note,
@@ -84,11 +84,13 @@ fn act(cli: Cli) -> Result<bool> {
             ensure(&[Need::Pypi])?;
             println!("{}", chart::make(&workspace)?.display());
         }
+        // Of the build that tests use, so that nothing is built twice.
         XtaskCommand::Run { release, arguments } => {
-            become_the_lab(workspace, "run", release, list_only, arguments)?
+            let profile = profile(release);
+            match run::become_the_lab(&workspace, "run", profile, list_only, &arguments)? {}
         }
         XtaskCommand::Soak { arguments } => {
-            become_the_lab(workspace, "soak", false, list_only, arguments)?
+            match run::become_the_lab(&workspace, "soak", Profile::Dev, list_only, &arguments)? {}
         }
         XtaskCommand::Test { layers, long, repeat, times } => {
             let which = if long { Which::All } else { Which::OfGate };
@@ -101,11 +103,10 @@ fn act(cli: Cli) -> Result<bool> {
             docs::write(&workspace)?;
         }
         XtaskCommand::Size => size::print(&workspace)?,
-        XtaskCommand::Bench { subject, brief, arguments } => {
+        XtaskCommand::Bench { subject, brief } => {
             ensure(&[setup::BUILD, setup::LAB, setup::BENCH].concat())?;
             root::demand()?;
-            let subjects = subject.as_ref().map_or(Subject::value_variants(), std::slice::from_ref);
-            bench::run(&workspace, subjects, brief, &arguments)?;
+            bench::run(&workspace, subject.as_deref(), brief)?;
         }
         XtaskCommand::Fuzz { targets, time, input, keep } => {
             ensure(&[setup::BUILD, setup::FUZZ].concat())?;
@@ -126,23 +127,6 @@ fn act(cli: Cli) -> Result<bool> {
         }
     }
     Ok(true)
-}
-
-/// Of the build that run and test use, so that nothing is built twice.
-fn become_the_lab(
-    workspace: Workspace,
-    word: &str,
-    release: bool,
-    list_only: bool,
-    arguments: Vec<OsString>,
-) -> Result<()> {
-    let (own, arguments) = cli::split_own_flags(arguments);
-    let has = |flag: &str| own.iter().any(|one| one == flag);
-    let system_tools = workspace.system_tools() || has("--system-tools");
-    let workspace = workspace.with_system_tools(system_tools);
-    let (profile, list_only) =
-        (profile(release || has("--release")), list_only || has("--no-install"));
-    match run::become_the_lab(&workspace, word, profile, list_only, &arguments)? {}
 }
 
 fn profile(release: bool) -> Profile {

@@ -1,7 +1,7 @@
 //! cargo, and the compiler of the kernel programs.
 
 use std::{
-    env, fs,
+    env,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -102,16 +102,11 @@ pub(crate) fn metadata(arguments: &[&str]) -> Result<Value> {
     serde_json::from_str(&text).context("cargo metadata is no JSON")
 }
 
-/// The library `core` of the compiler that cargo calls, for this target.
-pub(crate) fn standard_library(target: &str) -> Option<PathBuf> {
+/// Whether the compiler that cargo calls has the standard library of this target.
+pub(crate) fn has_standard_library(target: &str) -> bool {
     let rustc = env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
-    let folder =
-        output(Command::new(rustc).args(["--print", "target-libdir", "--target", target]))?;
-    let files = fs::read_dir(folder.trim()).ok()?.flatten().map(|file| file.path());
-    let is_core = |file: &PathBuf| {
-        file.file_name().is_some_and(|name| name.to_string_lossy().starts_with("libcore-"))
-    };
-    files.into_iter().find(is_core)
+    let folder = output(Command::new(rustc).args(["--print", "target-libdir", "--target", target]));
+    folder.is_some_and(|folder| Path::new(folder.trim()).is_dir())
 }
 
 /// The folder that `variable` names, or else `below` the user's own.

@@ -19,7 +19,7 @@ pub(crate) use self::{
 use crate::{
     host::{AARCH64, Arch, find_program},
     steps::{note, output, step},
-    toolchain::{BpfCompiler, cargo, standard_library},
+    toolchain::{BpfCompiler, cargo, has_standard_library},
     workspace::Workspace,
 };
 
@@ -48,8 +48,13 @@ pub(crate) const LAB: &[Need] = &[Need::Containerd, Need::Debian(&RUNC), Need::D
 pub(crate) const VARIANTS: &[Need] =
     &[Need::Debian(&CONTAINERD_1_7), Need::Debian(&CRUN), Need::Debian(&SYSTEMD)];
 /// To test what is deployed, beyond the lab.
-pub(crate) const DEPLOY: &[Need] =
-    &[Need::Debian(&PROMTOOL), Need::Debian(&PROMETHEUS), Need::Debian(&APPARMOR), Need::Pypi];
+pub(crate) const DEPLOY: &[Need] = &[
+    Need::Debian(&PROMTOOL),
+    Need::Debian(&PROMTOOL_OLDEST),
+    Need::Debian(&PROMETHEUS),
+    Need::Debian(&APPARMOR),
+    Need::Pypi,
+];
 /// To boot a foreign kernel, beyond the build and the kernel itself.
 pub(crate) const VM: &[Need] =
     &[Need::Debian(&QEMU), Need::Debian(&BUSYBOX), Need::Debian(&APPARMOR)];
@@ -81,7 +86,7 @@ impl Need {
                 said.split_whitespace().any(|word| word == version)
             }),
             Self::Pypi => pip::is_there(workspace),
-            Self::Library(arch) => standard_library(arch.triple).is_some(),
+            Self::Library(arch) => has_standard_library(arch.triple),
         }
     }
 

@@ -143,6 +143,15 @@ pub(crate) static PROMTOOL: Tool = Tool {
     programs: &["usr/bin/promtool"],
     ..ALONE
 };
+/// The oldest that docs/alerts.md names.
+pub(crate) static PROMTOOL_OLDEST: Tool = Tool {
+    name: "promtool-2.42",
+    packages: &["prometheus"],
+    line: "2.42.",
+    programs: &["usr/bin/promtool"],
+    is_on_path: false,
+    ..ALONE
+};
 /// Answers the queries of dashboards and rules.
 pub(crate) static PROMETHEUS: Tool = Tool {
     name: "prometheus",

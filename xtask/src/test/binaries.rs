@@ -12,7 +12,7 @@ use crate::{
     cli::Layer,
     host::Arch,
     image, root,
-    setup::{self, APPARMOR, PROMETHEUS, PROMTOOL},
+    setup::{self, APPARMOR, PROMETHEUS, PROMTOOL, PROMTOOL_OLDEST},
     steps::{show, tee},
     toolchain::{cargo, cargo_for},
     workspace::Workspace,
@@ -137,6 +137,7 @@ impl TestBinary {
             command.env("CORONER_HELM", setup::helm(workspace));
             for (variable, tool, program) in [
                 ("CORONER_PROMTOOL", &PROMTOOL, "promtool"),
+                ("CORONER_PROMTOOL_OLDEST", &PROMTOOL_OLDEST, "promtool"),
                 ("CORONER_PROMETHEUS", &PROMETHEUS, "prometheus"),
                 ("CORONER_APPARMOR_PARSER", &APPARMOR, "apparmor_parser"),
             ] {

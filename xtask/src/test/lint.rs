@@ -48,7 +48,7 @@ pub(super) fn run(workspace: &Workspace, long: bool) -> Result<()> {
     let mut clippy = cargo("clippy");
     clippy.args(["--workspace", "--all-targets", "--locked", "--", "-Dwarnings"]);
     show("clippy", &mut clippy)?;
-    fuzz::check_lock_file(workspace)
+    fuzz::check_lock_file()
 }
 
 fn programs(workspace: &Workspace) -> Result<Command> {

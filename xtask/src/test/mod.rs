@@ -10,13 +10,13 @@ mod tally;
 
 use std::{
     fs,
-    hash::{BuildHasher as _, RandomState},
     sync::{Mutex, PoisonError},
     thread,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, anyhow};
+use clap::ValueEnum as _;
 
 pub(crate) use self::{
     binaries::{TestBinary, programs_for},
@@ -68,7 +68,7 @@ pub(crate) fn run(workspace: &Workspace, order: &TestOrder, list_only: bool) -> 
     let mut layers = match (order.layers.is_empty(), order.long) {
         (false, _) => order.layers.clone(),
         (true, false) => Layer::GATE.to_vec(),
-        (true, true) => Layer::ALL.to_vec(),
+        (true, true) => Layer::value_variants().to_vec(),
     };
     layers.sort();
     layers.dedup();
@@ -125,7 +125,7 @@ fn build(workspace: &Workspace, layers: &[Layer]) -> Result<Vec<TestBinary>> {
 
 /// The tools of all layers of the gate; `long`: of all layers.
 pub(crate) fn all_needs(long: bool) -> Vec<Need> {
-    let layers = if long { &Layer::ALL[..] } else { &Layer::GATE };
+    let layers = if long { Layer::value_variants() } else { &Layer::GATE };
     let kernels = vm::choose(&[], long).unwrap_or_default();
     needs(layers, &TestOrder { long, kernels, ..TestOrder::default() })
 }
@@ -207,11 +207,10 @@ impl Job<'_> {
             Layer::Soak => {
                 let binaries = build::binaries(workspace, Profile::Dev)?;
                 let time = format!("{}s", self.order.times.soak_for.as_secs());
-                let seed = RandomState::new().hash_one(0).to_string();
                 let mut soak = run::command(workspace, &binaries, &["soak"]);
-                show(&format!("soak --seed {seed}"), soak.args(["--for", &time, "--seed", &seed]))?;
+                show("soak", soak.args(["--for", &time]))?;
             }
-            Layer::Bench => bench::all(workspace, self.order.times.bench_briefly)?,
+            Layer::Bench => bench::run(workspace, None, self.order.times.bench_briefly)?,
             Layer::Vm => {
                 let programs = self.tests.iter().find(|test| test.layer() == Layer::Programs);
                 let programs = programs.context("agent/tests/programs is not there")?;
