@@ -18,7 +18,6 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 use std::{
     collections::BTreeMap,
-    fmt::Write as _,
     io::{self, Read as _},
 };
 
@@ -262,11 +261,7 @@ fn digest(content: &[u8]) -> String {
 }
 
 fn hex(content: &[u8]) -> String {
-    Sha256::digest(content).iter().fold(String::new(), |mut text, byte| {
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    Sha256::digest(content).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Go's name of this machine's architecture, which is what images are labelled with.

@@ -3,6 +3,8 @@
 use std::{
     io::{self, BufRead as _, BufReader},
     process::{Command, Stdio},
+    sync::{Mutex, PoisonError},
+    thread,
     time::Duration,
 };
 
@@ -65,11 +67,29 @@ pub(crate) fn tee(name: &str, mut command: Command) -> Result<(bool, String)> {
     let mut text = String::new();
     for line in BufReader::new(reader).split(b'\n') {
         let line = String::from_utf8_lossy(&line?).into_owned();
-        println!("{name}: {line}");
+        if !line.trim().is_empty() {
+            println!("{name}: {line}");
+        }
         text += &line;
         text.push('\n');
     }
     Ok((child.wait()?.success(), text))
+}
+
+/// Does it with each of `items`, with as many at once as this machine has CPUs.
+pub(crate) fn at_once<T: Sync>(items: &[T], run: impl Fn(&T) + Sync) {
+    let waiting = Mutex::new(items.iter());
+    let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let count = thread::available_parallelism().map_or(1, usize::from).min(items.len());
+    thread::scope(|scope| {
+        for _ in 0..count {
+            scope.spawn(|| {
+                while let Some(item) = next() {
+                    run(item);
+                }
+            });
+        }
+    });
 }
 
 /// What a quick question printed, if the program exists and succeeds.

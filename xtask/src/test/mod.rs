@@ -30,7 +30,7 @@ use crate::{
     host::Arch,
     image, root, run,
     setup::{self, Need},
-    steps::{minutes, note, show},
+    steps::{at_once, minutes, note, show},
     vm::{self, Kernel, Which},
     workspace::Workspace,
 };
@@ -223,10 +223,20 @@ impl Job<'_> {
                 );
             }
             Layer::Unit | Layer::Programs | Layer::Lab | Layer::Deploy => {
-                let mut tally = Tally::default();
-                for test in self.tests.iter().filter(|test| test.layer() == layer) {
-                    tally.add(test.run(workspace, long, suffix)?);
+                let mut tests: Vec<_> = self.tests.iter().collect();
+                tests.retain(|test| test.layer() == layer);
+                let tally = Mutex::new(Tally::default());
+                let run = |test: &&TestBinary| {
+                    let failed = |error| Tally::of_failure(format!("{error:#}"));
+                    let run = test.run(workspace, long, suffix).unwrap_or_else(failed);
+                    tally.lock().unwrap_or_else(PoisonError::into_inner).add(run);
+                };
+                // Tests that need no root wait for nothing but their own timeouts: two binaries at once.
+                match layer {
+                    Layer::Unit => at_once(&tests, run),
+                    _ => tests.iter().for_each(run),
                 }
+                let tally = tally.into_inner().unwrap_or_else(PoisonError::into_inner);
                 return match tally.passed + tally.failed {
                     0 => Err(anyhow!("no test ran")),
                     _ => Ok(tally),

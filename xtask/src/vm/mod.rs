@@ -9,7 +9,6 @@ use std::{
     fs,
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
-    thread,
 };
 
 use anyhow::{Result, ensure};
@@ -17,6 +16,7 @@ use anyhow::{Result, ensure};
 pub(crate) use self::kernel::{Kernel, choose};
 use crate::{
     host::{Arch, X86_64},
+    steps::at_once,
     test::{Tally, TestBinary, programs_for},
     workspace::Workspace,
 };
@@ -100,20 +100,11 @@ pub(crate) fn run(
             systems.insert(arch.debian, system);
         }
     }
-    // Most of the time one of a guest's two CPUs is busy.
-    let at_once = thread::available_parallelism().map_or(1, usize::from).min(kernels.len());
-    let waiting = Mutex::new(kernels.iter());
     let tally = Mutex::new(Tally::default());
-    let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).next();
-    thread::scope(|scope| {
-        for _ in 0..at_once {
-            scope.spawn(|| {
-                while let Some(kernel) = next() {
-                    let run = boot(workspace, kernel, least, &systems[kernel.arch.debian], suffix);
-                    tally.lock().unwrap_or_else(PoisonError::into_inner).add(run);
-                }
-            });
-        }
+    // Most of the time one of a guest's two CPUs is busy.
+    at_once(kernels, |kernel| {
+        let run = boot(workspace, kernel, least, &systems[kernel.arch.debian], suffix);
+        tally.lock().unwrap_or_else(PoisonError::into_inner).add(run);
     });
     Ok(tally.into_inner().unwrap_or_else(PoisonError::into_inner))
 }
