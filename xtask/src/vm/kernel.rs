@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 
 use crate::{
     host::{AARCH64, Arch, X86_64},
-    setup::{Libraries, Tool},
+    setup::{ALONE, Tool},
     workspace::Workspace,
 };
 
@@ -20,25 +20,13 @@ pub(crate) struct Kernel {
     pub(crate) package: Tool,
 }
 
-const PACKAGE: Tool = Tool {
-    name: "",
-    suite: "",
-    foreign: None,
-    packages: &[],
-    line: "",
-    libraries: Libraries::Machine,
-    programs: &[],
-    is_on_path: false,
-    arguments: &[],
-};
-
 const fn kernel(
     name: &'static str,
     folder: &'static str,
     suite: &'static str,
     packages: &'static [&'static str],
 ) -> Kernel {
-    Kernel { name, arch: &X86_64, package: Tool { name: folder, suite, packages, ..PACKAGE } }
+    Kernel { name, arch: &X86_64, package: Tool { name: folder, suite, packages, ..ALONE } }
 }
 
 const fn for_arm64(kernel: Kernel) -> Kernel {
