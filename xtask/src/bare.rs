@@ -4,7 +4,9 @@
 //! and cgroups: the agent must see them.
 
 use std::{
-    env, fs,
+    env,
+    ffi::OsString,
+    fs,
     path::{Path, PathBuf},
 };
 
@@ -24,9 +26,13 @@ const ENTER: &str = include_str!("bare/enter.sh");
 const PACKAGES: &str = "apt,ca-certificates,git,build-essential";
 /// Ubuntu's public archive.
 const UBUNTU: &str = "http://archive.ubuntu.com/ubuntu";
-/// What passes from the environment into the bare machine: how packages are fetched here, and how the output
-/// is to look.
-const PASSED: [&str; 13] = [
+/// What passes from the environment into the bare machine: where rustup is, how packages are fetched here, and how the
+/// output is to look.
+const PASSED: [&str; 17] = [
+    "HOME",
+    "CARGO_HOME",
+    "RUSTUP_HOME",
+    "RUSTUP_TOOLCHAIN",
     "CI",
     "TERM",
     "LANG",
@@ -85,26 +91,20 @@ impl Suite {
     }
 }
 
-/// What is to be run, and where.
-#[derive(Debug, Clone)]
-pub(crate) struct BareOrder {
-    /// The distribution.
-    pub(crate) suite: Suite,
-    /// Packages beyond the bare ones.
-    pub(crate) with: Vec<String>,
-    /// Make the base again instead of taking that of last time.
-    pub(crate) fresh: bool,
-    /// The command.
-    pub(crate) command: Vec<std::ffi::OsString>,
-}
-
-/// Runs the command in a new bare root and removes the root; whether it succeeded.
+/// Runs the command in a new bare root, which has these packages beyond the bare ones, and removes the root; whether it
+/// succeeded. `fresh`: makes the base again.
 ///
 /// # Errors
 /// When the root cannot be made or entered.
-pub(crate) fn run(workspace: &Workspace, order: &BareOrder) -> Result<bool> {
+pub(crate) fn run(
+    workspace: &Workspace,
+    suite: Suite,
+    with: &[String],
+    fresh: bool,
+    command_line: &[OsString],
+) -> Result<bool> {
     root::demand()?;
-    let name = order.suite.name();
+    let name = suite.name();
     let folder = workspace.target("bare").join(name);
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     // Another one at the same time would remove this one's root.
@@ -112,7 +112,7 @@ pub(crate) fn run(workspace: &Workspace, order: &BareOrder) -> Result<bool> {
     if lock.try_lock().is_err() {
         bail!("another `cargo xtask bare` uses {}", folder.display());
     }
-    let base = base(workspace, &folder, order)?;
+    let base = base(workspace, &folder, suite, with, fresh)?;
     let script = folder.join("enter.sh");
     fs::write(&script, ENTER).with_context(|| format!("cannot write {}", script.display()))?;
     let root_folder = folder.join("root");
@@ -126,13 +126,8 @@ pub(crate) fn run(workspace: &Workspace, order: &BareOrder) -> Result<bool> {
     }
     let mut command = root::command(workspace, "unshare");
     command.args(["--mount", "--uts", "--ipc", "sh"]).arg(&script).arg(&base).arg(&root_folder);
-    command
-        .arg(workspace.root())
-        .arg(folder.join("target"))
-        .arg(&cargo)
-        .arg(&rustup)
-        .arg(&rustup_program);
-    command.args(["env", "-i"]).args(environment(&cargo)).args(&order.command);
+    command.args([workspace.root(), &folder.join("target"), &cargo, &rustup, &rustup_program]);
+    command.args(["env", "-i"]).args(environment(&cargo)).args(command_line);
     let status = command.status().context("cannot start unshare (of the package util-linux)")?;
     end_stragglers(workspace, &root_folder)?;
     if fs::read_to_string("/proc/self/mountinfo")?.contains(&format!(" {}/", root_folder.display()))
@@ -140,11 +135,8 @@ pub(crate) fn run(workspace: &Workspace, order: &BareOrder) -> Result<bool> {
         bail!("something is mounted below {}: unmount it", root_folder.display());
     }
     let mut remove = root::command(workspace, "rm");
-    if let Err(error) =
-        step("removing the bare root", remove.args(["-rf", "--one-file-system"]).arg(&root_folder))
-    {
-        note(&format!("{error:#}"));
-    }
+    remove.args(["-rf", "--one-file-system"]).arg(&root_folder);
+    step("removing the bare root", &mut remove)?;
     if !status.success() {
         note(&format!(
             "it failed on a bare {name}: {status}; its target folder is {}",
@@ -155,15 +147,12 @@ pub(crate) fn run(workspace: &Workspace, order: &BareOrder) -> Result<bool> {
 }
 
 /// The environment of a person who has just logged in, and how packages are fetched here.
-fn environment(cargo: &Path) -> Vec<std::ffi::OsString> {
+fn environment(cargo: &Path) -> Vec<OsString> {
     let path = format!(
         "PATH={}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         cargo.display()
     );
-    let own = ["HOME", "CARGO_HOME", "RUSTUP_HOME", "RUSTUP_TOOLCHAIN"];
-    let passes = |name: &str| {
-        own.contains(&name) || PASSED.contains(&name) || name.starts_with(PASSED_BY_BEGINNING)
-    };
+    let passes = |name: &str| PASSED.contains(&name) || name.starts_with(PASSED_BY_BEGINNING);
     env::vars_os()
         .filter(|(name, _)| name.to_str().is_some_and(passes))
         .map(|(name, value)| {
@@ -178,26 +167,28 @@ fn environment(cargo: &Path) -> Vec<std::ffi::OsString> {
 }
 
 /// The distribution's minimal base as a tar archive: made once, extracted for every run.
-fn base(workspace: &Workspace, folder: &Path, order: &BareOrder) -> Result<PathBuf> {
-    let mut packages = PACKAGES.to_owned();
-    order.with.iter().for_each(|package| {
-        packages.push(',');
-        packages.push_str(package);
-    });
+fn base(
+    workspace: &Workspace,
+    folder: &Path,
+    suite: Suite,
+    with: &[String],
+    fresh: bool,
+) -> Result<PathBuf> {
+    let packages = [&[PACKAGES.to_owned()], with].concat().join(",");
     let name = packages.replace(|letter: char| !letter.is_ascii_alphanumeric(), "-");
     let archive = folder.join(format!("{name}.tar"));
-    if archive.is_file() && !order.fresh {
+    if archive.is_file() && !fresh {
         return Ok(archive);
     }
-    let keys = keyring(workspace, order.suite.distribution())?;
+    let keys = keyring(workspace, suite.distribution())?;
     let made = archive.with_extension("partial.tar");
     let mut command = root::command(workspace, "perl");
     MMDEBSTRAP.install(workspace)?;
     command.arg(MMDEBSTRAP.file(workspace)).args(["--quiet", "--variant=minbase", "--format=tar"]);
     command.arg("--keyring").arg(keys).arg(format!("--include={packages}"));
-    command.arg(order.suite.name()).arg(&made);
-    command.args(order.suite.sources());
-    step(&format!("making a bare {}", order.suite.name()), &mut command)?;
+    command.arg(suite.name()).arg(&made);
+    command.args(suite.sources());
+    step(&format!("making a bare {}", suite.name()), &mut command)?;
     fs::rename(&made, &archive).with_context(|| format!("cannot make {}", archive.display()))?;
     Ok(archive)
 }

@@ -60,7 +60,7 @@ fn act(cli: Cli) -> Result<bool> {
             ensure(&test::all_needs(long))?;
         }
         XtaskCommand::Bare { suite, with, fresh, command } => {
-            return bare::run(&workspace, &bare::BareOrder { suite, with, fresh, command });
+            return bare::run(&workspace, suite, &with, fresh, &command);
         }
         XtaskCommand::Build { release } => {
             ensure(setup::BUILD)?;

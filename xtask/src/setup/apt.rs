@@ -19,8 +19,6 @@ use crate::{
 
 /// Debian's public mirror, for a machine whose own sources name none.
 const MIRROR: &str = "http://deb.debian.org/debian";
-/// The suite whose security updates have the compiler for BPF.
-const WITH_SECURITY: &str = "bookworm";
 
 /// What apt takes for installed: what every machine with a C compiler has, and what only package scripts call,
 /// which never run here. The machine's own list would give equal machines different tools.
@@ -68,7 +66,8 @@ impl Apt {
             let mirror = debian_mirror(part);
             format!("deb [signed-by={}] {mirror} {suite}{part} main\n", keys.display())
         };
-        let security = if suite == WITH_SECURITY { line("-security") } else { String::new() };
+        // Its security updates have the compiler for BPF.
+        let security = if suite == "bookworm" { line("-security") } else { String::new() };
         fs::write(apt.home.join("sources.list"), line("") + &security)?;
         Ok(apt)
     }
