@@ -4,8 +4,8 @@
 //! cargo run --example trim-btf -- /sys/kernel/btf/vmlinux agent/tests/fixtures/btf/6.18.btf
 //! ```
 //!
-//! Kept are the structs that the programs walk through, whole, with all that they hold by value,
-//! the tracepoints' types and the enum of controllers. What lies behind a pointer becomes `void`.
+//! Kept are the structs that the programs walk through, whole, with all that they hold by value, and
+//! the tracepoints' types. What lies behind a pointer becomes `void`.
 
 use std::collections::BTreeMap;
 
@@ -51,7 +51,6 @@ const MEMBERS: [(&str, &[&str]); 3] = [
     ("net_device", &["nd_net", "ifindex"]),
     ("pid_namespace", &["ns"]),
 ];
-const ENUM: &str = "cgroup_subsys_id";
 
 struct WholeBtf {
     types: Vec<Vec<u32>>,
@@ -198,7 +197,6 @@ fn main() {
             4 if STRUCTS.contains(&name) || MEMBERS.iter().any(|(of, _)| *of == name) => {
                 trimmed.copy(&source, id, false)
             }
-            6 if name == ENUM => trimmed.copy(&source, id, false),
             8 if tracepoint => trimmed.copy(&source, id, true),
             _ => 0,
         };

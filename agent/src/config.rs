@@ -107,7 +107,7 @@ pub struct StandaloneConfig {
     pub threshold: Duration,
     /// Names of the kubelet's process.
     pub kubelet: Vec<String>,
-    /// Mount point of the cgroup hierarchy; `None`: detected.
+    /// Mount point of cgroup2; `None`: detected.
     pub cgroup_root: Option<PathBuf>,
     /// The container runtime.
     pub cri: cri::CriOptions,

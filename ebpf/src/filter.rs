@@ -31,8 +31,8 @@
 //!   released, and `task->cgroups` is published after that: who sees the task there sees the counter
 //!   raised, as it sees the entry. Reading pointer → cgroup → id → counter is a chain of dependent
 //!   loads, which no machine reorders.
-//! * Ids of different hierarchies of v1 collide. What is counted is of the watched one, and so is what
-//!   is lowered: that is compared before an entry is taken out.
+//! * Ids of the hierarchies of cgroup v1 collide with those of cgroup2. What is counted is of cgroup2, and so is
+//!   what is lowered: that is compared before an entry is taken out.
 //! * User space takes out only what it has put in (the self-test's cgroup), and its bit stays. Whoever
 //!   has an entry at hand looks up the container that it belongs to without asking here.
 //! * User space' bit and entry are two calls of bpf(2). Who sees the entry only for a moment later

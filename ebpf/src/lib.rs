@@ -31,8 +31,6 @@ pub struct Layout {
     pub chatter_mask: u64,
     /// Bit n−1: signal n is reported for every container (KILL, TERM, INT, QUIT, HUP, ABRT, SEGV…).
     pub signal_mask: u64,
-    /// 1: cgroup v2 (follow `css_set.dfl_cgrp`), 0: v1 (follow `css_set.subsys[n]`).
-    pub unified: u32,
     /// 1: `sched_process_exit` has its second argument, `group_dead`.
     pub exit_has_group_dead: u32,
     /// `task_struct.cgroups`.
@@ -43,8 +41,6 @@ pub struct Layout {
     pub cgroup_kn: u32,
     /// `kernfs_node.id`.
     pub kn_id: u32,
-    /// Id of the hierarchy that is watched: 0 is cgroup v2; v1: first field of /proc/self/cgroup.
-    pub hierarchy_id: u32,
     /// `task_struct.tgid`.
     pub task_tgid: u32,
     /// `task_struct.pid`.
@@ -100,10 +96,6 @@ pub struct Layout {
     /// Inode of the agent's own PID namespace, in whose numbers processes are told. 0: it is the kernel's first one,
     /// whose numbers are in the task itself.
     pub own_pid_namespace: u32,
-    /// `css_set.subsys[n]` of the watched v1 controller.
-    pub css_set_subsys: u32,
-    /// `cgroup_subsys_state.cgroup` (0 on all known kernels: a real offset).
-    pub css_cgroup: u32,
     /// `cgroup_subsys_state.parent`.
     pub css_parent: u32,
     /// `cgroup.self` (0 on all known kernels: a real offset).
@@ -163,7 +155,7 @@ pub struct TrafficLayout {
     /// `sock.sk_socket`.
     pub sock_socket: u32,
     /// `sock.sk_cgrp_data`, whose first word is a pointer to the cgroup (before 5.15 only if its lowest
-    /// bit is 0). 0: the kernel has none, or its cgroups are not those that are watched (v1).
+    /// bit is 0). 0: the kernel has none.
     pub sock_cgroup: u32,
     /// `inet_sock.inet_sport`.
     pub inet_sport: u32,
@@ -303,7 +295,7 @@ pub const fn signal_bit(signal: u32) -> u64 {
 
 // Every value crosses as bytes: no size may change by accident, none may end in padding.
 const _: () =
-    assert!(size_of::<Layout>() == 216 + size_of::<TrafficLayout>() && align_of::<Layout>() == 8);
+    assert!(size_of::<Layout>() == 200 + size_of::<TrafficLayout>() && align_of::<Layout>() == 8);
 const _: () = assert!(size_of::<TrafficLayout>() == 128);
 const _: () = assert!(size_of::<FilterWords>() == 8 + filter::SLOTS / 8);
 const _: () = assert!(size_of::<Container>() == 48 && align_of::<Container>() == 8);

@@ -79,7 +79,7 @@ impl Task {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Peer {
-    /// Its cgroup in the watched hierarchy; 0: unknown.
+    /// Its cgroup; 0: unknown.
     pub cgroup: u64,
     /// Thread group in the agent's PID namespace; 0: the kernel, or a process outside of that namespace.
     pub tgid: u32,

@@ -50,7 +50,7 @@ pub struct Traffic {
 /// One kind of event in a pod's traffic.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct TrafficShare {
-    /// The container; absent: unknown (cgroup v1), or the socket belongs to no container.
+    /// The container; absent: the socket belongs to no container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<ContainerId>,
     /// The peer.

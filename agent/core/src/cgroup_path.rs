@@ -3,8 +3,8 @@
 //! Sources: the kubelet's `cm/cgroup_manager_linux.go` and `cm/helpers_linux.go` (pods and QoS
 //! levels, systemd and cgroupfs drivers), containerd's `internal/cri/server/helpers.go`
 //! (`cri-containerd-<id>.scope`, or the id alone), CRI-O's `internal/config/cgmgr` (`crio-<id>`,
-//! `crio-conmon-<id>`), dockershim and cri-dockerd (`docker-<id>.scope`). v1 and v2 use the same
-//! names; kind and k3s put the whole tree below another root.
+//! `crio-conmon-<id>`), dockershim and cri-dockerd (`docker-<id>.scope`). kind and k3s put the
+//! whole tree below another root.
 
 use crate::ids::*;
 

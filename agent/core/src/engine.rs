@@ -91,7 +91,7 @@ impl Engine {
                 }
             }
             Input::Cri(event) => {
-                // No container is in the root: on cgroup v1 a process that exits is shown there.
+                // The root holds the whole machine, never one container.
                 if let CriEvent::ContainerCgroup { container, cgroup, path } = &event
                     && path != "/"
                 {

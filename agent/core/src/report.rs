@@ -337,7 +337,7 @@ pub struct OpenConnections {
 /// One kind of event in a pod's traffic.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TrafficShare {
-    /// The container; `None`: not known (cgroup v1), or the socket is of no container.
+    /// The container; `None`: the socket is of no container.
     pub container: Option<ContainerId>,
     /// Between whom.
     pub peer: TrafficPeer,

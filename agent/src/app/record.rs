@@ -41,7 +41,6 @@ impl OpenRecording {
         let node = recording::NodeFacts {
             kernel: host.release().to_string_lossy().into_owned(),
             machine: host.machine().to_string_lossy().into_owned(),
-            hierarchy: kernel.hierarchy.clone(),
             hooks: kernel.hooks.iter().map(|(hook, how)| ((*hook).into(), how.is_ok())).collect(),
         };
         let header = recording::Header::new(settings, node);

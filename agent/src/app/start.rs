@@ -127,7 +127,7 @@ fn log_start_report(kernel: &Kernel) {
         None => {}
     }
     let attached = report.hooks.values().filter(|how| how.is_ok()).count();
-    info!(hooks = attached, hierarchy = report.hierarchy, "kernel programs attached");
+    info!(hooks = attached, cgroup_root = %report.cgroup_root.display(), "kernel programs attached");
 }
 
 fn drop_privileges(kernel: &Kernel) {

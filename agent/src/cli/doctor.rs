@@ -126,7 +126,7 @@ fn diagnose(
     let boot_id = host::boot_id(&sources.cri.host_root);
     // By it the runtime of this node's pods is told from others.
     let hierarchy = kernel::hierarchy(cgroup_root).ok();
-    sources.cri.cgroup_root = hierarchy.map(|hierarchy| hierarchy.root().to_owned());
+    sources.cri.cgroup_root = hierarchy.map(|hierarchy| hierarchy.root);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     checks.push(runtime.block_on(container_runtime(sources.cri)));
     match sources.kube {
@@ -173,7 +173,10 @@ fn checks(facts: &kernel::KernelFacts) -> Vec<Check> {
         },
         capabilities(facts),
         match &facts.hierarchy {
-            Ok(hierarchy) => Check::ok("cgroups", hierarchy.to_string()),
+            Ok(kernel::Hierarchy { root, holds_pods }) => {
+                let pods = if *holds_pods { "which holds the pods" } else { "no pod is there yet" };
+                Check::ok("cgroups", format!("cgroup v2 at {}, {pods}", root.display()))
+            }
             Err(error) => Check::failed("cgroups", error.to_string(), ""),
         },
         match facts.programs_embedded {
@@ -564,7 +567,7 @@ mod tests {
                 CapabilitySet::BPF | CapabilitySet::PERFMON | CapabilitySet::SYS_PTRACE,
             ),
             memlock_is_short: false,
-            hierarchy: Ok(kernel::Hierarchy::V2 { root: "/sys/fs/cgroup".into() }),
+            hierarchy: Ok(kernel::Hierarchy { root: "/sys/fs/cgroup".into(), holds_pods: true }),
             programs_embedded: true,
         }
     }
@@ -647,8 +650,8 @@ mod tests {
         let with = |set| kernel::KernelFacts { privileges: Privileges::of(set), ..capable() };
         assert_eq!(failed(&with(CapabilitySet::BPF)), ["capabilities"]);
         assert_eq!(failed(&with(CapabilitySet::SYS_ADMIN)), [""; 0], "it includes the others");
-        let bare =
-            kernel::KernelFacts { hierarchy: Err(kernel::HierarchyError::None), ..capable() };
+        let error = kernel::HierarchyError::NotMounted;
+        let bare = kernel::KernelFacts { hierarchy: Err(error), ..capable() };
         assert_eq!(failed(&bare), ["cgroups"]);
         let hollow = kernel::KernelFacts { programs_embedded: false, ..capable() };
         assert_eq!(failed(&hollow), ["programs"]);

@@ -95,7 +95,7 @@ pub struct NodeArgs {
     /// tried, and of several runtimes the one that runs this node's pods is taken].
     #[arg(long = "runtime-endpoint", env = "CORONER_RUNTIME_ENDPOINT", value_name = "ENDPOINT")]
     pub cri: Option<String>,
-    /// Mount point of the cgroup hierarchy that holds the containers [default: detected].
+    /// Mount point of cgroup v2 [default: detected].
     #[arg(long, env = "CORONER_CGROUP_ROOT", value_name = "DIR")]
     pub cgroup_root: Option<PathBuf>,
     /// Mount point of the host's root file system.

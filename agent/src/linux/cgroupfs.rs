@@ -1,4 +1,4 @@
-//! The cgroup hierarchy as a file system: what was there before the agent.
+//! cgroup2 as a file system: what was there before the agent.
 //!
 //! The scan has no gap: the programs are attached first, and of each directory the id is inserted
 //! *before* its entries are read. A child made in between is listed, or inherited in the kernel.
@@ -176,9 +176,9 @@ fn main_process(processes: &[Task]) -> Option<&Task> {
     init.or(processes.first())
 }
 
-/// Whether a hierarchy has a `kubepods` tree.
-pub fn holds_kubepods(root: &Path) -> bool {
-    matches!(find(root, MAX_VISITED, &mut |path| is_kubepods(path)), Ok(Some(_)))
+/// Whether pods are in a hierarchy, of either version of cgroups.
+pub fn holds_pods(root: &Path) -> bool {
+    kubepods_below(root).iter().any(|top| !pods_below(root, top).is_empty())
 }
 
 /// The topmost directories that bear `kubepods` in their names.
@@ -286,7 +286,7 @@ pub fn directories(path: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The pids in one cgroup, of either version; 0 is one that this PID namespace has no number for.
+/// The pids in one cgroup; 0 is one that this PID namespace has no number for.
 /// Nothing if the cgroup is gone.
 pub(crate) fn pids(path: &Path) -> BTreeSet<u32> {
     let procs = fs::read_to_string(path.join("cgroup.procs")).unwrap_or_default();
@@ -412,7 +412,7 @@ mod tests {
         let nested = host.cgroup(&format!("{container_path}/nested"), &[]);
         host.cgroup(&format!("{pod_path}/crio-conmon-{ID}.scope"), &[9]);
         host.process(7, "Name:\tnginx\nNSpid:\t7\t1\n");
-        assert!(holds_kubepods(&host.root()));
+        assert!(holds_pods(&host.root()));
 
         let facts = host.scan(|scan| scan.kubepods());
         let expected = [
@@ -535,7 +535,8 @@ mod tests {
         let mut host = Host::new();
         let odd = host.cgroup("machine/odd", &[]);
         let nested = host.cgroup("machine/odd/nested", &[7]);
-        assert!(!holds_kubepods(&host.root()));
+        host.cgroup("kubepods/besteffort", &[]);
+        assert!(!holds_pods(&host.root()));
         let path = find_cgroup(&host.root(), CgroupId(odd)).unwrap().unwrap();
         let facts = host.scan(|scan| scan.container(&path));
         assert_eq!(names(&facts), ["/machine/odd", "/machine/odd/nested"]);

@@ -1,4 +1,4 @@
-//! From a process to the cgroup it is in, in the one hierarchy that the programs watch.
+//! From a process to the cgroup it is in.
 
 use crate::linux::{cgroupfs, procfs::read_lossy};
 use coroner_core::ids::CgroupId;
@@ -11,18 +11,18 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-/// The cgroup of a process in the hierarchy mounted at `cgroup_root`, and its path from there. The error
+/// The cgroup of a process in the cgroup2 hierarchy mounted at `cgroup_root`, and its path from there. The error
 /// says what failed.
 pub fn of_process(proc: &Path, cgroup_root: &Path, pid: u32) -> Result<(CgroupId, String), String> {
     let read =
         |path: &Path| read_lossy(path).map_err(|error| format!("read {}: {error}", path.display()));
     let mounts = read(Path::new("/proc/self/mountinfo"))?;
     let mount = mount_of(&mounts, cgroup_root)
-        .ok_or_else(|| format!("{} is not in a cgroup file system", cgroup_root.display()))?;
+        .ok_or_else(|| format!("{} is not in a cgroup2 file system", cgroup_root.display()))?;
     let memberships = read(&proc.join(format!("{pid}/cgroup")))?;
-    let path = path_in(&memberships, &mount.hierarchy)
-        .ok_or_else(|| format!("process {pid} has no cgroup in {:?}", mount.hierarchy))?;
-    let directory = mount.of_process(path, cgroup_root).ok_or_else(|| {
+    let path = path_in(&memberships)
+        .ok_or_else(|| format!("process {pid} is in no cgroup of cgroup v2"))?;
+    let directory = mount.directory(path, || mount.own()).ok_or_else(|| {
         format!("cgroup {path} of process {pid} is outside {}", mount.at.display())
     })?;
     let inode = fs::metadata(&directory)
@@ -34,37 +34,21 @@ pub fn of_process(proc: &Path, cgroup_root: &Path, pid: u32) -> Result<(CgroupId
     Ok((CgroupId(inode), format!("/{}", below.display())))
 }
 
-/// Which hierarchy a mount shows.
+/// A mounted cgroup hierarchy.
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum MountedHierarchy {
-    /// cgroup2.
-    Unified,
-    /// One of v1, by the options of its file system: its controllers, or `name=systemd`.
-    Controllers(Vec<String>),
-}
-
-/// A mounted hierarchy.
-#[derive(Clone, PartialEq, Eq, Debug)]
-struct HierarchyMount {
-    hierarchy: MountedHierarchy,
+pub struct CgroupMount {
+    /// It is of cgroup2, not one of the hierarchies of cgroup v1.
+    pub is_v2: bool,
     /// Which of its directories is mounted; a bind mount or a cgroup namespace may show a part.
     root: PathBuf,
-    at: PathBuf,
+    /// Where it is mounted.
+    pub at: PathBuf,
 }
 
-impl HierarchyMount {
-    /// Where the cgroup is that /proc/PID/cgroup shows of another process.
-    fn of_process(&self, cgroup: &str, top: &Path) -> Option<PathBuf> {
-        // Of a process that exits v1 shows the root, whatever the reader's namespace is (proc_cgroup_show).
-        if cgroup == "/" && self.hierarchy != MountedHierarchy::Unified {
-            return Some(top.to_owned());
-        }
-        self.directory(cgroup, || self.own(own_cgroup))
-    }
-
+impl CgroupMount {
     /// Where a cgroup's directory is seen. `None`: outside of what is mounted.
     ///
-    /// In a cgroup namespace, which a container has of its own on cgroup v2, all paths are relative
+    /// In a cgroup namespace, which a container has of its own, all paths are relative
     /// to the namespace's root: the host's hierarchy is mounted from `/../../..`, and another
     /// container is `/../../other`. `own` is where this process is, and its path as it sees it.
     fn directory(
@@ -91,10 +75,10 @@ impl HierarchyMount {
     }
 
     /// Where this process is in it, and the path of that as this process sees it.
-    fn own(&self, find: impl Fn(&Path) -> Option<PathBuf>) -> Option<(PathBuf, String)> {
+    fn own(&self) -> Option<(PathBuf, String)> {
         let memberships = read_lossy(Path::new("/proc/self/cgroup")).ok()?;
-        let path = path_in(&memberships, &self.hierarchy)?.to_owned();
-        Some((find(&self.at)?, path))
+        let path = path_in(&memberships)?.to_owned();
+        Some((own_cgroup(&self.at)?, path))
     }
 }
 
@@ -114,87 +98,34 @@ fn is_normal(part: Component<'_>) -> bool {
     matches!(part, Component::Normal(_))
 }
 
-/// The mount of a cgroup file system that holds `path`: the longest mount point, and of several
-/// there the last, which covers the others.
-fn mount_of(mountinfo: &str, path: &Path) -> Option<HierarchyMount> {
+/// The mount of cgroup2 that holds `path`: the longest mount point, and of several there the last, which
+/// covers the others.
+fn mount_of(mountinfo: &str, path: &Path) -> Option<CgroupMount> {
     mounts(mountinfo)
-        .filter(|mount| path.starts_with(&mount.at))
+        .filter(|mount| mount.is_v2 && path.starts_with(&mount.at))
         .max_by_key(|mount| mount.at.components().count())
 }
 
-/// The mounted cgroup file systems. Format: proc(5), `/proc/PID/mountinfo`.
-fn mounts(mountinfo: &str) -> impl Iterator<Item = HierarchyMount> {
+/// The mounted cgroup hierarchies. Format: proc(5), `/proc/PID/mountinfo`.
+pub fn mounts(mountinfo: &str) -> impl Iterator<Item = CgroupMount> {
     mountinfo.lines().filter_map(|line| {
         let (left, right) = line.split_once(" - ")?;
         let mut left = left.split(' ').skip(3);
-        let (root, at) = (left.next()?, left.next()?);
-        let mut right = right.split(' ');
-        let hierarchy = match (right.next()?, right.nth(1)) {
-            ("cgroup2", _) => MountedHierarchy::Unified,
-            ("cgroup", Some(options)) => {
-                MountedHierarchy::Controllers(options.split(',').map(str::to_owned).collect())
-            }
+        let (root, at) = (unescape(left.next()?), unescape(left.next()?));
+        let is_v2 = match right.split(' ').next()? {
+            "cgroup2" => true,
+            "cgroup" => false,
             _ => return None,
         };
-        Some(HierarchyMount { hierarchy, root: unescape(root), at: unescape(at) })
+        Some(CgroupMount { is_v2, root, at })
     })
 }
 
-/// A directory from which can be read whether the processes in it are frozen.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Freezer {
-    /// It has `cgroup.events`.
-    V2(PathBuf),
-    /// It has `freezer.state`.
-    V1(PathBuf),
-}
-
-/// The freezers that may hold a process, as far as they can be seen from here: of cgroup v2 and of
-/// the v1 freezer, whichever hierarchy the programs watch. A runtime uses either.
-pub fn freezers(proc: &Path, pid: u32) -> Vec<Freezer> {
-    let (Ok(mountinfo), Ok(memberships)) = (
-        read_lossy(Path::new("/proc/self/mountinfo")),
-        read_lossy(&proc.join(format!("{pid}/cgroup"))),
-    ) else {
-        return Vec::new();
-    };
-    freezers_in(&mountinfo, &memberships, own_cgroup)
-}
-
-/// The freezers that /proc/PID/mountinfo and /proc/PID/cgroup name. `own`: where this process is below a mount.
-pub fn freezers_in(
-    mountinfo: &str,
-    memberships: &str,
-    own: impl Fn(&Path) -> Option<PathBuf>,
-) -> Vec<Freezer> {
-    mounts(mountinfo)
-        .filter_map(|mount| {
-            let folder =
-                mount.directory(path_in(memberships, &mount.hierarchy)?, || mount.own(&own))?;
-            match &mount.hierarchy {
-                MountedHierarchy::Unified => Some(Freezer::V2(folder)),
-                MountedHierarchy::Controllers(all) => {
-                    all.iter().any(|one| one == "freezer").then_some(Freezer::V1(folder))
-                }
-            }
-        })
-        .collect()
-}
-
-/// The path of a process' cgroup in a hierarchy. Format: cgroups(7), `/proc/PID/cgroup`.
-fn path_in<'a>(memberships: &'a str, hierarchy: &MountedHierarchy) -> Option<&'a str> {
-    memberships.lines().find_map(|line| {
-        let mut fields = line.splitn(3, ':');
-        let (number, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
-        let here = match hierarchy {
-            MountedHierarchy::Unified => number == "0" && controllers.is_empty(),
-            MountedHierarchy::Controllers(options) => {
-                controllers.split(',').any(|one| options.iter().any(|option| option == one))
-            }
-        };
-        // A removed cgroup is shown with this suffix.
-        (here && !path.ends_with(" (deleted)")).then_some(path)
-    })
+/// The path of a process' cgroup. Format: cgroups(7), `/proc/PID/cgroup`.
+fn path_in(memberships: &str) -> Option<&str> {
+    let path = memberships.lines().find_map(|line| line.strip_prefix("0::"))?;
+    // A removed cgroup is shown with this suffix.
+    (!path.ends_with(" (deleted)")).then_some(path)
 }
 
 /// A path as mountinfo writes it: blanks, tabs, newlines and backslashes in octal.
@@ -236,19 +167,19 @@ garbage
 ";
 
     fn found(root: &str) -> Option<PathBuf> {
-        let mount = mount_of(MOUNTS, Path::new(root))?;
-        mount.directory(path_in(MEMBERSHIPS, &mount.hierarchy)?, || None)
+        mount_of(MOUNTS, Path::new(root))?.directory(path_in(MEMBERSHIPS)?, || None)
     }
 
     #[test]
-    fn the_watched_hierarchy_decides_which_line_counts() {
+    fn a_cgroup_is_found_wherever_cgroup2_is_mounted() {
         for (root, expected) in [
             ("/sys/fs/cgroup/unified", Some("/sys/fs/cgroup/unified/kubepods/pod1/unified")),
-            ("/sys/fs/cgroup/memory", Some("/sys/fs/cgroup/memory/kubepods/pod1/c1")),
-            ("/sys/fs/cgroup/memory/kubepods", Some("/sys/fs/cgroup/memory/kubepods/pod1/c1")),
-            ("/sys/fs/cgroup/cpu,cpuacct", Some("/sys/fs/cgroup/cpu,cpuacct/kubepods/pod1/cpu")),
-            ("/sys/fs/cgroup/systemd", Some("/sys/fs/cgroup/systemd/system.slice/x:y")),
+            (
+                "/sys/fs/cgroup/unified/kubepods",
+                Some("/sys/fs/cgroup/unified/kubepods/pod1/unified"),
+            ),
             ("/mnt/a part", Some("/mnt/a part/pod1/unified")),
+            ("/sys/fs/cgroup/memory", None),
             ("/sys/fs/cgroup", None),
             ("/", None),
         ] {
@@ -257,25 +188,12 @@ garbage
     }
 
     #[test]
-    fn either_version_may_freeze() {
-        let mounts = format!("{MOUNTS}36 30 0:31 / /cg/freezer rw - cgroup cgroup rw,freezer\n");
-        let memberships = format!("{MEMBERSHIPS}6:freezer:/kubepods/pod1/f\n");
-        let expected = [
-            Freezer::V2("/sys/fs/cgroup/unified/kubepods/pod1/unified".into()),
-            Freezer::V2("/mnt/a part/pod1/unified".into()),
-            Freezer::V1("/cg/freezer/kubepods/pod1/f".into()),
-        ];
-        assert_eq!(freezers_in(&mounts, &memberships, |_| None), expected);
-        assert_eq!(freezers_in(&mounts, "", |_| None), []);
-    }
-
-    #[test]
     fn paths_from_another_namespace_lead_nowhere() {
         let mount = mount_of(MOUNTS, Path::new("/sys/fs/cgroup/unified")).unwrap();
         for path in ["/../../kubepods/pod1", "/kubepods/../x", "relative"] {
             assert_eq!(mount.directory(path, || None), None, "{path}");
         }
-        assert_eq!(path_in("0::/gone (deleted)\n", &MountedHierarchy::Unified), None);
+        assert_eq!(path_in("0::/gone (deleted)\n"), None);
     }
 
     #[test]
@@ -302,19 +220,12 @@ garbage
     }
 
     #[test]
-    fn a_process_that_exits_is_in_the_root_and_not_where_the_reader_is() {
-        let hierarchy = MountedHierarchy::Controllers(vec!["memory".into()]);
-        let mount = HierarchyMount { hierarchy, root: "/../..".into(), at: "/host".into() };
-        assert_eq!(mount.of_process("/", Path::new("/host")), Some("/host".into()));
-    }
-
-    #[test]
     fn this_process() {
         let root = Path::new("/sys/fs/cgroup");
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
         let roots = mounts
             .lines()
-            .filter(|line| line.contains(" - cgroup"))
+            .filter(|line| line.contains(" - cgroup2 "))
             .filter_map(|line| line.split(' ').nth(4))
             .filter(|at| Path::new(at).starts_with(root));
         for at in roots {

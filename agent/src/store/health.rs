@@ -377,7 +377,7 @@ impl Health {
             }
         };
         let refused = report.refusals();
-        let attached = format!("{} hooks on {}", report.hooks.len(), report.hierarchy);
+        let attached = format!("{} hooks on {}", report.hooks.len(), report.cgroup_root.display());
         if let (true, Some(unproven)) = (refused.is_empty(), &report.unproven) {
             if unproven.is_harmless() {
                 return Part::ok("kernel", format!("{attached}; {unproven}"));
@@ -606,7 +606,7 @@ mod tests {
         let mut health = Health::new(true, secs_boot(0));
         let hooks = [("cgroup_mkdir", Ok(()))].into();
         health.kernel_started(StartReport {
-            hierarchy: "v2".into(),
+            cgroup_root: "/sys/fs/cgroup".into(),
             hooks,
             ..StartReport::default()
         });
@@ -684,7 +684,7 @@ mod tests {
         let mut health = well();
         let hooks = [("signal_generate", Err("self-test: wrong exit code".to_owned()))].into();
         health.kernel_started(StartReport {
-            hierarchy: "v2".into(),
+            cgroup_root: "/sys/fs/cgroup".into(),
             hooks,
             ..StartReport::default()
         });

@@ -93,13 +93,13 @@ async fn learns_stop_signals_where_the_runtime_tells_them() {
 
 #[tokio::test]
 async fn finds_the_cgroup_of_a_container() {
-    // This process plays the container's main process, in whatever hierarchy is mounted here.
+    // This process plays the container's main process.
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
     let root = mounts
         .lines()
-        .find(|line| line.contains(" - cgroup2 ") || line.contains(" - cgroup "))
+        .find(|line| line.contains(" - cgroup2 "))
         .and_then(|line| line.split(' ').nth(4))
-        .expect("a cgroup file system is mounted");
+        .expect("cgroup2 is mounted");
 
     let runtime = FakeRuntime::default();
     let mut answer = status("c1", ContainerState::ContainerRunning, 0);
@@ -123,11 +123,8 @@ async fn finds_the_cgroup_of_a_container() {
         std::fs::metadata(directory).ok().map(|found| found.ino())
     };
     assert_eq!(of(&path), Some(id), "{path}");
-    let mine = memberships.lines().filter_map(|line| line.splitn(3, ':').nth(2));
-    assert!(
-        mine.map(of).any(|inode| inode == Some(id)),
-        "{id} is no cgroup of this process under {root}"
-    );
+    let mine = memberships.lines().find_map(|line| line.strip_prefix("0::"));
+    assert_eq!(mine.and_then(of), Some(id), "the cgroup of this process under {root}");
     assert!(
         bench
             .runtime

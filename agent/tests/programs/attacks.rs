@@ -108,7 +108,7 @@ impl Memory {
 
 /// So many of something here, and fewer in an emulator, where all takes many times as long.
 fn many(here: usize, emulated: usize) -> usize {
-    if std::env::var_os("CORONER_CGROUP").is_some() { emulated } else { here }
+    if std::env::var_os("CORONER_TEST_AGENT").is_some() { emulated } else { here }
 }
 
 /// 256 connections from 64 addresses that say nothing, half a request, a byte at a time, or ask again and again and

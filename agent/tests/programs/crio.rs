@@ -4,7 +4,7 @@
 use crate::{
     actors::{Actor, Role},
     ends,
-    stage::{ID, Session, TestCgroup, on_each_hierarchy},
+    stage::{ID, Session, TestCgroup, with_cgroup2},
 };
 use coroner_core::{
     ids::Tgid,
@@ -16,7 +16,7 @@ const SLICE: &str = "kubepods-besteffort-pod8dbc5577_d0e2_4706_8787_57d52c03ddf2
 
 #[test]
 fn a_container_is_below_its_scope_and_its_monitor_is_none() {
-    on_each_hierarchy(|hierarchy| {
+    with_cgroup2(|hierarchy| {
         let root = TestCgroup::top(hierarchy, "kubepods-besteffort.slice");
         let pod = root.child(SLICE);
         // One comes after the agent, one is there before it.

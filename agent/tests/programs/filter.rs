@@ -4,7 +4,7 @@
 use crate::{
     actors::Actor,
     ends,
-    stage::{POD, Pod, Session, TestCgroup, on_each_hierarchy},
+    stage::{POD, Pod, Session, TestCgroup, with_cgroup2},
 };
 use coroner_core::{
     ids::{CgroupId, Tgid},
@@ -56,7 +56,7 @@ fn is_seen(session: &Session, cgroup: CgroupId, pid: u32, code: u8) -> bool {
 
 #[test]
 fn containers_that_share_a_slot_are_seen_until_each_is_gone() {
-    on_each_hierarchy(|hierarchy| {
+    with_cgroup2(|hierarchy| {
         let mut session = Session::start(hierarchy);
         let root = TestCgroup::top(hierarchy, "kubepods");
         let pod = root.child(POD);
@@ -85,7 +85,7 @@ fn containers_that_share_a_slot_are_seen_until_each_is_gone() {
 
 #[test]
 fn who_shares_a_slot_with_a_container_is_none() {
-    on_each_hierarchy(|hierarchy| {
+    with_cgroup2(|hierarchy| {
         let mut session = Session::start(hierarchy);
         let Pod { container, pod, root } = Pod::make(hierarchy);
         let containers = containers(&pod);
@@ -102,7 +102,7 @@ fn who_shares_a_slot_with_a_container_is_none() {
 
 #[test]
 fn containers_that_were_there_before_are_seen_whoever_shares_their_slots() {
-    on_each_hierarchy(|hierarchy| {
+    with_cgroup2(|hierarchy| {
         let Pod { container, pod, root } = Pod::make(hierarchy);
         let before = containers(&pod);
         let mut session = Session::start(hierarchy);
@@ -122,7 +122,7 @@ fn containers_that_were_there_before_are_seen_whoever_shares_their_slots() {
 
 #[test]
 fn a_cgroup_that_the_agent_is_asked_to_watch_is_seen_from_then_on() {
-    on_each_hierarchy(|hierarchy| {
+    with_cgroup2(|hierarchy| {
         let mut session = Session::start(hierarchy);
         let odd = TestCgroup::top(hierarchy, "odd");
         let before = visit(&odd, 9);

@@ -1,4 +1,4 @@
-//! The freezer of cgroup2. That of v1 tells nobody; what it does to SIGKILL is in `lingering`.
+//! The freezer of cgroup2. What that of cgroup v1 does to SIGKILL is in `lingering`.
 
 use crate::{
     actors::{Actor, Role},

@@ -2,7 +2,7 @@
 
 use crate::{
     actors::{Actor, Role},
-    stage::{POD, Pod, TestCgroup, on_each_hierarchy},
+    stage::{POD, Pod, TestCgroup, with_cgroup2},
 };
 use coroner::sources::host::{HostView, survey};
 use coroner_core::{
@@ -99,7 +99,7 @@ fn lives_and_leaves(root: &Path, hierarchy: &Path, pod: &Pod) {
 
 #[test]
 fn what_a_pod_leaves_is_found_as_long_as_it_is_there() {
-    on_each_hierarchy(|hierarchy| {
+    with_cgroup2(|hierarchy| {
         // A hierarchy of its own: in it, no tree of pods is another test's.
         let own = TestCgroup::top(hierarchy, "left");
         let hierarchy = own.path.as_path();

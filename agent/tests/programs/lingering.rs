@@ -2,7 +2,7 @@
 
 use crate::{
     actors::{Actor, Role},
-    stage::{Pod, Session, TIMEOUT, TestCgroup, freezer, on_each_hierarchy, wait_for},
+    stage::{Pod, Session, TIMEOUT, TestCgroup, freezer, wait_for, with_cgroup2},
 };
 use coroner::{
     linux::clock,
@@ -87,7 +87,7 @@ impl LookingEngine<'_> {
 
 #[test]
 fn a_frozen_process_survives_sigkill_and_is_told_until_it_ends() {
-    on_each_hierarchy(|hierarchy| {
+    with_cgroup2(|hierarchy| {
         // Nothing else survives SIGKILL at will.
         let freezer = freezer();
         let mut session = Session::start(hierarchy);

@@ -40,7 +40,7 @@ use coroner_core::{
 };
 use coroner_ebpf::{NESTED_SHARE, WINDOW_SHIFT};
 use libc::{SIGHUP, SIGKILL, SIGTERM, SIGUSR1};
-use stage::{ID, POD, Pod, Session, TestCgroup, on_each_hierarchy, with_pod};
+use stage::{ID, POD, Pod, Session, TestCgroup, with_cgroup2, with_pod};
 use std::{
     ffi::{CString, OsStr},
     os::unix::{
@@ -99,7 +99,7 @@ fn delivered(session: &Session, pod: &Pod) -> Vec<(u8, Disposition)> {
 
 #[test]
 fn cgroups_come_with_their_parents_and_go() {
-    on_each_hierarchy(|hierarchy| {
+    with_cgroup2(|hierarchy| {
         let mut session = Session::start(hierarchy);
         let Pod { container, pod, root } = Pod::make(hierarchy);
         let created =
@@ -297,7 +297,7 @@ fn the_end_of_an_init_kills_its_namespace_visibly() {
 /// The children's exits are reported when the main process is about to end, or has ended.
 #[test]
 fn what_runc_executes_before_the_containers_program_is_not_its_main_process() {
-    on_each_hierarchy(|hierarchy| {
+    with_cgroup2(|hierarchy| {
         for (name, is_main) in [("runc:[0:PARENT]", false), ("runc", true)] {
             let mut session = Session::start(hierarchy);
             let pod = Pod::make(hierarchy);
@@ -393,7 +393,7 @@ fn nested_cgroups_belong_to_their_container() {
 #[test]
 fn a_container_that_delegates_cgroups_takes_its_share_of_the_map() {
     const MORE: usize = 20;
-    on_each_hierarchy(|hierarchy| {
+    with_cgroup2(|hierarchy| {
         let mut session = Session::start(hierarchy);
         let pod = Pod::make(hierarchy);
         let count = NESTED_SHARE as usize + MORE;
@@ -422,7 +422,7 @@ fn a_container_that_delegates_cgroups_takes_its_share_of_the_map() {
 
 #[test]
 fn what_happens_outside_is_not_told() {
-    on_each_hierarchy(|hierarchy| {
+    with_cgroup2(|hierarchy| {
         let mut session = Session::start(hierarchy);
         let outside = TestCgroup::top(hierarchy, "outside");
         let mut pids = Vec::new();
@@ -451,7 +451,7 @@ fn what_happens_outside_is_not_told() {
 #[test]
 fn a_full_ring_is_counted() {
     const SENT: u64 = 200;
-    on_each_hierarchy(|hierarchy| {
+    with_cgroup2(|hierarchy| {
         let page = u32::try_from(rustix::param::page_size()).unwrap();
         let options = KernelOptions { ring_bytes: page, ..stage::options(hierarchy) };
         let kernel = stage::start(&options);
@@ -480,7 +480,7 @@ fn a_full_ring_is_counted() {
 fn a_noisy_container_runs_out_of_budget_and_no_other_suffers() {
     const RAISED: u32 = 5000;
     let is_spent = |fact: &KernelFact| matches!(fact, KernelFact::BudgetSpent { .. });
-    on_each_hierarchy(|hierarchy| {
+    with_cgroup2(|hierarchy| {
         let mut session = Session::start(hierarchy);
         let (noisy, quiet) = (Pod::make(hierarchy), Pod::make(hierarchy));
         let role = Role { ignore: &[SIGHUP], raise: RAISED, ..Role::default() };
@@ -514,7 +514,7 @@ fn a_noisy_container_runs_out_of_budget_and_no_other_suffers() {
 
 #[test]
 fn the_scan_finds_what_was_there_before() {
-    on_each_hierarchy(|hierarchy| {
+    with_cgroup2(|hierarchy| {
         let pod = Pod::make(hierarchy);
         let init = Actor::start(&pod.container.path, Role { init: true, ..Role::default() });
         let mut session = Session::start(hierarchy);
@@ -545,7 +545,7 @@ fn the_scan_finds_what_was_there_before() {
 
 #[test]
 fn a_stop_signal_is_told_once_it_is_learned() {
-    on_each_hierarchy(|hierarchy| {
+    with_cgroup2(|hierarchy| {
         let mut session = Session::start(hierarchy);
         let pod = Pod::make(hierarchy);
         let role = Role { swallow: &[SIGUSR1], ..Role::default() };
@@ -577,7 +577,7 @@ fn a_stop_signal_is_told_once_it_is_learned() {
 
 #[test]
 fn a_container_elsewhere_is_watched_on_demand() {
-    on_each_hierarchy(|hierarchy| {
+    with_cgroup2(|hierarchy| {
         let mut session = Session::start(hierarchy);
         let elsewhere = TestCgroup::top(hierarchy, "elsewhere");
         let init = Actor::start(&elsewhere.path, Role { init: true, ..Role::default() });

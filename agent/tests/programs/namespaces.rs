@@ -3,7 +3,7 @@
 use crate::{
     actors::{Actor, Role},
     delivered, ends, is_end,
-    stage::{self, Pod, Session, on_each_hierarchy},
+    stage::{self, Pod, Session, with_cgroup2},
 };
 use coroner::sources::kernel::KernelOptions;
 use coroner_core::{
@@ -55,7 +55,7 @@ const fn sent(signal: libc::c_int, processes: u32) -> SentTo {
 
 #[test]
 fn hundreds_of_children_that_end_with_their_init_are_one_record() {
-    on_each_hierarchy(|hierarchy| {
+    with_cgroup2(|hierarchy| {
         let pod = Pod::make(hierarchy);
         let role = Role { init: true, children: MANY, ..Role::default() };
         let init = Actor::start(&pod.container.path, role);
@@ -104,7 +104,7 @@ fn hundreds_of_children_that_end_with_their_init_are_one_record() {
 /// A server with workers that are told to stop, and do not in time.
 #[test]
 fn a_signal_that_an_init_passes_on_to_its_children_is_counted() {
-    on_each_hierarchy(|hierarchy| {
+    with_cgroup2(|hierarchy| {
         let pod = Pod::make(hierarchy);
         let role = Role { init: true, children: MANY, pass_on: &[SIGTERM], ..Role::default() };
         let init = Actor::start(&pod.container.path, role);
@@ -127,7 +127,7 @@ fn a_signal_that_an_init_passes_on_to_its_children_is_counted() {
 
 #[test]
 fn each_process_counts_once_whatever_it_was_sent() {
-    on_each_hierarchy(|hierarchy| {
+    with_cgroup2(|hierarchy| {
         let pod = Pod::make(hierarchy);
         let role = Role {
             init: true,
@@ -168,7 +168,7 @@ fn each_process_counts_once_whatever_it_was_sent() {
 /// What it was sent goes with a process, and so does room for it.
 #[test]
 fn a_process_that_has_ended_takes_its_count_with_it() {
-    on_each_hierarchy(|hierarchy| {
+    with_cgroup2(|hierarchy| {
         let pod = Pod::make(hierarchy);
         let role = Role { init: true, children: 12, ignore: &[SIGHUP], ..Role::default() };
         let init = Actor::start(&pod.container.path, role);
@@ -196,7 +196,7 @@ fn a_process_that_has_ended_takes_its_count_with_it() {
 
 #[test]
 fn that_there_was_no_room_to_count_is_told() {
-    on_each_hierarchy(|hierarchy| {
+    with_cgroup2(|hierarchy| {
         let pod = Pod::make(hierarchy);
         let role = Role { init: true, children: 5, pass_on: &[SIGTERM], ..Role::default() };
         let init = Actor::start(&pod.container.path, role);
@@ -216,7 +216,7 @@ fn that_there_was_no_room_to_count_is_told() {
 #[test]
 fn what_entered_and_what_is_nested_are_killed_too() {
     const NESTED: u32 = 50;
-    on_each_hierarchy(|hierarchy| {
+    with_cgroup2(|hierarchy| {
         let pod = Pod::make(hierarchy);
         let role = Role { init: true, children: 2, nested: NESTED, ..Role::default() };
         let init = Actor::start(&pod.container.path, role);
@@ -246,7 +246,7 @@ fn what_entered_and_what_is_nested_are_killed_too() {
 
 #[test]
 fn an_init_that_leaves_nobody_behind_is_no_record() {
-    on_each_hierarchy(|hierarchy| {
+    with_cgroup2(|hierarchy| {
         let pod = Pod::make(hierarchy);
         let role = Role { init: true, zombies: 3, fork_and_reap: true, ..Role::default() };
         let init = Actor::start(&pod.container.path, role);

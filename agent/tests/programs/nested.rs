@@ -5,7 +5,7 @@
 use crate::{
     actors::{Actor, Role},
     delivered, ends, sent,
-    stage::{POD, Pod, Session, TestCgroup, on_each_hierarchy},
+    stage::{POD, Pod, Session, TestCgroup, with_cgroup2},
 };
 use coroner_core::{
     ids::Tgid,
@@ -23,24 +23,23 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// Set for the one inside: the version of cgroups.
-const INSIDE: &str = "CORONER_TEST_NODE_CGROUP";
+/// Set for the one inside.
+const INSIDE: &str = "CORONER_TEST_INSIDE";
 /// What the one inside says when its container runs.
 const READY: &str = "the container runs";
 
 #[test]
 fn processes_are_told_by_the_numbers_of_the_agents_own_namespace() {
-    if let Ok(version) = env::var(INSIDE) {
-        return inside(&version);
+    if env::var_os(INSIDE).is_some() {
+        return inside();
     }
-    on_each_hierarchy(|hierarchy| {
+    with_cgroup2(|hierarchy| {
         let node = TestCgroup::top(hierarchy, "node");
         let mut child = Command::new(env::current_exe().unwrap());
-        let version = if node.path.join("cgroup.controllers").exists() { "v2" } else { "v1" };
         child
             .args(["--exact", "--nocapture", "--test-threads=1"])
             .arg("nested::processes_are_told_by_the_numbers_of_the_agents_own_namespace")
-            .env(INSIDE, version)
+            .env(INSIDE, "yes")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
         let procs = node.path.join("cgroup.procs");
@@ -95,14 +94,13 @@ fn become_node(procs: &CString) -> io::Result<()> {
 }
 
 /// The agent in the node: PID 1 of its namespace.
-fn inside(version: &str) {
+fn inside() {
     assert_eq!(std::process::id(), 1);
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).unwrap();
     mount("proc", "/proc", "proc", MountFlags::empty(), None).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let hierarchy: PathBuf = folder.path().into();
-    let kind = if version == "v2" { ("cgroup2", None) } else { ("cgroup", Some(c"devices")) };
-    mount(kind.0, &hierarchy, kind.0, MountFlags::empty(), kind.1).unwrap();
+    mount("cgroup2", &hierarchy, "cgroup2", MountFlags::empty(), None).unwrap();
     let root = TestCgroup::make(hierarchy.join("kubepods"));
     let pod = root.child(POD);
     let before = pod.child(&"b".repeat(64));

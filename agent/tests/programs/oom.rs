@@ -3,7 +3,7 @@
 use crate::{
     actors::{Actor, Role},
     ends, sent,
-    stage::{self, Hierarchy, Pod, Session, TestCgroup, on_each_hierarchy},
+    stage::{self, Pod, Session, TestCgroup, with_cgroup2},
 };
 use coroner::sources::kernel::btf::Parameter;
 use coroner_core::{
@@ -19,8 +19,9 @@ const KILLED: ExitStatus = ExitStatus::Signal { signal: 9, core: false };
 /// `SI_KERNEL`.
 const BY_THE_KERNEL: i32 = 0x80;
 
-/// The cgroup that limits a container's memory, where that is not its own, and the hierarchy that it is in.
-fn limit(hierarchy: &Path, pod: &Pod) -> Option<(TestCgroup, Option<Hierarchy>)> {
+/// The cgroup that limits a container's memory, where that is not its own: of cgroup v1, where cgroup2 does not have
+/// the controller.
+fn limit(hierarchy: &Path, pod: &Pod) -> Option<TestCgroup> {
     if controls_memory(hierarchy) {
         for above in [hierarchy, &pod.root.path, &pod.pod.path] {
             fs::write(above.join("cgroup.subtree_control"), "+memory").unwrap();
@@ -28,18 +29,11 @@ fn limit(hierarchy: &Path, pod: &Pod) -> Option<(TestCgroup, Option<Hierarchy>)>
         fs::write(pod.container.path.join("memory.max"), LIMIT).unwrap();
         return None;
     }
-    if let Some(v1) = stage::mounted("cgroup", "memory") {
-        let apart = TestCgroup::top(&v1, "limit");
-        fs::write(apart.path.join("memory.limit_in_bytes"), LIMIT).unwrap();
-        return Some((apart, None));
-    }
-    // A kernel without the memory controller of v1, beside whose other controllers systemd has this.
-    let v2 = stage::v2();
-    assert!(controls_memory(&v2), "no memory controller: it is in every kernel to be tested");
-    fs::write(v2.join("cgroup.subtree_control"), "+memory").unwrap();
-    let apart = TestCgroup::top(&v2, "limit");
-    fs::write(apart.path.join("memory.max"), LIMIT).unwrap();
-    Some((apart, Some(v2)))
+    let v1 = stage::mounted("cgroup", "memory");
+    let v1 = v1.expect("no memory controller: it is in every kernel to be tested");
+    let apart = TestCgroup::top(&v1, "limit");
+    fs::write(apart.path.join("memory.limit_in_bytes"), LIMIT).unwrap();
+    Some(apart)
 }
 
 fn controls_memory(hierarchy: &Path) -> bool {
@@ -67,11 +61,11 @@ fn victims(session: &Session, pod: &Pod) -> Vec<(usize, u32)> {
 
 #[test]
 fn the_oom_killers_choice_is_told_after_its_sigkill() {
-    on_each_hierarchy(|hierarchy| {
+    with_cgroup2(|hierarchy| {
         let mut session = Session::start(hierarchy);
         let pod = Pod::make(hierarchy);
         let apart = limit(hierarchy, &pod);
-        let cgroups: Vec<&Path> = [Some(&pod.container), apart.as_ref().map(|(cgroup, _)| cgroup)]
+        let cgroups: Vec<&Path> = [Some(&pod.container), apart.as_ref()]
             .into_iter()
             .flatten()
             .map(|c| &*c.path)

@@ -3,7 +3,7 @@
 
 use crate::{
     actors::fork,
-    stage::{self, Pod, Session, TestCgroup, on_each_hierarchy},
+    stage::{self, Pod, Session, TestCgroup, with_cgroup2},
 };
 use coroner::sources::kernel::KernelOptions;
 use coroner_core::{
@@ -107,7 +107,7 @@ fn skipped_runs() -> u64 {
 /// The self-test passes with them alone: exits, execs, connections and refused ones.
 #[test]
 fn the_second_programs_report_what_the_first_have_not_seen() {
-    on_each_hierarchy(|hierarchy| {
+    with_cgroup2(|hierarchy| {
         drop(stage::start(&KernelOptions { only_second: true, ..stage::options(hierarchy) }));
     });
 }
@@ -115,13 +115,13 @@ fn the_second_programs_report_what_the_first_have_not_seen() {
 /// One exit in thirty was missing on Linux 7.2 before there was a second program.
 #[test]
 fn each_exit_of_preempted_processes_is_reported_or_counted() {
-    on_each_hierarchy(|hierarchy| overload(hierarchy, true));
+    with_cgroup2(|hierarchy| overload(hierarchy, true));
 }
 
 /// Between the two programs a process may be moved to another CPU.
 #[test]
 fn no_exit_of_moved_processes_is_reported_twice() {
-    on_each_hierarchy(|hierarchy| overload(hierarchy, false));
+    with_cgroup2(|hierarchy| overload(hierarchy, false));
 }
 
 /// Processes end on one CPU, or on all, and are preempted.

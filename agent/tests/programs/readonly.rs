@@ -1,6 +1,6 @@
 //! As in the DaemonSet: the host's cgroups are there, and none can be made.
 
-use crate::stage::{on_each_hierarchy, options};
+use crate::stage::{options, with_cgroup2};
 use coroner::sources::kernel;
 use rustix::mount::{MountFlags, MountPropagationFlags, mount_bind, mount_change, mount_remount};
 use std::{io, path::Path};
@@ -17,7 +17,7 @@ fn seal(hierarchy: &Path) {
 
 #[test]
 fn signals_and_processes_are_proven_where_no_cgroup_can_be_made() {
-    on_each_hierarchy(|hierarchy| {
+    with_cgroup2(|hierarchy| {
         let hierarchy = hierarchy.to_owned();
         let report = std::thread::spawn(move || {
             seal(&hierarchy);

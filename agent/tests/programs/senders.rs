@@ -3,7 +3,7 @@
 use crate::{
     actors::{Actor, Role},
     ends, is_end, sent,
-    stage::{self, Pod, Session, on_each_hierarchy, with_pod},
+    stage::{self, Pod, Session, with_cgroup2, with_pod},
 };
 use coroner_core::{
     ids::Tgid,
@@ -37,13 +37,12 @@ fn the_way_a_signal_was_sent_is_told() {
 
 #[test]
 fn killing_a_cgroup_is_a_signal_to_each_process_in_it() {
-    on_each_hierarchy(|hierarchy| {
+    with_cgroup2(|hierarchy| {
         let mut session = Session::start(hierarchy);
         let pod = Pod::make(hierarchy);
         let switch = pod.container.path.join("cgroup.kill");
         if !switch.exists() {
-            let is_v1 = !hierarchy.join("cgroup.controllers").exists();
-            assert!(is_v1 || stage::release() < (5, 14), "cgroup2 has it from 5.14 on");
+            assert!(stage::release() < (5, 14), "cgroup2 has it from 5.14 on");
             return;
         }
         let nested = pod.container.child("nested");
@@ -77,7 +76,7 @@ fn killing_a_cgroup_is_a_signal_to_each_process_in_it() {
 /// of what the container may have reported. Where the main process is PID 1, no child's end does.
 #[test]
 fn the_ends_of_children_are_told_once_the_main_process_is_to_end() {
-    on_each_hierarchy(|hierarchy| {
+    with_cgroup2(|hierarchy| {
         for (init, of_dying) in [(false, 1), (true, 0)] {
             let pod = Pod::make(hierarchy);
             let role = Role { init, children: 3, swallow: &[SIGTERM], ..Role::default() };

@@ -1,4 +1,4 @@
-//! Hierarchies, pods and a running kernel side.
+//! cgroup2, pods and a running kernel side.
 
 use coroner::{
     linux::procfs::parse,
@@ -37,29 +37,15 @@ const LOOK: Duration = Duration::from_millis(1);
 static MACHINE: Mutex<()> = Mutex::new(());
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 
-/// A v1 controller that cgroup v2 has no use for, so that its hierarchy can be mounted on every machine.
-const V1: &CStr = c"devices";
-
-/// Runs a test on each version of cgroups, in turn.
-pub(crate) fn on_each_hierarchy(test: impl Fn(&Path)) {
+/// Runs a test that has the whole machine and the mount point of cgroup2.
+pub(crate) fn with_cgroup2(test: impl FnOnce(&Path)) {
     let _machine = machine();
-    // A guest that is to have one version only says so.
-    let versions: &[fn() -> Hierarchy] = match std::env::var("CORONER_CGROUP").as_deref() {
-        Ok("v2") => &[v2],
-        Ok("v1") => &[v1],
-        Ok(other) => panic!("CORONER_CGROUP={other} is neither v1 nor v2"),
-        Err(_) => &[v2, v1],
-    };
-    for version in versions {
-        let hierarchy = version();
-        eprintln!("on {}", hierarchy.display());
-        test(&hierarchy);
-    }
+    test(&v2());
 }
 
-/// Runs a test of one pod on each hierarchy.
-pub(crate) fn with_pod(test: impl Fn(Session, Pod)) {
-    on_each_hierarchy(|hierarchy| {
+/// Runs a test of one pod.
+pub(crate) fn with_pod(test: impl FnOnce(Session, Pod)) {
+    with_cgroup2(|hierarchy| {
         let session = Session::start(hierarchy);
         test(session, Pod::make(hierarchy));
     });
@@ -124,11 +110,6 @@ impl Drop for Hierarchy {
 /// cgroup2.
 pub(crate) fn v2() -> Hierarchy {
     Hierarchy::find_or_mount(c"cgroup2", c"")
-}
-
-/// A hierarchy of cgroup v1.
-fn v1() -> Hierarchy {
-    Hierarchy::find_or_mount(c"cgroup", V1)
 }
 
 /// The freezer of cgroup v1.

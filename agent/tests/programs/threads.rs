@@ -3,7 +3,7 @@
 use crate::{
     actors::{Actor, Role, Then},
     ends, is_end,
-    stage::{self, Pod, Session, on_each_hierarchy, with_pod},
+    stage::{self, Pod, Session, with_cgroup2, with_pod},
 };
 use coroner::sources::kernel::tiny::Executable;
 use coroner_core::{
@@ -30,7 +30,7 @@ fn a_process_ends_with_its_last_thread() {
 #[test]
 fn threads_that_leave_together_are_one_end_or_the_same_one_twice() {
     const PROCESSES: usize = 40;
-    on_each_hierarchy(|hierarchy| {
+    with_cgroup2(|hierarchy| {
         // Before that argument the programs count the living, and both of two may find nobody.
         let at_most = if stage::tracepoint("sched_process_exit").len() >= 2 { 1 } else { 2 };
         let mut session = Session::start(hierarchy);

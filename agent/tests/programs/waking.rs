@@ -2,7 +2,7 @@
 
 use crate::{
     actors::{Actor, Role},
-    stage::{self, Pod, Session, on_each_hierarchy},
+    stage::{self, Pod, Session, with_cgroup2},
 };
 use aya::maps::loaded_maps;
 use coroner::sources::kernel::KernelOptions;
@@ -61,7 +61,7 @@ const TRYING: Duration = Duration::from_secs(300);
 
 #[test]
 fn what_ends_nothing_wakes_once_in_a_while_and_at_a_quarter_of_its_ring() {
-    on_each_hierarchy(|hierarchy| {
+    with_cgroup2(|hierarchy| {
         let until = Instant::now() + TRYING;
         while !signals_wake(hierarchy) {
             let why = "never by the first in a long time, or it takes over";

@@ -22,7 +22,7 @@ use coroner_ebpf::{
 #[raw_tracepoint]
 pub fn cgroup_mkdir(ctx: RawTracePointContext) -> i32 {
     let cgroup = Address(ctx.arg(0));
-    if !is_watched_hierarchy(cgroup) {
+    if !is_cgroup2(cgroup) {
         return 0;
     }
     // `cgroup.self.parent` is the parent's `self`; `kn->parent` was renamed in 6.15.
@@ -123,7 +123,7 @@ pub fn cgroup_rmdir(ctx: RawTracePointContext) -> i32 {
     let cgroup = Address(ctx.arg(0));
     let id = cgroup_id(cgroup);
     let Some(watched) = WatchedCgroup::find(id) else { return 0 };
-    if !is_watched_hierarchy(cgroup) {
+    if !is_cgroup2(cgroup) {
         return 0;
     }
     let counted = watched.is_counted();
@@ -160,7 +160,7 @@ pub fn cgroup_notify_populated(ctx: RawTracePointContext) -> i32 {
     0
 }
 
-/// `cgroup_notify_frozen(struct cgroup *cgrp, const char *path, int val)`: v2 only.
+/// `cgroup_notify_frozen(struct cgroup *cgrp, const char *path, int val)`.
 #[raw_tracepoint]
 pub fn cgroup_notify_frozen(ctx: RawTracePointContext) -> i32 {
     let frozen: i32 = ctx.arg(2);
@@ -175,7 +175,7 @@ pub fn cgroup_notify_frozen(ctx: RawTracePointContext) -> i32 {
 fn watched_id(cgroup: Address) -> Option<u64> {
     let id = cgroup_id(cgroup);
     // What costs least first: nearly all are of nobody's interest.
-    (WatchedCgroup::find(id).is_some() && is_watched_hierarchy(cgroup)).then_some(id)
+    (WatchedCgroup::find(id).is_some() && is_cgroup2(cgroup)).then_some(id)
 }
 
 #[inline(always)]
@@ -184,9 +184,10 @@ fn moment(to: To, kind: u32, cgroup: u64, value: u64) {
     emit(to, time, || Moment { header: header(kind, time, cgroup), value });
 }
 
-/// The hooks fire for every hierarchy, and ids of different ones collide.
+/// The hooks fire for the hierarchies of cgroup v1 as well, whose ids collide with those of cgroup2. The number of
+/// cgroup2 is 0 (`cgroup_init`, kernel/cgroup/cgroup.c).
 #[inline(always)]
-fn is_watched_hierarchy(cgroup: Address) -> bool {
+fn is_cgroup2(cgroup: Address) -> bool {
     let hierarchy: u32 = cgroup.pointer(layout!(cgroup_root)).read(layout!(root_hierarchy_id));
-    hierarchy == layout!(hierarchy_id)
+    hierarchy == 0
 }

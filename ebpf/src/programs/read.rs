@@ -76,28 +76,18 @@ pub(super) fn current() -> Address {
     Address(unsafe { bpf_get_current_task() })
 }
 
-/// Id of `current`'s cgroup in the watched hierarchy.
+/// Id of `current`'s cgroup.
 #[inline(always)]
 pub(super) fn current_cgroup() -> u64 {
-    if layout!(unified) != 0 {
-        // SAFETY: no arguments, cannot fail.
-        unsafe { bpf_get_current_cgroup_id() }
-    } else {
-        cgroup_of(current())
-    }
+    // SAFETY: no arguments, cannot fail.
+    unsafe { bpf_get_current_cgroup_id() }
 }
 
-/// Id of a task's cgroup in the watched hierarchy; 0 if it cannot be read. Holds for zombies too:
+/// Id of a task's cgroup; 0 if it cannot be read. Holds for zombies too:
 /// `task->cgroups` stays until the task is freed.
 #[inline(always)]
 pub(super) fn cgroup_of(task: Address) -> u64 {
-    let css_set = task.pointer(layout!(task_cgroups));
-    let cgroup = if layout!(unified) != 0 {
-        css_set.pointer(layout!(css_set_dfl_cgrp))
-    } else {
-        css_set.pointer(layout!(css_set_subsys)).pointer(layout!(css_cgroup))
-    };
-    cgroup_id(cgroup)
+    cgroup_id(task.pointer(layout!(task_cgroups)).pointer(layout!(css_set_dfl_cgrp)))
 }
 
 /// A cgroup's id.

@@ -18,7 +18,7 @@ pub struct ProcReport {
     /// The first few of these, the longest blockers first, and the main process even if it is a zombie.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub processes: Vec<ProcProcess>,
-    /// The cgroup is frozen (`cgroup.events` of v2, `freezer.state` of v1); `None`: unknown.
+    /// The cgroup is frozen (`cgroup.events`); `None`: unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub frozen: Option<bool>,
 }
@@ -51,7 +51,7 @@ labels! {
     /// State of a task: the letter of /proc/PID/stat (`fs/proc/array.c`, `task_state_array`). A closed
     /// set: it is a metric's label.
     pub enum TaskState {
-        /// D: waits in the kernel, and no signal wakes it; frozen by the v1 freezer as well.
+        /// D: waits in the kernel, and no signal wakes it.
         Uninterruptible = "uninterruptible",
         /// R: running or runnable.
         Running = "running",

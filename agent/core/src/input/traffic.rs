@@ -57,7 +57,7 @@ pub struct TrafficReading {
 /// How often something happened to connections, and when.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct TrafficCount {
-    /// The container's own cgroup, by the socket's cgroup (v2); `None`: another one, or unknown (v1).
+    /// The container's own cgroup, by the socket's cgroup; `None`: the socket is of no container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<CgroupId>,
     /// Between whom.

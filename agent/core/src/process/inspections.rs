@@ -17,8 +17,8 @@ const MAX_STACK: usize = 16;
 pub struct Inspections {
     /// Freezes that the kernel reported, in order.
     freezes: VecDeque<Freeze>,
-    /// A freeze found by looking, and the last look that found it: cgroup v1 reports none, and a container may be
-    /// older than the agent.
+    /// A freeze found by looking, and the last look that found it: a container may have been frozen before the agent
+    /// started.
     polled: Option<(Freeze, BootTime)>,
     /// The latest look that found a living process.
     pub alive: Option<ProcReport>,

@@ -47,7 +47,7 @@ pub(super) struct StandaloneScanner {
     survey: Option<HostSurvey>,
     /// When a sandbox status was last requested.
     asked: BootTime,
-    /// Why there is no cgroup hierarchy to scan.
+    /// Why there are no cgroups to scan.
     pub(super) no_cgroups: Option<String>,
     inputs: mpsc::Receiver<Received>,
     cri: mpsc::Sender<CriRequest>,
@@ -69,7 +69,7 @@ impl StandaloneScanner {
         let hierarchy = kernel::hierarchy(look.cgroup_root.as_deref());
         let no_cgroups = hierarchy.as_ref().err().map(ToString::to_string);
         let cgroup_root = match hierarchy {
-            Ok(hierarchy) => hierarchy.root().to_owned(),
+            Ok(hierarchy) => hierarchy.root,
             // A folder without pod cgroups: none is reported as leaked.
             Err(_) => look.cri.host_root.join("sys/fs/cgroup"),
         };

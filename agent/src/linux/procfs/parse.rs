@@ -55,22 +55,13 @@ pub fn stack(text: &str) -> Vec<String> {
     text.lines().filter_map(function).collect()
 }
 
-/// `cgroup.events` of cgroup v2: whether all of it is frozen.
+/// `cgroup.events`: whether all of the cgroup is frozen.
 pub fn events_frozen(text: &str) -> Option<bool> {
     text.lines().find_map(|line| match line.strip_prefix("frozen ")? {
         "1" => Some(true),
         "0" => Some(false),
         _ => None,
     })
-}
-
-/// `freezer.state` of the v1 freezer. What is about to be frozen runs no handler either.
-pub fn freezer_frozen(text: &str) -> Option<bool> {
-    match text.trim() {
-        "FROZEN" | "FREEZING" => Some(true),
-        "THAWED" => Some(false),
-        _ => None,
-    }
 }
 
 #[cfg(test)]
@@ -114,12 +105,9 @@ mod tests {
     }
 
     #[test]
-    fn freezers() {
+    fn frozen_cgroups() {
         assert_eq!(events_frozen("populated 1\nfrozen 1\n"), Some(true));
         assert_eq!(events_frozen("populated 1\nfrozen 0\n"), Some(false));
         assert_eq!(events_frozen("populated 1\n"), None);
-        assert_eq!(freezer_frozen("FREEZING\n"), Some(true));
-        assert_eq!(freezer_frozen("THAWED\n"), Some(false));
-        assert_eq!(freezer_frozen(""), None);
     }
 }

@@ -46,9 +46,6 @@ pub struct NodeFacts {
     /// `uname -m`.
     #[serde(default)]
     pub machine: String,
-    /// The cgroup hierarchy that was watched: `v2`, or a controller of v1.
-    #[serde(default)]
-    pub hierarchy: String,
     /// The kernel hooks: attached or not.
     #[serde(default)]
     pub hooks: BTreeMap<String, bool>,

@@ -42,8 +42,7 @@ pub struct CriOptions {
     pub busy: Duration,
     /// Root of the host's file system, for /proc/PID/cgroup.
     pub host_root: PathBuf,
-    /// Mount point of the cgroup hierarchy that the programs watch, as this process sees it: v2,
-    /// or one controller's of v1. `None`: [`CriRequest::FindCgroup`] cannot be answered.
+    /// Mount point of cgroup2, as this process sees it. `None`: [`CriRequest::FindCgroup`] cannot be answered.
     pub cgroup_root: Option<PathBuf>,
     /// Take the runtime's container events as a hint to look, where it sends them to every
     /// subscriber (containerd from 2.0, CRI-O from 1.28). Off by default: a containerd whose

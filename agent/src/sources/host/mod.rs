@@ -36,7 +36,7 @@ pub struct HostView {
     pub root: PathBuf,
     /// The /proc that shows the host's processes: mostly the one below `root`.
     pub proc: PathBuf,
-    /// Mount point of the cgroup hierarchy that the pods are in.
+    /// Mount point of cgroup2.
     pub cgroup_root: PathBuf,
     /// Names of the kubelet's process, or of what it is part of; see [`HostView::KUBELETS`].
     pub kubelets: Vec<String>,

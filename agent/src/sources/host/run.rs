@@ -38,7 +38,7 @@ const MIN_PAUSE: Duration = Duration::from_secs(1);
 pub struct HostOptions {
     /// Root of the host's file system.
     pub host_root: PathBuf,
-    /// Mount point of the cgroup hierarchy that the pods are in.
+    /// Mount point of cgroup2.
     pub cgroup_root: PathBuf,
     /// Names of the kubelet's process, or of what it is part of; see [`HostView::KUBELETS`].
     pub kubelet: Vec<String>,

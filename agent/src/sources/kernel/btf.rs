@@ -148,19 +148,6 @@ impl<'a> Btf<'a> {
         self.named(of, STRUCT).next().and_then(|id| self.get(id)).map(|ty| ty.size_or_type)
     }
 
-    /// Value of an enumerator.
-    pub fn enumerator(&self, of: &str, name: &str) -> Option<u32> {
-        self.named(of, ENUM).find_map(|id| {
-            let ty = self.get(id)?;
-            (0..ty.vlen as usize).find_map(|n| {
-                let at = ty.rest + 8 * n;
-                let words = Words(self.types);
-                (self.string(words.word(at).ok()?) == name.as_bytes())
-                    .then(|| words.word(at + 4).ok())?
-            })
-        })
-    }
-
     /// The parameters that a raw tracepoint's program sees; `None` if there is no such tracepoint.
     /// They stand in `typedef void (*btf_trace_<name>)(void *, …)`.
     pub fn tracepoint(&self, name: &str) -> Option<Vec<Parameter>> {
@@ -346,8 +333,6 @@ mod tests {
         assert_eq!(btf.offset("s", "a.b"), None, "a number has no members");
         assert_eq!(btf.offset("s", "a[1]"), None, "nor elements");
         assert_eq!(btf.size("t"), Some(4));
-        assert_eq!(btf.enumerator("e", "b"), Some(8));
-        assert_eq!(btf.enumerator("e", "e"), None);
         assert_eq!(btf.tracepoint("s"), None);
     }
 
@@ -407,7 +392,6 @@ mod tests {
                 bad[at] ^= 1 << bit;
                 if let Ok(btf) = Btf::parse(&bad) {
                     btf.offset("s", "t[2].u");
-                    btf.enumerator("e", "b");
                     btf.tracepoint("s");
                 }
             }

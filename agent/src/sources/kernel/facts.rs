@@ -6,14 +6,16 @@ use super::{
     plan::{self, Tracepoint},
 };
 use crate::linux::{
-    cgroupfs, privileges::Privileges, process_cgroup::unescape, procfs::read_lossy,
+    cgroupfs,
+    privileges::Privileges,
+    process_cgroup::{CgroupMount, mounts},
+    procfs::read_lossy,
 };
 use rustix::{
-    fs::{major, minor},
+    fs::statfs,
     process::{Resource, getrlimit},
 };
 use std::{
-    collections::BTreeMap,
     fmt, io,
     path::{Path, PathBuf},
 };
@@ -29,7 +31,7 @@ pub struct KernelFacts {
     pub privileges: Privileges,
     /// RLIMIT_MEMLOCK is too small for the maps on this kernel, unless CAP_SYS_RESOURCE lifts it.
     pub memlock_is_short: bool,
-    /// The hierarchy to watch, or why none could be chosen.
+    /// The hierarchy to watch, or why there is none.
     pub hierarchy: Result<Hierarchy, HierarchyError>,
     /// The kernel programs are built into this binary.
     pub programs_embedded: bool,
@@ -71,73 +73,49 @@ impl fmt::Debug for BtfFacts {
     }
 }
 
-/// The cgroup hierarchy that is watched.
+/// The cgroup2 hierarchy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Hierarchy {
-    /// cgroup v2.
-    V2 {
-        /// Where it is mounted.
-        root: PathBuf,
-    },
-    /// One hierarchy of cgroup v1.
-    V1 {
-        /// Where it is mounted.
-        root: PathBuf,
-        /// A controller of it: by its place in `css_set.subsys` its cgroups are found.
-        controller: String,
-        /// Its number: first field of /proc/self/cgroup.
-        id: u32,
-    },
-}
-
-impl Hierarchy {
+pub struct Hierarchy {
     /// Where it is mounted.
-    pub fn root(&self) -> &Path {
-        match self {
-            Self::V2 { root } | Self::V1 { root, .. } => root,
-        }
-    }
-
-    /// It is cgroup v2.
-    pub fn is_unified(&self) -> bool {
-        matches!(self, Self::V2 { .. })
-    }
+    pub root: PathBuf,
+    /// Pods are in it.
+    pub holds_pods: bool,
 }
 
-impl fmt::Display for Hierarchy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::V2 { root } => write!(f, "v2 at {}", root.display()),
-            Self::V1 { root, controller, .. } => write!(f, "v1 {controller} at {}", root.display()),
-        }
-    }
-}
-
-/// Why no hierarchy could be chosen.
-#[derive(Debug, thiserror::Error)]
+/// Why there is no hierarchy to watch.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HierarchyError {
-    /// Nothing is mounted.
+    /// cgroup2 is not mounted.
     #[error(
-        "no cgroup hierarchy is mounted; in a container, mount the host's /sys/fs/cgroup and set \
-         --cgroup-root"
+        "cgroup v2 is not mounted; in a container, mount the host's /sys/fs/cgroup. If the host uses cgroup v1, \
+         boot it with systemd.unified_cgroup_hierarchy=1"
     )]
-    None,
-    /// The one that was named is none.
-    #[error("--cgroup-root {0} is not a cgroup2 or cgroup v1 mount")]
-    NotCgroup(PathBuf),
-    /// The one that was named has no controller.
+    NotMounted,
+    /// The kubelet of this node uses cgroup v1.
     #[error(
-        "--cgroup-root {0} is a v1 hierarchy without a controller; use one with a controller, for \
-         example pids or memory"
+        "the pods of this node are in cgroup v1 (at {at}), and coroner needs cgroup v2, {}; boot the node with \
+         systemd.unified_cgroup_hierarchy=1, or move its pods to a node whose kubelet uses cgroup v2",
+        match .v2 {
+            Some(v2) => format!("which is mounted at {} and holds no pods", v2.display()),
+            None => "which is not mounted".to_owned(),
+        }
     )]
-    NoController(PathBuf),
+    PodsInV1 {
+        /// Where one of the hierarchies with pods is mounted.
+        at: PathBuf,
+        /// Where cgroup2 is mounted.
+        v2: Option<PathBuf>,
+    },
+    /// The directory that was named is of another file system.
+    #[error("--cgroup-root {0} is not in a cgroup2 file system")]
+    NotCgroup2(PathBuf),
     /// A file of the host could not be read.
     #[error("cannot read {path}: {error}")]
     Io {
         /// The file.
         path: PathBuf,
         /// Why.
-        error: io::Error,
+        error: String,
     },
 }
 
@@ -181,118 +159,46 @@ fn probe_btf() -> Result<BtfFacts, String> {
     Ok(BtfFacts { bytes, tracepoints })
 }
 
-/// A cgroup mount of /proc/self/mountinfo.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Mount {
-    /// `major:minor`: the same for all mounts of one hierarchy.
-    device: (u32, u32),
-    point: PathBuf,
-    unified: bool,
-    /// v1: the super options, controllers among them.
-    options: Vec<String>,
-}
-
-/// The cgroup hierarchy that holds the containers: the one that is `named`, or found by itself.
+/// The cgroup2 hierarchy: the one that is `named`, or wherever it is mounted.
 ///
 /// # Errors
-/// None is mounted, or what is named is none.
+/// It is not mounted, what is named is not in it, or the pods are in cgroup v1 only.
 pub fn hierarchy(named: Option<&Path>) -> Result<Hierarchy, HierarchyError> {
-    let read = |path: &str| {
-        read_lossy(Path::new(path)).map_err(|error| HierarchyError::Io { path: path.into(), error })
+    let failed = |path: &Path, error: io::Error| HierarchyError::Io {
+        path: path.into(),
+        error: error.to_string(),
     };
-    let mounts = mounts(&read("/proc/self/mountinfo")?);
-    let numbers = hierarchy_numbers(&read("/proc/self/cgroup")?);
-    match named {
-        Some(root) => {
-            let device = rustix::fs::stat(root)
-                .map_err(|errno| HierarchyError::Io { path: root.into(), error: errno.into() })?
-                .st_dev;
-            let mount = mounts
-                .iter()
-                .find(|mount| mount.device == (major(device), minor(device)))
-                .ok_or_else(|| HierarchyError::NotCgroup(root.into()))?;
-            of_mount(mount, root, &numbers).ok_or_else(|| HierarchyError::NoController(root.into()))
-        }
-        None => choose(&mounts, &numbers, &|root| cgroupfs::holds_kubepods(root))
-            .ok_or(HierarchyError::None),
+    let Some(root) = named else {
+        let file = Path::new("/proc/self/mountinfo");
+        let mountinfo = read_lossy(file).map_err(|error| failed(file, error))?;
+        return choose(&mounts(&mountinfo).collect::<Vec<_>>(), &cgroupfs::holds_pods);
+    };
+    let kind = statfs(root).map_err(|errno| failed(root, errno.into()))?.f_type;
+    if kind != libc::CGROUP2_SUPER_MAGIC {
+        return Err(HierarchyError::NotCgroup2(root.into()));
     }
+    Ok(Hierarchy { root: root.into(), holds_pods: cgroupfs::holds_pods(root) })
 }
 
-/// Without a word from the user: cgroup2 where it is all there is; else, on a hybrid or v1 host,
-/// the hierarchy that the kubelet uses, which shows by its `kubepods`; else v1 `pids` or another
-/// controller, for that is where a kubelet would put them.
+/// The cgroup2 mount that shows the pods, or any if there are none. A runtime of a hybrid machine may put its
+/// processes into both versions: cgroup2 counts. Pure.
 fn choose(
-    mounts: &[Mount],
-    numbers: &BTreeMap<String, u32>,
-    holds_kubepods: &dyn Fn(&Path) -> bool,
-) -> Option<Hierarchy> {
-    let unified = mounts.iter().find(|mount| mount.unified);
-    let v1 = ["pids", "memory", "freezer", "cpu", "cpuset", "devices", "blkio"]
-        .iter()
-        .filter_map(|controller| {
-            mounts.iter().find(|m| !m.unified && m.options.iter().any(|o| o == controller))
-        })
-        .chain(mounts.iter().filter(|mount| !mount.unified))
-        .filter_map(|mount| of_mount(mount, &mount.point, numbers));
-    let v2 = unified.map(|mount| Hierarchy::V2 { root: mount.point.clone() });
-    if unified.is_some_and(|mount| mount.point == Path::new("/sys/fs/cgroup")) {
-        return v2;
+    mounts: &[CgroupMount],
+    holds_pods: &dyn Fn(&Path) -> bool,
+) -> Result<Hierarchy, HierarchyError> {
+    let (v2, v1): (Vec<_>, Vec<_>) = mounts.iter().partition(|mount| mount.is_v2);
+    let with_pods = |of: &[&CgroupMount]| {
+        of.iter().find(|mount| holds_pods(&mount.at)).map(|mount| mount.at.clone())
+    };
+    if let Some(root) = with_pods(&v2) {
+        return Ok(Hierarchy { root, holds_pods: true });
     }
-    let all: Vec<_> = v1.chain(v2).collect();
-    all.iter().find(|hierarchy| holds_kubepods(hierarchy.root())).or(all.first()).cloned()
-}
-
-fn of_mount(mount: &Mount, root: &Path, numbers: &BTreeMap<String, u32>) -> Option<Hierarchy> {
-    if mount.unified {
-        return Some(Hierarchy::V2 { root: root.into() });
+    let v2 = v2.first().map(|mount| mount.at.clone());
+    if let Some(at) = with_pods(&v1) {
+        return Err(HierarchyError::PodsInV1 { at, v2 });
     }
-    mount.options.iter().find_map(|option| {
-        let id = *numbers.get(option)?;
-        Some(Hierarchy::V1 { root: root.into(), controller: option.clone(), id })
-    })
-}
-
-/// What [`hierarchy`] chooses by these two files where no hierarchy holds a `kubepods`: for the
-/// fuzz targets.
-pub fn hierarchy_in(mountinfo: &str, cgroup: &str) -> Option<Hierarchy> {
-    choose(&mounts(mountinfo), &hierarchy_numbers(cgroup), &|_| false)
-}
-
-/// The cgroup mounts of /proc/self/mountinfo (`man 5 proc`).
-fn mounts(mountinfo: &str) -> Vec<Mount> {
-    mountinfo
-        .lines()
-        .filter_map(|line| {
-            let (left, right) = line.split_once(" - ")?;
-            let mut left = left.split(' ');
-            let (major, minor) = left.nth(2)?.split_once(':')?;
-            let point = left.nth(1)?;
-            let mut right = right.split(' ');
-            let unified = match right.next()? {
-                "cgroup2" => true,
-                "cgroup" => false,
-                _ => return None,
-            };
-            let options = right.nth(1)?.split(',').map(str::to_owned).collect();
-            let device = (major.parse().ok()?, minor.parse().ok()?);
-            Some(Mount { device, point: unescape(point), unified, options })
-        })
-        .collect()
-}
-
-/// v1 controllers and the numbers of their hierarchies, from /proc/self/cgroup. A name such as
-/// `name=systemd` is no controller.
-fn hierarchy_numbers(cgroup: &str) -> BTreeMap<String, u32> {
-    cgroup
-        .lines()
-        .filter_map(|line| {
-            let mut fields = line.splitn(3, ':');
-            let number = fields.next()?.parse::<u32>().ok()?;
-            Some(fields.next()?.split(',').map(move |name| (name.to_owned(), number)))
-        })
-        .flatten()
-        .filter(|(name, number)| *number != 0 && !name.is_empty() && !name.contains('='))
-        .collect()
+    let root = v2.ok_or(HierarchyError::NotMounted)?;
+    Ok(Hierarchy { root, holds_pods: false })
 }
 
 #[cfg(test)]
@@ -307,51 +213,56 @@ mod tests {
 32 29 0:27 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct
 33 29 0:28 / /sys/fs/cgroup/pids rw master:1 propagate_from:2 - cgroup cgroup rw,pids
 34 29 0:29 / /mnt/a\\040b rw - cgroup cgroup rw,memory";
-    const UNIFIED: &str = "30 25 0:25 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,nsdelegate";
-    const NUMBERS: &str =
-        "9:name=systemd:/\n8:pids:/\n3:cpu,cpuacct:/a:b\n4:memory:/\n0::/\nnonsense";
-
-    fn chosen(mountinfo: &str, holds: &[&str]) -> Option<Hierarchy> {
-        choose(&mounts(mountinfo), &hierarchy_numbers(NUMBERS), &|root| {
-            holds.contains(&root.to_str().unwrap_or_default())
+    fn chosen(mountinfo: &str, pods: &[&str]) -> Result<Hierarchy, HierarchyError> {
+        choose(&mounts(mountinfo).collect::<Vec<_>>(), &|root| {
+            pods.contains(&root.to_str().unwrap_or_default())
         })
     }
 
-    fn v1(root: &str, controller: &str, id: u32) -> Option<Hierarchy> {
-        Some(Hierarchy::V1 { root: root.into(), controller: controller.into(), id })
-    }
-
-    fn v2(root: &str) -> Option<Hierarchy> {
-        Some(Hierarchy::V2 { root: root.into() })
+    fn v2(root: &str, holds_pods: bool) -> Result<Hierarchy, HierarchyError> {
+        Ok(Hierarchy { root: root.into(), holds_pods })
     }
 
     #[test]
-    fn the_hierarchy_of_the_kubelet_is_chosen() {
-        assert_eq!(chosen(UNIFIED, &[]), v2("/sys/fs/cgroup"));
-        assert_eq!(chosen(HYBRID, &[]), v1("/sys/fs/cgroup/pids", "pids", 8));
-        assert_eq!(
-            chosen(HYBRID, &["/sys/fs/cgroup/unified"]),
-            v2("/sys/fs/cgroup/unified"),
-            "only there are pods"
-        );
-        assert_eq!(
-            chosen(HYBRID, &["/sys/fs/cgroup/unified", "/mnt/a b"]),
-            v1("/mnt/a b", "memory", 4),
-            "a hybrid runtime makes both, the kubelet uses v1"
-        );
-        assert_eq!(chosen("25 1 0:21 / /sys rw - sysfs sysfs rw\nnonsense", &[]), None);
+    fn cgroup2_is_taken_wherever_it_is_mounted() {
+        let unified = "30 25 0:25 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,nsdelegate";
+        assert_eq!(chosen(unified, &[]), v2("/sys/fs/cgroup", false));
+        assert_eq!(chosen(unified, &["/sys/fs/cgroup"]), v2("/sys/fs/cgroup", true));
+        let hybrid = |pods: &[&str]| chosen(HYBRID, pods);
+        assert_eq!(hybrid(&[]), v2("/sys/fs/cgroup/unified", false), "a machine without pods");
+        let both = ["/sys/fs/cgroup/pids", "/sys/fs/cgroup/unified"];
+        assert_eq!(hybrid(&both[1..]), v2(both[1], true));
+        assert_eq!(hybrid(&both), v2(both[1], true), "the runtime uses both");
+        let part = format!("29 1 0:25 /own /mnt/own rw - cgroup2 cgroup2 rw\n{HYBRID}");
+        assert_eq!(chosen(&part, &both[1..]), v2(both[1], true), "a mount of a part without pods");
     }
 
     #[test]
-    fn hierarchies_without_a_controller_cannot_be_watched() {
-        let mounts = mounts(HYBRID);
-        let numbers = hierarchy_numbers(NUMBERS);
-        let of = |point: &str| {
-            let mount = mounts.iter().find(|m| m.point == Path::new(point)).unwrap();
-            of_mount(mount, &mount.point, &numbers)
-        };
-        assert_eq!(of("/sys/fs/cgroup/systemd"), None);
-        assert_eq!(of("/sys/fs/cgroup/cpu,cpuacct"), v1("/sys/fs/cgroup/cpu,cpuacct", "cpu", 3));
+    fn pods_in_cgroup_v1_are_named_with_the_way_out() {
+        let error = chosen(HYBRID, &["/mnt/a b"]).unwrap_err();
+        let v2 = Some("/sys/fs/cgroup/unified".into());
+        assert_eq!(error, HierarchyError::PodsInV1 { at: "/mnt/a b".into(), v2 });
+        let text = error.to_string();
+        for part in ["v1 (at /mnt/a b)", "/unified and holds no pods", "hierarchy=1"] {
+            assert!(text.contains(part), "{text}");
+        }
+        let legacy = "34 29 0:29 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory";
+        let at = "/sys/fs/cgroup/memory";
+        let error = chosen(legacy, &[at]).unwrap_err();
+        assert_eq!(error, HierarchyError::PodsInV1 { at: at.into(), v2: None });
+        assert_eq!(chosen(legacy, &[]), Err(HierarchyError::NotMounted));
+        assert_eq!(
+            chosen("25 1 0:21 / /sys rw - sysfs sysfs rw", &[]),
+            Err(HierarchyError::NotMounted)
+        );
+    }
+
+    #[test]
+    fn a_named_directory_must_be_in_cgroup2() {
+        let named = Path::new("/proc");
+        assert_eq!(hierarchy(Some(named)), Err(HierarchyError::NotCgroup2(named.into())));
+        let missing = hierarchy(Some(Path::new("/nonexistent")));
+        assert!(matches!(missing, Err(HierarchyError::Io { .. })), "{missing:?}");
     }
 
     #[test]

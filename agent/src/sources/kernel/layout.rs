@@ -1,9 +1,6 @@
-//! BTF and hierarchy → [`Layout`]: what the programs are told before they are loaded. Pure.
+//! BTF → [`Layout`]: what the programs are told before they are loaded. Pure.
 
-use super::{
-    btf::{Btf, Parameter},
-    facts::Hierarchy,
-};
+use super::btf::{Btf, Parameter};
 use coroner_ebpf::{Layout, MAX_NESTING, TrafficLayout, signal_bit};
 
 /// Signals that end nobody and come by the thousand: URG (Go's runtime preempts with it), CHLD,
@@ -26,11 +23,7 @@ pub struct LayoutError(pub Vec<String>);
 /// Resolves all offsets, or names all that are missing.
 ///
 /// `own_pid_namespace`: the inode of the agent's PID namespace; 0: it is the kernel's first one.
-pub fn resolve(
-    btf: &Btf<'_>,
-    hierarchy: &Hierarchy,
-    own_pid_namespace: u32,
-) -> Result<Layout, LayoutError> {
+pub fn resolve(btf: &Btf<'_>, own_pid_namespace: u32) -> Result<Layout, LayoutError> {
     let mut missing = Vec::new();
     let mut known = |what: String, value: Option<u32>| {
         value.unwrap_or_else(|| {
@@ -43,8 +36,6 @@ pub fn resolve(
     let mut layout = Layout {
         chatter_mask: mask(&CHATTER),
         signal_mask: mask(&REPORTED),
-        hierarchy_id: 0,
-        unified: 1,
         task_cgroups: at("task_struct", "cgroups"),
         task_tgid: at("task_struct", "tgid"),
         task_pid: at("task_struct", "pid"),
@@ -73,8 +64,6 @@ pub fn resolve(
         task_thread_pid: at("task_struct", "thread_pid"),
         own_pid_namespace,
         css_set_dfl_cgrp: at("css_set", "dfl_cgrp"),
-        css_set_subsys: 0,
-        css_cgroup: at("cgroup_subsys_state", "cgroup"),
         css_parent: at("cgroup_subsys_state", "parent"),
         cgroup_self: at("cgroup", "self"),
         cgroup_kn: at("cgroup", "kn"),
@@ -96,15 +85,6 @@ pub fn resolve(
     };
     layout.sigaction_size = known("size of k_sigaction".into(), btf.size("k_sigaction"));
     layout.upid_size = known("size of upid".into(), btf.size("upid"));
-    if let Hierarchy::V1 { controller, id, .. } = hierarchy {
-        let enumerator = format!("{}_cgrp_id", subsystem(controller));
-        let index = btf.enumerator("cgroup_subsys_id", &enumerator);
-        let index = known(format!("cgroup_subsys_id::{enumerator}"), index);
-        let path = format!("subsys[{index}]");
-        layout.css_set_subsys = known(format!("css_set.{path}"), btf.offset("css_set", &path));
-        layout.hierarchy_id = *id;
-        layout.unified = 0;
-    }
     layout.exit_has_group_dead =
         u32::from(btf.tracepoint("sched_process_exit").is_some_and(|with| with.len() >= 2));
     layout.mark_victim_is_task = u32::from(
@@ -115,7 +95,7 @@ pub fn resolve(
 
 /// Resolves what the programs that count connections need, or names all that is missing: then they are not
 /// loaded, and all else works.
-pub fn resolve_traffic(btf: &Btf<'_>, hierarchy: &Hierarchy) -> Result<TrafficLayout, LayoutError> {
+pub fn resolve_traffic(btf: &Btf<'_>) -> Result<TrafficLayout, LayoutError> {
     let mut missing = Vec::new();
     let mut at = |of: &str, path: &str| {
         btf.offset(of, path).unwrap_or_else(|| {
@@ -123,8 +103,6 @@ pub fn resolve_traffic(btf: &Btf<'_>, hierarchy: &Hierarchy) -> Result<TrafficLa
             0
         })
     };
-    // Without it connections are attributed to the pod. On v1 it is a cgroup of v2, which is not watched.
-    let sock_cgroup = btf.offset("sock", "sk_cgrp_data").filter(|_| hierarchy.is_unified());
     let layout = TrafficLayout {
         sock_net: at("sock", "__sk_common.skc_net.net"),
         net_inum: at("net", "ns.inum"),
@@ -138,7 +116,8 @@ pub fn resolve_traffic(btf: &Btf<'_>, hierarchy: &Hierarchy) -> Result<TrafficLa
         sock_protocol: at("sock", "sk_protocol"),
         sock_err: at("sock", "sk_err"),
         sock_socket: at("sock", "sk_socket"),
-        sock_cgroup: sock_cgroup.unwrap_or_default(),
+        // Without it connections are attributed to the pod.
+        sock_cgroup: btf.offset("sock", "sk_cgrp_data").unwrap_or_default(),
         inet_sport: at("inet_sock", "inet_sport"),
         inet_dport: at("sock", "__sk_common.skc_dport"),
         tcp_sent_at: at("tcp_sock", "lsndtime"),
@@ -162,11 +141,6 @@ pub fn resolve_traffic(btf: &Btf<'_>, hierarchy: &Hierarchy) -> Result<TrafficLa
     if missing.is_empty() { Ok(layout) } else { Err(LayoutError(missing)) }
 }
 
-/// What the kernel's sources call a v1 controller: `blkio` became `io` there.
-fn subsystem(controller: &str) -> &str {
-    if controller == "blkio" { "io" } else { controller }
-}
-
 fn mask(signals: &[u32]) -> u64 {
     signals.iter().fold(0, |mask, signal| mask | signal_bit(*signal))
 }
@@ -174,7 +148,6 @@ fn mask(signals: &[u32]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::{super::plan, *};
-    use std::path::PathBuf;
 
     /// BTF of real kernels, cut down by `examples/trim-btf.rs`.
     const V5_10: &[u8] = include_bytes!("../../../tests/fixtures/btf/5.10.btf");
@@ -190,21 +163,13 @@ mod tests {
     /// A member, and its offset in each of these kernels.
     type OffsetRow<L> = (&'static str, fn(&L) -> u32, [u32; ALL.len()]);
 
-    fn v2() -> Hierarchy {
-        Hierarchy::V2 { root: PathBuf::from("/sys/fs/cgroup") }
-    }
-
-    fn v1(controller: &str) -> Hierarchy {
-        Hierarchy::V1 { root: PathBuf::new(), controller: controller.into(), id: 8 }
-    }
-
-    fn layout(bytes: &[u8], hierarchy: &Hierarchy) -> Layout {
-        resolve(&Btf::parse(bytes).unwrap(), hierarchy, 0).unwrap()
+    fn layout(bytes: &[u8]) -> Layout {
+        resolve(&Btf::parse(bytes).unwrap(), 0).unwrap()
     }
 
     #[test]
     fn offsets_are_those_that_bpftool_tells() {
-        let kernels = ALL.map(|bytes| layout(bytes, &v2()));
+        let kernels = ALL.map(layout);
         #[rustfmt::skip]
         let offsets: [OffsetRow<Layout>; 20] = [
             ("task_struct.cgroups", |l| l.task_cgroups, [3328, 3600, 3584, 2376, 4000, 2224, 2856]),
@@ -235,10 +200,7 @@ mod tests {
 
     #[test]
     fn what_counts_connections_is_found_on_every_kernel() {
-        let of = |bytes, hierarchy: &Hierarchy| {
-            resolve_traffic(&Btf::parse(bytes).unwrap(), hierarchy).unwrap()
-        };
-        let kernels = ALL.map(|bytes| of(bytes, &v2()));
+        let kernels = ALL.map(|bytes| resolve_traffic(&Btf::parse(bytes).unwrap()).unwrap());
         #[rustfmt::skip]
         let offsets: [OffsetRow<TrafficLayout>; 13] = [
             ("sock_common.skc_net", |l| l.sock_net, [48; 7]),
@@ -258,13 +220,12 @@ mod tests {
         for (what, of, expected) in offsets {
             assert_eq!(kernels.each_ref().map(of), expected, "{what}");
         }
-        assert_eq!(of(V6_18, &v1("pids")).sock_cgroup, 0, "it would be a cgroup of v2");
     }
 
     #[test]
     fn variants_are_told_by_the_tracepoints_arguments() {
         let variant = |bytes| {
-            let layout = layout(bytes, &v2());
+            let layout = layout(bytes);
             (layout.exit_has_group_dead, layout.mark_victim_is_task)
         };
         assert_eq!(variant(V5_10), (0, 0));
@@ -276,48 +237,31 @@ mod tests {
     }
 
     #[test]
-    fn every_kernel_has_every_hook_on_both_hierarchies() {
+    fn every_kernel_has_every_hook() {
         for bytes in ALL {
             let tracepoints = plan::tracepoints(&Btf::parse(bytes).unwrap());
-            for (hierarchy, hooks) in [(v2(), 9), (v1("pids"), 8)] {
-                let plan = plan::plan(&tracepoints, hierarchy.is_unified());
-                assert_eq!(plan.len(), hooks);
-                let traffic = plan::plan_traffic(&tracepoints, &Ok(()));
-                let has_reason = [V6_12, V6_18, V7_2, V7_2_ARM64].contains(&bytes);
-                assert!(traffic[0].verdict.is_ok(), "{traffic:#?}");
-                assert_eq!(traffic[1].verdict.is_ok(), has_reason, "{traffic:#?}");
-                assert!(plan.iter().all(|planned| planned.verdict.is_ok()), "{plan:#?}");
-                layout(bytes, &hierarchy);
-            }
+            let plan = plan::plan(&tracepoints);
+            assert_eq!(plan.len(), 9);
+            let traffic = plan::plan_traffic(&tracepoints, &Ok(()));
+            let has_reason = [V6_12, V6_18, V7_2, V7_2_ARM64].contains(&bytes);
+            assert!(traffic[0].verdict.is_ok(), "{traffic:#?}");
+            assert_eq!(traffic[1].verdict.is_ok(), has_reason, "{traffic:#?}");
+            assert!(plan.iter().all(|planned| planned.verdict.is_ok()), "{plan:#?}");
         }
     }
 
     #[test]
-    fn a_v1_hierarchy_is_found_by_its_controller() {
-        let unified = layout(V6_18, &v2());
-        assert_eq!((unified.unified, unified.hierarchy_id, unified.css_set_subsys), (1, 0, 0));
-        let pids = layout(V6_18, &v1("pids"));
-        assert_eq!((pids.unified, pids.hierarchy_id, pids.css_set_subsys), (0, 8, 88));
-        let pids_of = |bytes| layout(bytes, &v1("pids")).css_set_subsys;
-        assert_eq!(ALL.map(pids_of), [88; 7]);
-        assert_eq!(layout(V6_18, &v1("blkio")).css_set_subsys, 24, "io by its other name");
-    }
-
-    #[test]
     fn all_that_is_missing_is_named() {
-        let btf = Btf::parse(V6_18).unwrap();
-        let error = resolve(&btf, &v1("bogus"), 0).unwrap_err();
-        assert_eq!(error.0[0], "cgroup_subsys_id::bogus_cgrp_id");
         let nothing =
             [0x9f, 0xeb, 1, 0, 24, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-        let error = resolve(&Btf::parse(&nothing).unwrap(), &v2(), 0).unwrap_err();
+        let error = resolve(&Btf::parse(&nothing).unwrap(), 0).unwrap_err();
         assert!(error.0.contains(&"task_struct.cgroups".to_owned()));
         assert!(error.0.contains(&"size of upid".to_owned()));
     }
 
     #[test]
     fn no_signal_is_both_chatter_and_reported() {
-        let layout = layout(V6_18, &v2());
+        let layout = layout(V6_18);
         assert_eq!(layout.chatter_mask & layout.signal_mask, 0);
         assert_ne!(layout.signal_mask & signal_bit(9), 0);
         assert_ne!(layout.signal_mask & signal_bit(15), 0);

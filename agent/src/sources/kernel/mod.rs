@@ -59,8 +59,7 @@ const BATCH: usize = 256;
 /// What the kernel adapter is asked to do.
 #[derive(Clone, Debug)]
 pub struct KernelOptions {
-    /// Mount point of the watched hierarchy; `None`: found by itself (cgroup2 at /sys/fs/cgroup,
-    /// else the v1 hierarchy or the cgroup2 mount that holds `kubepods`).
+    /// Mount point of cgroup2; `None`: detected.
     pub cgroup_root: Option<PathBuf>,
     /// Size of each ring buffer in bytes: a power of two, at least a page.
     pub ring_bytes: u32,
@@ -89,7 +88,7 @@ impl Default for KernelOptions {
 
 /// A running kernel side. Dropping it detaches everything.
 pub struct Kernel {
-    hierarchy: Hierarchy,
+    cgroup_root: PathBuf,
     watching: Watching,
     rings: Rings,
     report: StartReport,
@@ -109,10 +108,9 @@ impl fmt::Debug for Kernel {
 /// How the start went: for /readyz, doctor and the log.
 #[derive(Clone, Debug, Default)]
 pub struct StartReport {
-    /// `v2 at /sys/fs/cgroup`, `v1 pids at …`.
-    pub hierarchy: String,
-    /// Each hook by name and, if it was refused or is missing, why. Hooks that the hierarchy
-    /// cannot have (freezing on v1) are left out.
+    /// Mount point of cgroup2.
+    pub cgroup_root: PathBuf,
+    /// Each hook by name and, if it was refused or is missing, why.
     pub hooks: BTreeMap<&'static str, Result<(), String>>,
     /// What the self-test could not prove.
     pub unproven: Option<Unproven>,
@@ -238,7 +236,7 @@ pub fn frees_open_maps() -> bool {
 }
 
 /// Probes the host, resolves the layout, loads, attaches, proves it by the self-test and scans the
-/// hierarchy. Blocking work of well under a second.
+/// cgroups. Blocking work of well under a second.
 pub fn start(options: &KernelOptions) -> Result<Kernel, StartError> {
     let page = rustix::param::page_size();
     if !options.ring_bytes.is_power_of_two() || (options.ring_bytes as usize) < page {
@@ -251,17 +249,17 @@ pub fn start(options: &KernelOptions) -> Result<Kernel, StartError> {
     }
     privileges::raise_memlock_limit();
     let btf_facts = facts.btf.map_err(StartError::NoBtf)?;
-    let hierarchy = facts.hierarchy?;
+    let cgroup_root = facts.hierarchy?.root;
     let (layout, offsets) = {
         let btf = btf::Btf::parse(&btf_facts.bytes).map_err(StartError::Btf)?;
-        let layout = layout::resolve(&btf, &hierarchy, facts::own_pid_namespace())?;
-        let (traffic, offsets) = match layout::resolve_traffic(&btf, &hierarchy) {
+        let layout = layout::resolve(&btf, facts::own_pid_namespace())?;
+        let (traffic, offsets) = match layout::resolve_traffic(&btf) {
             Ok(traffic) => (traffic, Ok(())),
             Err(error) => (TrafficLayout::default(), Err(error.to_string())),
         };
         (Layout { traffic, ..layout }, offsets)
     };
-    let mut plan = plan::plan(&btf_facts.tracepoints, hierarchy.is_unified());
+    let mut plan = plan::plan(&btf_facts.tracepoints);
     let mut traffic = match options.counts_traffic {
         true => plan::plan_traffic(&btf_facts.tracepoints, &offsets),
         false => Vec::new(),
@@ -272,16 +270,16 @@ pub fn start(options: &KernelOptions) -> Result<Kernel, StartError> {
         load::load(options, &layout, &mut plan, &mut traffic)?;
     let counters = Arc::new(KernelCounters::default());
     counters.ring_bytes.store(u64::from(options.ring_bytes), Ordering::Relaxed);
-    let unproven = selftest::prove(&hierarchy, &mut watching, &mut rings, &mut plan, &counters);
+    let unproven = selftest::prove(&cgroup_root, &mut watching, &mut rings, &mut plan, &counters);
     let traffic_unproven = selftest::prove_counting(&mut counting, &mut traffic);
 
     let mut kernel = Kernel {
         report: StartReport {
             traffic: verdicts(traffic),
             traffic_unproven,
-            ..report(&hierarchy, plan, unproven)
+            ..report(&cgroup_root, plan, unproven)
         },
-        hierarchy,
+        cgroup_root,
         watching,
         rings,
         counters,
@@ -295,9 +293,9 @@ pub fn start(options: &KernelOptions) -> Result<Kernel, StartError> {
     Ok(kernel)
 }
 
-fn report(hierarchy: &Hierarchy, plan: Vec<Planned>, unproven: Option<Unproven>) -> StartReport {
+fn report(cgroup_root: &Path, plan: Vec<Planned>, unproven: Option<Unproven>) -> StartReport {
     StartReport {
-        hierarchy: hierarchy.to_string(),
+        cgroup_root: cgroup_root.into(),
         hooks: verdicts(plan),
         unproven,
         ..StartReport::default()
@@ -324,9 +322,9 @@ impl Kernel {
         self.counting.take()
     }
 
-    /// Where the watched hierarchy is mounted.
+    /// Where cgroup2 is mounted.
     pub fn cgroup_root(&self) -> &Path {
-        self.hierarchy.root()
+        &self.cgroup_root
     }
 
     /// Counters, shared.
@@ -437,7 +435,7 @@ impl Kernel {
     }
 
     fn watch(&mut self, cgroup: CgroupId, path: &str) -> Vec<KernelEvent> {
-        let directory = self.hierarchy.root().join(path.trim_start_matches('/'));
+        let directory = self.cgroup_root.join(path.trim_start_matches('/'));
         // The container may have exited since.
         if cgroupfs::inode(&directory) != Some(cgroup.0) {
             return Vec::new();
@@ -455,7 +453,7 @@ impl Kernel {
         let (watching, mut full) = (RefCell::new(&mut self.watching), 0u64);
         let mut scanned = Scan {
             room,
-            root: self.hierarchy.root(),
+            root: &self.cgroup_root,
             proc: Path::new("/proc"),
             insert: &mut |cgroup, entry| {
                 let inserted = watching.borrow_mut().insert(cgroup, entry);

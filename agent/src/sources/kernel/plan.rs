@@ -11,8 +11,6 @@ pub struct Hook {
     pub name: &'static str,
     /// Arguments that the program reads.
     arguments: usize,
-    /// Only cgroup v2 has it.
-    v2_only: bool,
     /// It has a second program, [`Hook::second`], for what comes in between on the same CPU: its tracepoint may be
     /// preempted, or interrupted by itself.
     pub(super) backup: Option<backup::Hook>,
@@ -21,7 +19,7 @@ pub struct Hook {
 }
 
 const fn hook(name: &'static str, arguments: usize, loss: &'static str) -> Hook {
-    Hook { name, arguments, v2_only: false, backup: None, loss }
+    Hook { name, arguments, backup: None, loss }
 }
 
 impl Hook {
@@ -54,10 +52,7 @@ pub const HOOKS: [Hook; 9] = [
     hook("cgroup_mkdir", 1, "new containers are not detected"),
     hook("cgroup_rmdir", 1, "removed cgroups are not detected"),
     hook("cgroup_notify_populated", 3, "the time of death is unknown"),
-    Hook {
-        v2_only: true,
-        ..hook("cgroup_notify_frozen", 3, "frozen containers look as if they block signals")
-    },
+    hook("cgroup_notify_frozen", 3, "frozen containers look as if they block signals"),
     hook("sched_process_exit", 1, "the kernel's exit codes are unknown").with(backup::Hook::Exit),
     hook("sched_process_exec", 1, "preStop hooks and probes are not detected")
         .with(backup::Hook::Exec),
@@ -93,13 +88,9 @@ pub fn tracepoints(btf: &Btf<'_>) -> Vec<(&'static str, Tracepoint)> {
     all.map(|hook| (hook.name, btf.tracepoint(hook.name))).collect()
 }
 
-/// Decides about each hook. Those that the hierarchy cannot have are left out: nothing is lost.
-pub fn plan(tracepoints: &[(&'static str, Tracepoint)], unified: bool) -> Vec<Planned> {
-    HOOKS
-        .iter()
-        .filter(|hook| unified || !hook.v2_only)
-        .map(|hook| Planned { hook: *hook, verdict: check(hook, tracepoints) })
-        .collect()
+/// Decides about each hook.
+pub fn plan(tracepoints: &[(&'static str, Tracepoint)]) -> Vec<Planned> {
+    HOOKS.iter().map(|hook| Planned { hook: *hook, verdict: check(hook, tracepoints) }).collect()
 }
 
 /// The same about the hooks that count connections. `offsets`: all that these need was found, or what was not.
@@ -166,15 +157,8 @@ mod tests {
 
     #[test]
     fn a_capable_host_gets_every_hook() {
-        let plan = plan(&capable(), true);
+        let plan = plan(&capable());
         assert_eq!(plan.len(), HOOKS.len());
-        assert_eq!(without(&plan), []);
-    }
-
-    #[test]
-    fn v1_has_no_freezing_and_loses_nothing_by_it() {
-        let plan = plan(&capable(), false);
-        assert!(plan.iter().all(|planned| planned.hook.name != "cgroup_notify_frozen"));
         assert_eq!(without(&plan), []);
     }
 
@@ -184,7 +168,7 @@ mod tests {
         for (name, with) in [("sched_process_exit", vec![Pointer]), ("mark_victim", vec![Scalar])] {
             host.iter_mut().find(|(n, _)| *n == name).unwrap().1 = Some(with);
         }
-        assert_eq!(without(&plan(&host, true)), []);
+        assert_eq!(without(&plan(&host)), []);
     }
 
     #[test]
@@ -193,7 +177,7 @@ mod tests {
             let mut host = capable();
             host.iter_mut().find(|(name, _)| *name == hook.name).unwrap().1 = None;
             let reason = format!("this kernel has no tracepoint {}: {}", hook.name, hook.loss);
-            assert_eq!(without(&plan(&host, true)), [(hook.name, reason.as_str())]);
+            assert_eq!(without(&plan(&host)), [(hook.name, reason.as_str())]);
         }
     }
 
@@ -220,6 +204,6 @@ mod tests {
             Some(vec![Scalar, Pointer]);
         let reason = "this kernel's tracepoint signal_generate has 2 arguments instead of 5: \
                       senders of signals are unknown";
-        assert_eq!(without(&plan(&host, true)), [("signal_generate", reason)]);
+        assert_eq!(without(&plan(&host)), [("signal_generate", reason)]);
     }
 }

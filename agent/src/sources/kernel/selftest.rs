@@ -9,7 +9,7 @@
 mod actors;
 mod connections;
 
-use super::{Hierarchy, KernelCounters, Unproven, load::Watching, plan::Planned, ring::Rings};
+use super::{KernelCounters, Unproven, load::Watching, plan::Planned, ring::Rings};
 use crate::linux::cgroupfs;
 use actors::Actor;
 pub(super) use connections::prove_counting;
@@ -29,8 +29,6 @@ use std::{
 const TIMEOUT: Duration = Duration::from_secs(3);
 /// How long to sleep between two looks.
 const PAUSE: Duration = Duration::from_millis(1);
-/// How long a process that was reaped may take to leave its cgroup on v1.
-const LEAVING: Duration = Duration::from_millis(50);
 /// Beginning of the directory's name; the rest is our pid.
 const PREFIX: &str = "coroner-selftest-";
 /// What the actors exit with.
@@ -40,24 +38,23 @@ const EXECED: u8 = 38;
 /// Proves the attached hooks; one that does not give the record it should is detached and its plan
 /// says why. Returns what could not be tested.
 pub(super) fn prove(
-    hierarchy: &Hierarchy,
+    root: &Path,
     watching: &mut Watching,
     rings: &mut Rings,
     plan: &mut [Planned],
     counters: &KernelCounters,
 ) -> Option<Unproven> {
-    remove_leftovers(hierarchy.root());
+    remove_leftovers(root);
     let mut act = |stage: Stage, rings: &mut Rings| {
         rings.ignored.insert(stage.base);
         watching.insert(stage.base, Container::default());
-        let play = stage.play(hierarchy, |id| rings.ignored.insert(id));
+        let play = stage.play(|id| rings.ignored.insert(id));
         watching.remove(stage.base);
         if play.is_err() {
             rings.ignored.remove(&stage.base);
         }
         play.map_err(|error| format!("the self-test's child processes failed: {error}"))
     };
-    let root = hierarchy.root();
     let made = Stage::build(root)
         .map_err(|error| format!("cannot create a cgroup in {}: {error}", root.display()))
         .and_then(|stage| act(stage, rings));
@@ -250,12 +247,8 @@ impl Stage {
         Some(Self { path, base, is_own: true })
     }
 
-    fn play(
-        &self,
-        hierarchy: &Hierarchy,
-        mut announce: impl FnMut(CgroupId) -> bool,
-    ) -> io::Result<ExpectedRecord> {
-        let made = if self.is_own { None } else { Some(self.make_leaf(hierarchy, &mut announce)?) };
+    fn play(&self, announce: impl FnMut(CgroupId) -> bool) -> io::Result<ExpectedRecord> {
+        let made = if self.is_own { None } else { Some(self.make_leaf(announce)?) };
         let procs = made.as_ref().map(|leaf| leaf.path.join("cgroup.procs"));
         let procs = procs.as_deref();
         let mut handler = Actor::handler(HANDLED, procs)?;
@@ -281,11 +274,7 @@ impl Stage {
         })
     }
 
-    fn make_leaf(
-        &self,
-        hierarchy: &Hierarchy,
-        announce: &mut impl FnMut(CgroupId) -> bool,
-    ) -> io::Result<Leaf> {
+    fn make_leaf(&self, mut announce: impl FnMut(CgroupId) -> bool) -> io::Result<Leaf> {
         // A container's name: 64 digits.
         let name = format!("{:064x}", std::process::id());
         let path = self.path.join(&name);
@@ -295,7 +284,7 @@ impl Stage {
 
         // An empty cgroup freezes at once.
         let freezer = path.join("cgroup.freeze");
-        let frozen = hierarchy.is_unified() && freezer.exists();
+        let frozen = freezer.exists();
         if frozen {
             fs::write(&freezer, "1")?;
             fs::write(&freezer, "0")?;
@@ -322,20 +311,15 @@ impl Drop for Stage {
 }
 
 /// Since Linux 7 a cgroup can be removed while its last process is still leaving it (`finish_task_switch`), and is then
-/// never reported as empty. v1 has no file that shows this: there the process is given time to leave.
+/// never reported as empty.
 fn wait_until_empty(path: &Path) {
     let until = Instant::now() + TIMEOUT;
     let is_populated = || {
-        let events = fs::read_to_string(path.join("cgroup.events")).ok()?;
-        Some(events.lines().any(|line| line == "populated 1"))
+        let events = fs::read_to_string(path.join("cgroup.events")).unwrap_or_default();
+        events.lines().any(|line| line == "populated 1")
     };
-    match is_populated() {
-        None => std::thread::sleep(LEAVING),
-        Some(_) => {
-            while is_populated() == Some(true) && Instant::now() < until {
-                std::thread::sleep(PAUSE);
-            }
-        }
+    while is_populated() && Instant::now() < until {
+        std::thread::sleep(PAUSE);
     }
 }
 

@@ -2,7 +2,6 @@
 
 use crate::linux::{
     cgroupfs, clock,
-    process_cgroup::{Freezer, freezers},
     procfs::{
         parse::{self, Stat},
         read_stat,
@@ -15,9 +14,10 @@ use coroner_core::{
     output::InspectProcesses,
 };
 use std::{
-    collections::BTreeSet,
+    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
+    rc::Rc,
 };
 
 /// Processes of one report; the others are only counted.
@@ -29,7 +29,7 @@ const MAX_STACK: usize = 16;
 const MAX_LOOKED_AT: usize = 4096;
 /// Cgroups of one container that are looked into.
 const MAX_CGROUPS: usize = 4096;
-/// Where the v1 freezer holds a process (`kernel/freezer.c`).
+/// Where the freezer of cgroup v1, or that of a suspended machine, holds a process (`kernel/freezer.c`).
 const REFRIGERATOR: &str = "__refrigerator";
 
 /// Where to look.
@@ -37,7 +37,7 @@ const REFRIGERATOR: &str = "__refrigerator";
 pub struct ProcRoot {
     /// The /proc that shows the host's processes.
     pub proc: PathBuf,
-    /// Mount point of the cgroup hierarchy that the programs watch.
+    /// Mount point of cgroup2.
     pub cgroup_root: PathBuf,
 }
 
@@ -56,7 +56,8 @@ pub fn look(host: &ProcRoot, wanted: InspectProcesses) -> ProcReport {
     let looked = clock::boot_now();
     let proc = &host.proc;
     let members = members(&host.cgroup_root, wanted);
-    let listed = members.iter().flatten().copied().filter(|pid| *pid != 0).take(MAX_LOOKED_AT);
+    let listed = members.iter().flat_map(BTreeMap::keys).copied();
+    let listed = listed.filter(|pid| *pid != 0).take(MAX_LOOKED_AT);
     let mut found: Vec<InspectedProcess> = listed.filter_map(|pid| process(proc, pid)).collect();
     let is_main = |process: &ProcProcess| {
         wanted.main == Some(process.tgid)
@@ -70,10 +71,11 @@ pub fn look(host: &ProcRoot, wanted: InspectProcesses) -> ProcReport {
     let is_alive = |found: &InspectedProcess| found.process.state != TaskState::Zombie;
     let count = u32::try_from(found.iter().filter(|f| is_alive(f)).count()).unwrap_or(u32::MAX);
     // Some of it cannot be seen from here.
-    let hidden = members.as_ref().is_none_or(|members| members.contains(&0));
+    let hidden = members.as_ref().is_none_or(|members| members.contains_key(&0));
     let alive = (count > 0 || !hidden).then_some(count);
 
-    let mut frozen = found.first().and_then(|any| frozen(&host.proc, any.process.tgid.0));
+    let cgroup = found.first().and_then(|any| members.as_ref()?.get(&any.process.tgid.0));
+    let mut frozen = cgroup.and_then(|folder| frozen(folder));
     found.retain(|f| is_alive(f) || is_main(&f.process));
     found.sort_by_key(|f| (f.process.state, !is_main(&f.process), f.process.tgid));
     found.truncate(MAX_PROCESSES);
@@ -84,19 +86,20 @@ pub fn look(host: &ProcRoot, wanted: InspectProcesses) -> ProcReport {
     ProcReport { cgroup: wanted.cgroup, looked, alive, processes, frozen }
 }
 
-/// The pids in a cgroup and below; 0 is one that this PID namespace has no number for. Nothing if
-/// the cgroup is gone, `None` if the hierarchy cannot be read or has too many cgroups.
-fn members(root: &Path, wanted: InspectProcesses) -> Option<BTreeSet<u32>> {
+/// The pids in a cgroup and below, each with the directory of its cgroup; 0 is one that this PID namespace has no
+/// number for. Nothing if the cgroup is gone, `None` if the hierarchy cannot be read or has too many cgroups.
+fn members(root: &Path, wanted: InspectProcesses) -> Option<BTreeMap<u32, Rc<Path>>> {
     fs::read_dir(root).ok()?;
-    let mut members = BTreeSet::new();
+    let mut members = BTreeMap::new();
     let found = cgroupfs::find_cgroup(root, wanted.cgroup).ok()?;
     let mut open: Vec<PathBuf> = found.into_iter().collect();
     let mut visited = 0;
     while let Some(folder) = open.pop() {
-        members.extend(cgroupfs::pids(&folder));
+        let shared: Rc<Path> = folder.as_path().into();
+        members.extend(cgroupfs::pids(&folder).into_iter().map(|pid| (pid, Rc::clone(&shared))));
         visited += 1;
         if visited >= MAX_CGROUPS {
-            members.insert(0); // there may be others, which are not seen
+            members.insert(0, shared); // there may be others, which are not seen
             break;
         }
         open.extend(cgroupfs::directories(&folder));
@@ -152,17 +155,9 @@ fn whereabouts(found: InspectedProcess) -> ProcProcess {
     process
 }
 
-/// Whether a freezer of either version holds the cgroups of a process.
-fn frozen(proc: &Path, pid: u32) -> Option<bool> {
-    let states = freezers(proc, pid).into_iter().filter_map(|freezer| match freezer {
-        Freezer::V2(folder) => {
-            parse::events_frozen(&fs::read_to_string(folder.join("cgroup.events")).ok()?)
-        }
-        Freezer::V1(folder) => {
-            parse::freezer_frozen(&fs::read_to_string(folder.join("freezer.state")).ok()?)
-        }
-    });
-    states.max()
+/// Whether a cgroup, or one above it, is frozen.
+fn frozen(folder: &Path) -> Option<bool> {
+    parse::events_frozen(&fs::read_to_string(folder.join("cgroup.events")).ok()?)
 }
 
 #[cfg(test)]

@@ -38,7 +38,7 @@ const MAX_HANGING: usize = 4;
 pub struct ProcessesOptions {
     /// Root of the host's file system, for its /proc.
     pub host_root: PathBuf,
-    /// Mount point of the cgroup hierarchy that the programs watch.
+    /// Mount point of cgroup2.
     pub cgroup_root: PathBuf,
     /// Counters of the adapter.
     pub counters: Arc<ProcessesCounters>,

@@ -5,7 +5,7 @@ mod adapter;
 pub(crate) mod network;
 mod wire;
 
-use crate::stage::{self, Pod, Session, on_each_hierarchy};
+use crate::stage::{self, Pod, Session, with_cgroup2};
 use coroner::sources::kernel::counting::{AddressKind, EntryKey};
 use coroner_core::input::{ConnectionEvent::*, KernelFact, TrafficPeer::*};
 use network::{
@@ -18,9 +18,9 @@ use std::{
     time::Duration,
 };
 
-/// Runs a test in a marked network namespace, on each hierarchy.
+/// Runs a test in a marked network namespace.
 fn counted(test: fn(&mut TestNetwork<'_>)) {
-    on_each_hierarchy(|hierarchy| {
+    with_cgroup2(|hierarchy| {
         let mut kernel = stage::start(&stage::options(hierarchy));
         in_network(&mut kernel, &[], test);
     });
@@ -338,13 +338,11 @@ fn the_node_and_pods_that_are_terminating_are_told_apart() {
 
 #[test]
 fn the_programs_notice_the_stop_and_count_for_each_container() {
-    on_each_hierarchy(|hierarchy| {
+    with_cgroup2(|hierarchy| {
         let mut kernel = stage::start(&stage::options(hierarchy));
         let pod = Pod::make(hierarchy);
         let other = pod.pod.child(&"f".repeat(64));
         let (own, sidecar) = (pod.container.id, other.id);
-        // On v1 nothing says which container a socket belongs to.
-        let is_known = hierarchy.join("cgroup.controllers").exists();
         in_network(&mut kernel, &[own, sidecar], |network| {
             let mut server = TestServer::listening(SERVER, Some(&pod.container.path));
             let nested = other.child("nested");
@@ -356,25 +354,17 @@ fn the_programs_notice_the_stop_and_count_for_each_container() {
                 server.serve(CLIENT, SERVER, "ac");
                 beside.serve(CLIENT, "10.0.0.1:8081", "ac");
             }
-            let ours = [(None, Outbound, Opened, 4), (None, Outbound, PeerClosed, 4)];
-            let theirs = if is_known {
-                vec![
-                    (Some(own), Client, Opened, 1),
-                    (Some(own), Client, OpenedAfterStop, 1),
-                    (Some(own), Client, Closed, 2),
-                    // The pod is stopping, whichever container was first.
-                    (Some(sidecar), Client, Opened, 1),
-                    (Some(sidecar), Client, OpenedAfterStop, 1),
-                    (Some(sidecar), Client, Closed, 2),
-                ]
-            } else {
-                vec![
-                    (None, Client, Opened, 2),
-                    (None, Client, OpenedAfterStop, 2),
-                    (None, Client, Closed, 4),
-                ]
-            };
-            network.expect(&[&ours[..], &theirs].concat());
+            network.expect(&[
+                (None, Outbound, Opened, 4),
+                (None, Outbound, PeerClosed, 4),
+                (Some(own), Client, Opened, 1),
+                (Some(own), Client, OpenedAfterStop, 1),
+                (Some(own), Client, Closed, 2),
+                // The pod is stopping, whichever container was first.
+                (Some(sidecar), Client, Opened, 1),
+                (Some(sidecar), Client, OpenedAfterStop, 1),
+                (Some(sidecar), Client, Closed, 2),
+            ]);
             server.kill();
             beside.kill();
         });
@@ -384,7 +374,7 @@ fn the_programs_notice_the_stop_and_count_for_each_container() {
 
 #[test]
 fn signals_are_reported_as_before_where_nothing_is_marked() {
-    on_each_hierarchy(|hierarchy| {
+    with_cgroup2(|hierarchy| {
         let mut session = Session::start(hierarchy);
         let pod = Pod::make(hierarchy);
         let server = TestServer::listening("127.0.0.1:0", Some(&pod.container.path));

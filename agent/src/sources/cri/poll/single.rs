@@ -101,7 +101,7 @@ impl Poller {
         self.state.lock().asking.0 = Some(container.clone());
         let mut runtime = None;
         let found = match &self.options.cgroup_root {
-            None => Err("the watched cgroup hierarchy is unknown".to_owned()),
+            None => Err("cgroup v2 is not mounted".to_owned()),
             Some(root) => match connection.status(&container, true).await {
                 Ok((_, info)) => {
                     let info = info.get("info").map(String::as_str).unwrap_or_default();
@@ -127,7 +127,7 @@ impl Poller {
         match found {
             Ok((cgroup, path)) => {
                 if path == "/" {
-                    debug!(%container, "cannot find a container's cgroup: its process exits");
+                    debug!(%container, "cannot find a container's cgroup: its process is in the root");
                 }
                 self.answer(at, CriEvent::ContainerCgroup { container, cgroup, path }).await?;
             }
