@@ -2,7 +2,7 @@
 
 use crate::{
     bench::{STUCK, outage},
-    runtime::{FakeRuntime, Serving, Speaks},
+    runtime::{FakeRuntime, Serving},
     things::sandbox,
 };
 use coroner::sources::cri::{self, CriOptions, Dialed};
@@ -113,7 +113,7 @@ async fn of_two_runtimes_it_is_the_one_with_this_nodes_pods() {
 async fn what_does_not_speak_the_cri_is_no_runtime() {
     let root = host();
     let dockers = FakeRuntime::default();
-    dockers.state().speaks = Speaks::Neither;
+    dockers.state().lacks_v1 = true;
     let _dockers = serve(&root, &dockers, DOCKERS);
     let _k3s = serve(&root, &FakeRuntime::default(), K3S);
     assert_eq!(Adapter::start(&root).connected().await, K3S);

@@ -53,20 +53,9 @@ pub(crate) enum Call {
     Other(String),
 }
 
-/// Which version of the protocol a runtime speaks.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) enum Speaks {
-    #[default]
-    V1,
-    V1Alpha2,
-    /// Something that is no runtime.
-    Neither,
-}
-
 /// What becomes of a subscription to container events.
 #[derive(Clone, Default)]
 pub(crate) enum Events {
-    /// As in containerd 1.6.
     #[default]
     Unimplemented,
     /// The stream ends at once, as in CRI-O by default.
@@ -78,7 +67,8 @@ pub(crate) enum Events {
 /// What the runtime has, and what was asked of it.
 #[derive(Default)]
 pub(crate) struct RuntimeState {
-    pub(crate) speaks: Speaks,
+    /// It does not have the service: it is no runtime, or speaks v1alpha2 only.
+    pub(crate) lacks_v1: bool,
     /// It has streaming lists, with so many items in each message.
     pub(crate) streams: Option<usize>,
     pub(crate) events: Events,
@@ -167,8 +157,7 @@ impl FakeRuntime {
         };
         runtime.spawn(
             Server::builder()
-                .add_service(V1(self.clone()))
-                .add_service(V1Alpha2(self.clone()))
+                .add_service(self.clone())
                 .serve_with_incoming(UnixListenerStream::new(listener)),
         );
         Serving(Some(runtime))
@@ -279,45 +268,27 @@ impl FakeRuntime {
 
 type Stream<M> = tokio_stream::Iter<std::vec::IntoIter<Result<M, Status>>>;
 
-/// The two services that a runtime may have.
-#[derive(Clone)]
-struct V1(FakeRuntime);
-
-#[derive(Clone)]
-struct V1Alpha2(FakeRuntime);
-
-impl NamedService for V1 {
+impl NamedService for FakeRuntime {
     const NAME: &'static str = "runtime.v1.RuntimeService";
 }
 
-impl NamedService for V1Alpha2 {
-    const NAME: &'static str = "runtime.v1alpha2.RuntimeService";
-}
+impl Service<http::Request<Body>> for FakeRuntime {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<Self::Response, Self::Error>;
 
-macro_rules! serve_as {
-    ($version:ident) => {
-        impl Service<http::Request<Body>> for $version {
-            type Response = http::Response<Body>;
-            type Error = Infallible;
-            type Future = BoxFuture<Self::Response, Self::Error>;
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
 
-            fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-                Poll::Ready(Ok(()))
-            }
-
-            fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-                if self.0.state().speaks == Speaks::$version {
-                    return self.0.serve_call(request);
-                }
-                let answer = Status::unimplemented("unknown service").into_http();
-                Box::pin(std::future::ready(Ok(answer)))
-            }
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        if self.state().lacks_v1 {
+            let answer = Status::unimplemented("unknown service").into_http();
+            return Box::pin(std::future::ready(Ok(answer)));
         }
-    };
+        self.serve_call(request)
+    }
 }
-
-serve_as!(V1);
-serve_as!(V1Alpha2);
 
 impl FakeRuntime {
     fn serve_call(

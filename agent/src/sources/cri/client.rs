@@ -2,7 +2,7 @@
 
 use super::{
     CriCounters,
-    calls::{Call, Runtime, Version},
+    calls::{Call, Runtime},
     convert::{InvalidItem, RawContainer, RawSandbox, RawStatus, sandbox_status::RawSandboxStatus},
     events::{self, ContainerEvent},
     failure::{self, CallFailure, CriError, Scope},
@@ -71,7 +71,6 @@ pub(super) struct Connection {
     grpc: Grpc<Channel>,
     limit: Duration,
     counters: Arc<CriCounters>,
-    version: Version,
     /// The runtime has streaming lists, as far as is known.
     streams: AtomicBool,
     /// The task that reads the runtime's events; ends with the connection.
@@ -118,35 +117,35 @@ impl Connection {
                 .max_encoding_message_size(MAX_MESSAGE),
             limit,
             counters,
-            version: Version::V1,
             streams: AtomicBool::new(true),
             events: JoinSet::new(),
             peer,
         })
     }
 
-    /// Version, in the newest version of the protocol that the runtime speaks.
-    pub(super) async fn runtime(&mut self) -> Result<Runtime, CallFailure> {
-        for speaks in [Version::V1, Version::V1Alpha2] {
-            self.version = speaks;
-            self.streams = AtomicBool::new(speaks == Version::V1);
-            let request = VersionRequest { version: speaks.name().into() };
-            let answer: VersionResponse = match self.call(Call::VERSION, request).await {
-                Ok(answer) => answer,
-                Err(CallFailure::Lacking(_)) => continue,
-                Err(failure) => return Err(failure),
-            };
-            let version = answer.runtime_version.trim_start_matches('v').to_owned();
-            return Ok(Runtime { name: answer.runtime_name, version, speaks });
+    /// Version.
+    pub(super) async fn runtime(&self) -> Result<Runtime, CallFailure> {
+        match self.version().await {
+            Ok(answer) => {
+                let version = answer.runtime_version.trim_start_matches('v').to_owned();
+                Ok(Runtime { name: answer.runtime_name, version })
+            }
+            Err(CallFailure::Lacking(_)) => {
+                self.counters.errors.fetch_add(1, Ordering::Relaxed);
+                Err(CallFailure::Refused(CriError {
+                    text: "Version: the server does not support CRI v1; check that this is the socket of a container \
+                           runtime and that its CRI plugin is enabled, and upgrade a runtime that has v1alpha2 only \
+                           (containerd before 1.6, CRI-O before 1.23)"
+                        .to_owned(),
+                    code: Some(Code::Unimplemented),
+                }))
+            }
+            Err(failure) => Err(failure),
         }
-        self.counters.errors.fetch_add(1, Ordering::Relaxed);
-        Err(CallFailure::Refused(CriError {
-            text:
-                "Version: the server supports neither CRI v1 nor v1alpha2; check that this is the \
-                 socket of a container runtime and that its CRI plugin is enabled"
-                    .to_owned(),
-            code: Some(Code::Unimplemented),
-        }))
+    }
+
+    async fn version(&self) -> Result<VersionResponse, CallFailure> {
+        self.call(Call::VERSION, VersionRequest { version: "v1".into() }).await
     }
 
     /// ListPodSandbox: all, or this one. `each` is given them one by one, as they came; if the call
@@ -206,7 +205,7 @@ impl Connection {
         message: Q,
         mut each: impl FnMut(Bytes),
     ) -> Result<(), CallFailure> {
-        let path = call.path(self.version);
+        let path = call.path();
         let limit = self.limit;
         let mut grpc = self.grpc.clone();
         let answer = async {
@@ -267,8 +266,7 @@ impl Connection {
     /// slow. The others wait for that lane, so that it is not kept until the deadline.
     async fn only_others_answered(&self) {
         sleep(SHIM_TIMEOUT).await;
-        let request = VersionRequest { version: self.version.name().into() };
-        if self.call::<_, VersionResponse>(Call::VERSION, request).await.is_err() {
+        if self.version().await.is_err() {
             std::future::pending().await
         }
     }
@@ -277,7 +275,7 @@ impl Connection {
     /// come tomorrow.
     pub(super) fn subscribe(&mut self, pending: Arc<PendingRequests>) {
         self.counters.calls.fetch_add(1, Ordering::Relaxed);
-        let path = Call::EVENTS.path(self.version);
+        let path = Call::EVENTS.path();
         let mut grpc = self.grpc.clone();
         let subscription = async move {
             ready(&mut grpc).await?;
@@ -305,7 +303,7 @@ impl Connection {
         Q: prost::Message + 'static,
         A: prost::Message + Default + 'static,
     {
-        let path = call.path(self.version);
+        let path = call.path();
         let limit = self.limit;
         let mut grpc = self.grpc.clone();
         if call.is_about_one() {

@@ -84,7 +84,7 @@ async fn ask(socket: &SocketFile, options: &CriOptions) -> Candidate {
         let proc = host_proc(&options.host_root);
         let limit = TIMEOUT.min(options.timeout);
         let opened = Connection::open(socket, &proc, limit, Arc::clone(&options.counters)).await;
-        let mut connection =
+        let connection =
             opened.map_err(|error| CallFailure::Broken(CriError::without_code(error)))?;
         let runtime = connection.runtime().await?;
         let mut pods = BTreeSet::new();

@@ -118,7 +118,6 @@ async fn listen(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sources::cri::calls::Version;
 
     #[test]
     fn only_those_that_broadcast() {
@@ -146,8 +145,7 @@ mod tests {
             ("containerd", "two.1", false),
             ("containerd", "99999999999999.1", false),
         ] {
-            let runtime =
-                Runtime { name: name.into(), version: version.into(), speaks: Version::V1 };
+            let runtime = Runtime { name: name.into(), version: version.into() };
             assert_eq!(broadcast(&runtime), expected, "{name} {version}");
         }
     }

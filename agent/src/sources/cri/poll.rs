@@ -205,9 +205,8 @@ impl Poller {
         if self.options.events && events::broadcast(&runtime) {
             connection.subscribe(Arc::clone(&self.pending));
         }
-        let api = runtime.speaks.name();
         let runtime = format!("{} {}", runtime.name, runtime.version);
-        info!(runtime, api, socket = %socket.id.path.display(), peer = ?connection.peer, "connected to the container runtime");
+        info!(runtime, socket = %socket.id.path.display(), peer = ?connection.peer, "connected to the container runtime");
         self.state.lock().outage_logged = false;
         self.send(CriEvent::Connected { runtime, process: connection.peer }).await?;
         Ok(connection)
