@@ -216,14 +216,6 @@ async fn alive_while_the_loop_ticks() {
 }
 
 #[tokio::test]
-async fn a_scrape_is_prometheus_text() {
-    let agent = agent();
-    let (status, body) = get(&agent, "/metrics").await;
-    assert_eq!(status, StatusCode::OK);
-    assert!(body.contains("# TYPE coroner_pod_terminations_total counter"), "{body}");
-}
-
-#[tokio::test]
 async fn the_network_is_told_of_no_pod() {
     let agent = agent();
     let ask = async |uri: &str| ask_with(&agent, Audience::Network, Method::GET, uri).await;

@@ -202,17 +202,6 @@ fn scripts_get_a_status_and_json() {
 }
 
 #[test]
-fn suspects_alone_do_not_count() {
-    let node = FakeNode::new(BOOT);
-    let (code, out, _) = run(&mut node.leaks("-o json"));
-    let answer: Value = serde_json::from_str(&out).unwrap();
-    assert_eq!((code, &answer["items"]), (0, &json!([])));
-    assert_eq!(answer["candidates"][0]["class"], "notready_no_pod");
-    assert_eq!(answer["detection"]["candidateCount"], 1);
-    assert_eq!(answer["detection"]["thresholdSeconds"], 300);
-}
-
-#[test]
 fn where_every_pod_exists_nothing_was_left_behind() {
     let node = FakeNode::new(BOOT);
     node.apiserver.script().pods.push(pod("s1"));

@@ -5,7 +5,6 @@ use crate::{
     runtime::{Call, FakeRuntime},
     things::{container, sandbox, sandbox_status},
 };
-use coroner::sources::cri::CriOptions;
 use coroner_core::output::CriRequest;
 use coroner_core::{ids::SandboxId, input::CriEvent, time::BootTime};
 use coroner_cri_api::v1::ContainerState;
@@ -41,11 +40,6 @@ async fn listed(bench: &mut CriBench, wanted: Option<SandboxId>) -> (BootTime, V
             }
         })
         .await
-}
-
-#[test]
-fn a_minute_of_silence_is_an_outage_and_less_is_not() {
-    assert_eq!(CriOptions::new(None).timeout, Duration::from_secs(60));
 }
 
 #[tokio::test]

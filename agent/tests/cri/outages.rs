@@ -1,16 +1,13 @@
 //! Runtimes that are away, come back, or hang.
 
 use crate::{
-    bench::{CriBench, NEVER, STUCK, exited, outage, unreachable, wait_until},
+    bench::{CriBench, NEVER, STUCK, exited, outage, wait_until},
     runtime::FakeRuntime,
 };
 use coroner::sources::cri::{self, CriOptions};
 use coroner_core::input::{CriEvent, Input};
 use coroner_core::output::CriRequest;
-use std::{
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
-};
+use std::{sync::atomic::Ordering, time::Duration};
 use tokio::sync::mpsc;
 
 #[tokio::test]
@@ -47,33 +44,6 @@ async fn every_outage_is_reported() {
         bench.until(outage).await;
         bench.serving = Some(bench.runtime.serve(&bench.socket));
     }
-}
-
-#[tokio::test]
-async fn a_restart_between_two_polls_does_not_go_unnoticed() {
-    let mut bench = CriBench::new(FakeRuntime::default(), NEVER);
-    bench.full_list().await;
-    bench.serving.take().expect("it serves").kill();
-    bench.serving = Some(bench.runtime.serve(&bench.socket));
-    bench.ask(CriRequest::PollNow(None)).await;
-    bench.until(unreachable).await;
-    let next = bench.event().await;
-    assert!(matches!(next, CriEvent::Connected { .. }), "{next:?}");
-}
-
-#[tokio::test]
-async fn a_runtime_that_hangs_is_an_outage() {
-    let runtime = FakeRuntime::default();
-    let lists = Arc::clone(&runtime.lists);
-    let closed = lists.write().await;
-    let mut bench = CriBench::with(runtime, |options| options.timeout = Duration::from_millis(50));
-    // On a busy machine an earlier call may take that long, too. It is met again and told anew.
-    let of_the_list =
-        bench.until(|event| outage(event).filter(|(error, _)| error.contains("ListPodSandbox")));
-    let (_, code) = tokio::time::timeout(STUCK, of_the_list).await.expect("no outage names it");
-    assert_eq!(code.as_deref(), Some("DEADLINE_EXCEEDED"));
-    drop(closed);
-    bench.full_list().await;
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use crate::{
 };
 use coroner_core::input::CriEvent;
 use coroner_core::output::CriRequest;
-use coroner_cri_api::v1::{ContainerState, PodSandbox};
+use coroner_cri_api::v1::ContainerState;
 use std::{sync::atomic::Ordering, time::Duration};
 
 fn two_of_each(streams: Option<usize>) -> FakeRuntime {
@@ -49,20 +49,6 @@ async fn full_lists_are_streamed_and_filtered_ones_are_not() {
     });
     assert_eq!(filtered.await, (Some("s2".into()), 1));
     assert_eq!(full_lists(&bench), (0, 2));
-}
-
-#[tokio::test]
-async fn a_stream_may_be_longer_than_any_message() {
-    let runtime = FakeRuntime::default();
-    let padded = |n: usize| {
-        let mut one: PodSandbox = sandbox(&format!("s{n}"));
-        one.annotations.insert("padding".into(), "x".repeat(1 << 20));
-        one
-    };
-    runtime.state().sandboxes = (0..20).map(padded).collect();
-    runtime.state().streams = Some(2);
-    let mut bench = CriBench::new(runtime, NEVER);
-    assert_eq!(bench.sandboxes().await.len(), 20);
 }
 
 #[tokio::test]
