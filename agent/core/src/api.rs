@@ -43,7 +43,6 @@ pub struct DeletionRequest {
     pub by_its_clock: BootTime,
 }
 
-/// A pod's object.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PodObject {
     /// As last seen.

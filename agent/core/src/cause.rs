@@ -10,7 +10,6 @@ pub(crate) const TERMINATION_BY_KUBELET: &str = "TerminationByKubelet";
 /// A cause and its evidence.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AttributedCause {
-    /// The cause.
     pub cause: Cause,
     /// The source of the evidence.
     pub source: Source,

@@ -15,7 +15,6 @@ pub enum CgroupKind {
     Root,
     /// A QoS class: `burstable`, `kubepods-besteffort.slice`.
     Qos,
-    /// A pod.
     Pod(PodUid),
     /// A container or a sandbox, which have the same form of name.
     Container(ContainerId),
@@ -28,7 +27,6 @@ pub enum CgroupKind {
 /// The pod and container of a whole path.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CgroupOwner {
-    /// The pod.
     pub pod: Option<PodUid>,
     /// The container (or sandbox) that the path is in or below.
     pub container: Option<ContainerId>,

@@ -6,7 +6,6 @@ mod lists;
 use crate::{dirty::Dirty, gaps::Connection, ids::*, input::*, time::*};
 pub use lists::{Item, Listed, Lists};
 
-/// A sandbox.
 pub type Sandbox = Listed<CriSandbox>;
 
 impl Item for CriSandbox {
@@ -29,7 +28,6 @@ impl Item for CriSandbox {
     }
 }
 
-/// A container.
 pub type Container = Listed<CriContainer>;
 
 /// What the runtime reports about a container outside lists.
@@ -37,7 +35,6 @@ pub type Container = Listed<CriContainer>;
 pub struct ContainerStatus {
     /// ContainerStatus after its exit.
     pub exit: Option<CriExit>,
-    /// The stop signal.
     pub stop_signal: Option<u8>,
     /// The shim that runs it.
     pub runtime_type: Option<String>,
@@ -153,12 +150,10 @@ impl CriState {
         since(self.sandboxes.full) && since(self.containers.full)
     }
 
-    /// A sandbox.
     pub fn sandbox(&self, id: &SandboxId) -> Option<&Sandbox> {
         self.sandboxes.entries().get(id)
     }
 
-    /// A container.
     pub fn container(&self, id: &ContainerId) -> Option<&Container> {
         self.containers.entries().get(id)
     }

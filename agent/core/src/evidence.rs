@@ -7,7 +7,6 @@ use crate::{ids::*, input::*, time::*, types::*};
 pub struct Evidence {
     /// The time.
     pub at: BootTime,
-    /// The source.
     pub source: Source,
     /// The content.
     pub kind: EvidenceKind,
@@ -24,7 +23,6 @@ pub enum EvidenceKind {
         code: i32,
         /// What the kernel did with it.
         result: SignalResult,
-        /// The sender.
         sender: ProcessRef,
         /// The target's state at that moment, where it could be read.
         target: Option<TargetState>,
@@ -50,7 +48,6 @@ pub enum EvidenceKind {
     PreStopExec {
         /// The process.
         pid: Tgid,
-        /// `comm`.
         comm: String,
     },
     /// The preStop hook's process exited.
@@ -59,10 +56,7 @@ pub enum EvidenceKind {
         status: ExitStatus,
     },
     /// The pod's spec has a preStop hook without a process.
-    PreStopSpec {
-        /// The hook.
-        hook: Hook,
-    },
+    PreStopSpec { hook: Hook },
     /// /proc of a process that survives SIGKILL.
     Process(ProcProcess),
 }

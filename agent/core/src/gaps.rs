@@ -13,7 +13,6 @@ pub struct Gap<R> {
     pub from: BootTime,
     /// Nothing that happened after this is missing; `None`: there is no end yet.
     pub to: Option<BootTime>,
-    /// The reason.
     pub reason: R,
 }
 

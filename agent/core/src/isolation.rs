@@ -9,7 +9,6 @@ pub struct Isolation<'a> {
     pub within: &'static str,
     /// What shows it.
     pub shown_by: &'static str,
-    /// The name of that.
     pub name: &'a str,
 }
 

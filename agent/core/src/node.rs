@@ -12,7 +12,6 @@ const MAX_RUNS: usize = 32;
 /// One process of a daemon.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ProcessRun {
-    /// The process.
     pub process: DaemonProcess,
     /// When its end was noticed.
     pub ended: Option<BootTime>,
@@ -90,7 +89,6 @@ impl DaemonHistory {
 pub struct NodeState {
     own_boot: Option<String>,
     node: Option<Result<ApiNode, bool>>,
-    /// The runtime.
     pub runtime: DaemonHistory,
     /// The kubelet.
     pub kubelet: DaemonHistory,

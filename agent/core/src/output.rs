@@ -100,7 +100,6 @@ pub enum TrafficRequest {
 /// Count the connections in the network namespace of one sandbox.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CountTraffic {
-    /// The sandbox.
     pub sandbox: SandboxId,
     /// Its processes that may be alive, in the agent's PID namespace, with their start time (ns since boot) where it
     /// is known: the namespace is found by the first that is.

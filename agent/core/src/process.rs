@@ -32,9 +32,7 @@ const COMM_LEN: usize = 15;
 
 /// `si_code` of a signal sent by the kernel itself (SI_KERNEL).
 pub const SI_KERNEL: i32 = 0x80;
-/// SIGKILL.
 pub const SIGKILL: u8 = 9;
-/// SIGTERM.
 pub const SIGTERM: u8 = 15;
 
 /// A signal sent to the container's init.
@@ -116,7 +114,6 @@ struct Descendant {
 pub struct Init {
     /// Thread group.
     pub tgid: Tgid,
-    /// `comm`.
     pub comm: String,
     /// The kernel reported it as PID 1 of its namespace; otherwise it is only the first process from outside.
     pub is_pid_one: bool,

@@ -34,7 +34,6 @@ pub(crate) const CONVENTIONAL_STOP_SIGNALS: [u8; 3] = [2, 3, SIGTERM];
 /// Signals that a program causes itself.
 const SELF_INFLICTED: [u8; 9] = [4, 5, 6, 7, 8, 11, 24, 25, 31];
 
-/// The inputs of a verdict.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct VerdictInputs<'a> {
     /// The kernel's records.

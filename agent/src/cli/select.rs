@@ -12,7 +12,6 @@ const LISTED: usize = 20;
 pub(super) struct PodSelector<'a> {
     /// Name, NAMESPACE/NAME or UID; `None`: the only one there is.
     pub(super) pod: Option<&'a str>,
-    /// Its namespace.
     pub(super) namespace: Option<&'a str>,
     /// Instance of a static pod; `None`: the last.
     pub(super) life: Option<u32>,

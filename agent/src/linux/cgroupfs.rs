@@ -29,7 +29,6 @@ const MAX_VISITED: usize = 1 << 16;
 /// What became of an insertion into the map of watched cgroups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Inserted {
-    /// It is new.
     New,
     /// The kernel knew it: it was made since the programs are attached.
     Known,
@@ -41,7 +40,6 @@ pub enum Inserted {
 pub struct Scan<'a> {
     /// Mount point of the hierarchy.
     pub root: &'a Path,
-    /// `/proc`.
     pub proc: &'a Path,
     /// Makes a cgroup watched.
     pub insert: &'a mut dyn FnMut(CgroupId, Container) -> Inserted,
@@ -54,9 +52,7 @@ pub struct Scan<'a> {
 /// How much one scan looks at, and how much it left out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ScanRoom {
-    /// Cgroups.
     pub cgroups: usize,
-    /// Processes.
     pub processes: usize,
     /// Cgroups that were left out.
     pub left_out: u64,

@@ -93,7 +93,6 @@ pub struct SharedState {
     pub history: Mutex<History>,
     /// The leaks that are certain.
     pub leaks: Mutex<LeakStore>,
-    /// The metrics.
     pub metrics: Metrics,
     /// The last scrape, and when it was computed.
     pub scrape: Mutex<Option<(BootTime, Bytes)>>,

@@ -11,7 +11,6 @@ pub struct Entry<T> {
     pub version: u64,
     /// It is no longer in the list.
     pub gone: bool,
-    /// The item.
     pub item: Arc<T>,
 }
 

@@ -74,7 +74,6 @@ struct LossState {
     last: BootTime,
 }
 
-/// State of a part.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PartState {
@@ -91,9 +90,7 @@ pub enum PartState {
 pub struct Part {
     /// `privileges`, `kernel`, `host`, `cri`, `api`, `traffic`, `kubelet_log`, `leaks`, `losses`.
     pub part: &'static str,
-    /// The state.
     pub state: PartState,
-    /// Details.
     pub detail: String,
     /// The remedy; empty if there is nothing to do.
     #[serde(skip_serializing_if = "str::is_empty")]
@@ -105,7 +102,6 @@ pub struct Part {
 pub struct Readiness {
     /// No part fails.
     pub ready: bool,
-    /// Its parts.
     pub parts: Vec<Part>,
 }
 

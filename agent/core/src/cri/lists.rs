@@ -12,7 +12,6 @@ const NEVER: u64 = 0;
 
 /// What the runtime lists: a sandbox of a pod, or a container of a sandbox.
 pub trait Item: PartialEq {
-    /// Its id.
     type Id: Clone + Ord + Hash + Debug;
     /// What it belongs to.
     type Parent: Clone + Eq + Hash + Debug;

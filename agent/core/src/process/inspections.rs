@@ -26,7 +26,6 @@ pub struct Inspections {
     last_empty: Option<BootTime>,
 }
 
-/// A freeze.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Freeze {
     /// `None`: before the agent started.

@@ -24,7 +24,6 @@ pub(super) struct HookRun {
     pub(super) tgid: Option<Tgid>,
     /// The kernel, or inferred.
     pub(super) source: Source,
-    /// The evidence for it.
     pub(super) evidence: EvidenceKind,
 }
 

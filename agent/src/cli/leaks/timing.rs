@@ -16,7 +16,6 @@ const MAX_SCAN: Duration = Duration::from_secs(30);
 /// How much longer than the threshold to wait for the apiserver to confirm a candidate.
 pub(super) const LATE: Duration = Duration::from_secs(60);
 
-/// Progress of a scan.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ScanProgress {
     /// Time since the scan started, including outages.

@@ -123,7 +123,6 @@ pub struct TcpCounters {
     pub established: u64,
     /// `OutRsts`.
     pub resets_sent: u64,
-    /// `ListenDrops`.
     pub listen_drops: u64,
 }
 

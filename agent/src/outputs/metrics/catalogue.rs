@@ -34,7 +34,6 @@ pub struct MetricEntry {
     pub unit: &'static str,
     /// What it says, one sentence.
     pub help: &'static str,
-    /// Its labels.
     pub labels: &'static [&'static str],
     /// What values they can have, in the same order.
     pub values: &'static [Values],

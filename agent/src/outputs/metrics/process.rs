@@ -10,7 +10,6 @@ use rustix::time::{ClockId, clock_gettime};
 
 const CPU: &str = "process_cpu_seconds_total";
 
-/// The metrics of this process.
 pub(super) struct ProcessMetrics(ProcessCollector);
 
 impl ProcessMetrics {

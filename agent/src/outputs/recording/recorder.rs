@@ -30,7 +30,6 @@ const FLUSH: Duration = Duration::from_secs(1);
 /// How to record.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RecorderOptions {
-    /// The file.
     pub file: PathBuf,
     /// The recording ends when the file has this many bytes.
     pub limit: u64,

@@ -10,7 +10,6 @@ use std::collections::BTreeMap;
 pub struct LogLine {
     /// Name.
     pub pod: String,
-    /// Namespace.
     pub namespace: String,
     /// UID as the runtime knows it.
     pub uid: String,

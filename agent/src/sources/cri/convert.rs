@@ -39,7 +39,6 @@ pub const MAX_TEXT: usize = 320;
 /// Why something in an answer was left out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum InvalidItem {
-    /// No id.
     #[error("it has no id")]
     NoId,
     /// A container without a sandbox.
@@ -66,7 +65,6 @@ pub enum InvalidItem {
 /// a recording) and [`sandbox`].
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RawSandbox {
-    /// id.
     pub id: String,
     /// metadata.name.
     pub name: String,
@@ -80,9 +78,7 @@ pub struct RawSandbox {
     pub state: i32,
     /// created_at, ns since the epoch.
     pub created_at: i64,
-    /// labels.
     pub labels: HashMap<String, String>,
-    /// annotations.
     pub annotations: HashMap<String, String>,
     /// runtime_handler.
     pub handler: String,
@@ -91,7 +87,6 @@ pub struct RawSandbox {
 /// A container as it stands in the protocol: the seam between the wire and [`container`].
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RawContainer {
-    /// id.
     pub id: String,
     /// pod_sandbox_id.
     pub sandbox: String,
@@ -103,16 +98,13 @@ pub struct RawContainer {
     pub state: i32,
     /// created_at, ns since the epoch.
     pub created_at: i64,
-    /// labels.
     pub labels: HashMap<String, String>,
-    /// annotations.
     pub annotations: HashMap<String, String>,
 }
 
 /// The part of a ContainerStatus that is read: the seam between the wire and [`exit`].
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RawStatus {
-    /// id.
     pub id: String,
     /// state: 0 created, 1 running, 2 exited, 3 unknown.
     pub state: i32,
@@ -120,9 +112,7 @@ pub struct RawStatus {
     pub started_at: i64,
     /// finished_at, ns since the epoch; 0 is unset.
     pub finished_at: i64,
-    /// exit_code.
     pub exit_code: i32,
-    /// reason.
     pub reason: String,
     /// stop_signal: a value of the CRI's own enumeration; 0 says nothing.
     pub stop_signal: i32,
@@ -193,7 +183,6 @@ pub fn sandbox(raw: RawSandbox) -> Result<CriSandbox, InvalidItem> {
     })
 }
 
-/// A container.
 pub fn container(raw: RawContainer) -> Result<CriContainer, InvalidItem> {
     let RawContainer { id, sandbox, name, labels, annotations, .. } = raw;
     if id.is_empty() {

@@ -42,7 +42,6 @@ impl CriError {
 /// Whom a failing call speaks of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Scope {
-    /// The runtime.
     Runtime,
     /// One thing in it: behind it is a shim that may hang or be dead by itself, so that whatever
     /// the runtime answers (`UNAVAILABLE` too), or that it is late, says nothing of the connection.

@@ -116,7 +116,6 @@ pub(super) struct ContainerStatusAnswer {
     pub(super) info: HashMap<String, String>,
 }
 
-/// ContainerStatus.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct ContainerStatusPart {
     #[prost(string, tag = "1")]

@@ -65,7 +65,6 @@ enum SurveyError {
              set --host-root. If that /proc is mounted with hidepid, add the SYS_PTRACE \
              capability", .0.display())]
     NotTheHostView(PathBuf),
-    /// Too many processes.
     #[error("the host has more than {0} processes")]
     TooManyProcesses(usize),
     /// Namespaces of processes cannot be read.

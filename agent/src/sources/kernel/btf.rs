@@ -22,7 +22,6 @@ pub enum BtfError {
     Kind {
         /// The type's number.
         id: u32,
-        /// Its kind.
         kind: u32,
     },
 }
@@ -82,7 +81,6 @@ struct Place {
 /// What a tracepoint's parameter is, as far as it matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parameter {
-    /// A pointer.
     Pointer,
     /// Anything else: a number, a truth value.
     Scalar,

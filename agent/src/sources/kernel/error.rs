@@ -19,7 +19,6 @@ pub enum StartError {
     /// The ring's size is impossible.
     #[error("invalid ring buffer size {0}; use a power of two of at least a page")]
     RingSize(u32),
-    /// No BTF.
     #[error("{0}. coroner requires kernel BTF; use a kernel with CONFIG_DEBUG_INFO_BTF=y")]
     NoBtf(String),
     /// The kernel's BTF is not understood.

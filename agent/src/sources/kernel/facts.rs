@@ -58,7 +58,6 @@ pub fn version(release: &str) -> (u32, u32) {
 
 /// The kernel's BTF and what is read from it at once.
 pub struct BtfFacts {
-    /// The bytes.
     pub bytes: Vec<u8>,
     /// Each hook's tracepoint.
     pub tracepoints: Vec<(&'static str, Tracepoint)>,
@@ -78,7 +77,6 @@ impl fmt::Debug for BtfFacts {
 pub struct Hierarchy {
     /// Where it is mounted.
     pub root: PathBuf,
-    /// Pods are in it.
     pub holds_pods: bool,
 }
 

@@ -210,14 +210,12 @@ impl KernelCounters {
 pub enum KernelCommand {
     /// Report this signal for this cgroup (a stop signal that is not in the common mask).
     AllowSignal {
-        /// The cgroup.
         cgroup: CgroupId,
         /// The signal's number.
         signal: u8,
     },
     /// Watch the container with this cgroup from now on.
     Watch {
-        /// The cgroup.
         cgroup: CgroupId,
         /// Its path from the root of the hierarchy.
         path: String,

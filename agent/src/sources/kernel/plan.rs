@@ -73,7 +73,6 @@ pub const TRAFFIC_HOOKS: [Hook; 2] = [
 /// What is to become of one hook.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Planned {
-    /// The hook.
     pub hook: Hook,
     /// Attach it, or why not.
     pub verdict: Result<(), String>,

@@ -76,7 +76,6 @@ pub(super) const STATUS: Keep = Object(&[
     ),
 ]);
 
-/// Pod.
 pub(super) const POD: Keep = Object(&[
     ("metadata", METADATA),
     ("spec", SPEC),
@@ -210,7 +209,6 @@ const STATE: Keep = Object(&[
     ),
 ]);
 
-/// Node.
 pub(super) const NODE: Keep = Object(&[(
     "status",
     Object(&[
