@@ -31,13 +31,12 @@ pub(crate) enum LabCommand {
     /// Run scenarios in the lab while the real agent observes, and compare its reports with the expected ones; or observe a
     /// real node
     Run(RunArgs),
-    /// Run a benchmark. Exits with 1 if a goal is missed
+    /// Measure how exact the agent is or what it costs, beside an alternative
     Bench {
-        /// Exit with 0 even if a goal is missed
-        #[arg(long, global = true)]
-        no_fail: bool,
-        #[command(subcommand)]
-        which: BenchCommand,
+        subject: bench::Subject,
+        /// In the shortest form, which only shows that the benchmark works
+        #[arg(long)]
+        brief: bool,
     },
     /// Inject faults while pods come and go, and check the agent's reports after each fault: docs/chaos.md. Exits
     /// with 1 if a check fails
@@ -51,32 +50,9 @@ pub(crate) enum LabCommand {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         words: Vec<OsString>,
     },
-    /// Feed inputs of one kind to the engine, for valgrind
-    #[command(name = bench::instructions::engine::COMMAND, hide = true)]
-    Steps {
-        #[arg(value_parser = kind)]
-        kind: bench::engine::load::InputKind,
-    },
-    /// Use up a CPU until killed: the load of a benchmark
+    /// Make events as requested on stdin: the load of a benchmark
     #[command(name = bench::load::COMMAND, hide = true)]
-    Spin,
-    /// Send signals and fork as requested on stdin: the load of a benchmark
-    #[command(name = bench::storm::load::COMMAND, hide = true)]
-    StormLoad,
-    /// List everything that a runtime has, once a second until killed: the alternative to the agent in a benchmark
-    #[command(name = bench::node::relist::COMMAND, hide = true)]
-    Relist {
-        /// The runtime's socket
-        endpoint: String,
-    },
-    /// Generate requested events: the load of a benchmark
-    #[command(name = bench::kernel::actor::COMMAND, hide = true)]
-    Events,
-}
-
-fn kind(name: &str) -> Result<bench::engine::load::InputKind, String> {
-    let mut all = bench::engine::load::InputKind::ALL.into_iter();
-    all.find(|kind| kind.name() == name).ok_or_else(|| "there is no such kind".to_owned())
+    BenchLoad,
 }
 
 fn hierarchy(version: String) -> CgroupHierarchy {
@@ -128,8 +104,7 @@ pub(crate) struct CommonArgs {
     /// work directory]
     #[arg(long, global = true, value_name = "DIR", env = "CORONER_FAILED_DIR")]
     keep_failures: Option<PathBuf>,
-    /// Write one JSON object per scenario, round or figure to stdout, and everything else to stderr; of a figure: bench,
-    /// figure, value, unit, goal, bound, ok, beside
+    /// Write one JSON object per scenario or round to stdout, and everything else to stderr
     #[arg(long, global = true)]
     json: bool,
 }
@@ -154,58 +129,6 @@ impl CommonArgs {
             failed: self.keep_failures,
         })
     }
-}
-
-#[derive(Subcommand)]
-pub(crate) enum BenchCommand {
-    /// Accuracy of the times of deaths and signals: the agent, the runtime, a relist and the apiserver
-    Accuracy {
-        /// Number of deaths, half of them under CPU load
-        #[arg(long, value_name = "N", default_value_t = bench::accuracy::DEATHS)]
-        #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
-        deaths: u32,
-        /// Seed of the order of the ways to die, and of their times
-        #[arg(long, value_name = "N", default_value_t = 0)]
-        seed: u64,
-    },
-    /// Cost and losses of coroner, sigsnoop and exitsnoop, and bpftrace in a storm of signals and exits
-    Storm {
-        /// Duration of each of the four runs of the load, seconds
-        #[arg(long, value_name = "N", default_value_t = bench::storm::SECONDS)]
-        #[arg(value_parser = clap::value_parser!(u64).range(1..=3_600))]
-        seconds: u64,
-    },
-    /// Cost of the agent on a full node: memory, CPU while idle and while pods terminate, series, scrapes
-    Node {
-        /// Number of pods on the node, of two containers each
-        #[arg(long, value_name = "N", default_value_t = bench::node::PODS)]
-        #[arg(value_parser = clap::value_parser!(u32).range(10..=2_000))]
-        pods: u32,
-        /// Time for which the node is observed while idle, and again while pods terminate, seconds
-        #[arg(long, value_name = "N", default_value_t = bench::node::SECONDS)]
-        #[arg(value_parser = clap::value_parser!(u64).range(1..=3_600))]
-        seconds: u64,
-    },
-    /// Overhead of the kernel programs: nanoseconds per event, compared with an empty program
-    Kernel {
-        /// Number of rounds; the result is the median
-        #[arg(long, value_name = "N", default_value_t = bench::kernel::ROUNDS)]
-        #[arg(value_parser = clap::value_parser!(u32).range(1..=1000))]
-        rounds: u32,
-    },
-    /// Inputs per second of the engine on one core, and growth of its memory
-    Engine {
-        /// Number of terminations after which the memory is compared with that after 10,000
-        #[arg(long, value_name = "N", default_value_t = 1_000_000)]
-        #[arg(value_parser = clap::value_parser!(u64).range(10_000..))]
-        terminations: u64,
-    },
-    /// Instruction counts, compared with those in the repository. Exits with 1 if a count is higher
-    Instructions {
-        /// Keep the counts as they are now: write them to lab/bench/src/instructions/kept.json
-        #[arg(long)]
-        keep: bool,
-    },
 }
 
 #[derive(Args)]

@@ -5,24 +5,21 @@ mod nested;
 
 use anyhow::Context as _;
 use clap::Parser as _;
-use cli::{BenchCommand, ChaosArgs, LabCli, LabCommand, RunArgs, SoakArgs};
+use cli::{ChaosArgs, LabCli, LabCommand, RunArgs, SoakArgs};
 use coroner_lab_bench as bench;
 use coroner_lab_chaos::{self as chaos, ChaosOptions, fault, plan::Length, soak};
-use coroner_lab_cluster::{containerd::target_directory, delay::Delays};
+use coroner_lab_cluster::delay::Delays;
 use coroner_lab_harness::{
     environment::{Interrupted, Setup},
     run::{self, RealNode, RunOptions, report},
 };
 use coroner_lab_scenarios as scenarios;
-use std::{fmt, path::Path, process::ExitCode, time::Duration};
+use std::{fmt, process::ExitCode};
 
 /// `EX_USAGE` of sysexits.h.
 const USAGE: u8 = 64;
 /// As a shell reports a process that SIGINT ended.
 const INTERRUPTED: u8 = 130;
-
-#[global_allocator]
-static ALLOCATOR: bench::heap::Counting = bench::heap::Counting;
 
 /// The command line is wrong.
 #[derive(Debug)]
@@ -80,7 +77,10 @@ fn execute(cli: LabCli) -> anyhow::Result<ExitCode> {
     let setup = || cli.common.setup().map_err(|error| wrong_usage(format!("{error:#}")));
     let all_is_well = match cli.command {
         LabCommand::Run(args) => run(setup, args)?,
-        LabCommand::Bench { no_fail, which } => bench(&setup()?, which)? || no_fail,
+        LabCommand::Bench { subject, brief } => {
+            let setup = setup()?;
+            as_root(async { bench::run(&setup, subject, brief).await.map(|()| true) })?
+        }
         LabCommand::Chaos(args) => chaos(setup, args)?,
         LabCommand::Soak(SoakArgs { long, seed }) => {
             let length = Length::For(long);
@@ -89,38 +89,9 @@ fn execute(cli: LabCli) -> anyhow::Result<ExitCode> {
             as_root(soak::run(&options, long))?
         }
         LabCommand::Init { words } => return nested::init(&words),
-        LabCommand::Steps { kind } => bench::instructions::engine::steps(kind).map(|()| true)?,
-        LabCommand::Spin => bench::load::spin(),
-        LabCommand::StormLoad => bench::storm::load::serve().map(|()| true)?,
-        LabCommand::Relist { endpoint } => {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            runtime.block_on(bench::node::relist::relist(&endpoint)).map(|()| true)?
-        }
-        LabCommand::Events => bench::kernel::actor::play().map(|()| true)?,
+        LabCommand::BenchLoad => bench::load::serve().map(|()| true)?,
     };
     Ok(if all_is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-fn bench(setup: &Setup, which: BenchCommand) -> anyhow::Result<bool> {
-    match which {
-        BenchCommand::Accuracy { deaths, seed } => {
-            as_root(bench::accuracy::run(setup, deaths as usize, seed))
-        }
-        BenchCommand::Storm { seconds } => {
-            as_root(bench::storm::run(setup, Duration::from_secs(seconds)))
-        }
-        BenchCommand::Node { pods, seconds } => {
-            as_root(bench::node::run(setup, pods as usize, Duration::from_secs(seconds)))
-        }
-        BenchCommand::Kernel { rounds } => as_root(bench::kernel::run(setup, rounds)),
-        BenchCommand::Engine { terminations } => bench::engine::run(setup, terminations),
-        BenchCommand::Instructions { keep } => {
-            // Where xtask puts the kernel programs: in the target directory that this program is in.
-            let target = target_directory(&setup.program).unwrap_or(Path::new("target"));
-            let object = target.join("bpf/coroner-bpf.o");
-            as_root(bench::instructions::run(setup, &object, keep))
-        }
-    }
 }
 
 fn chaos(setup: impl FnOnce() -> anyhow::Result<Setup>, args: ChaosArgs) -> anyhow::Result<bool> {

@@ -1,40 +1,41 @@
-//! The benchmarks of `cargo xtask bench`: each acts, measures coroner and its alternative in the
-//! same run, and ends in [`Figure`]s.
-#![allow(missing_docs)] // a name that says it need not say it twice
+//! `cargo xtask bench`: how exact the agent is and what it costs, beside what else could be used, measured in the same
+//! run. docs/performance.md describes each subject and its results.
 
-pub mod accuracy;
-pub mod engine;
-mod figure;
-pub mod heap;
-pub mod instructions;
-pub mod kernel;
+mod accuracy;
+mod cgroup;
+mod kernel;
+mod lab;
 pub mod load;
-pub mod node;
-pub mod programs;
-pub mod storm;
-mod tracers;
+mod node;
+mod process;
+mod programs;
+mod proxy;
+mod storm;
+mod table;
 
-pub use figure::{Beside, Bound, Figure};
+use coroner_lab_harness::environment::Setup;
 
-use anyhow::Context as _;
-use coroner_lab_harness::console::Console;
-use std::io::{self, Write as _};
-
-/// Shows a benchmark's figures: a table for a person, and with `json` one object each on stdout.
-/// True: no goal was missed.
-pub fn publish(console: Console, json: bool, figures: &[Figure]) -> anyhow::Result<bool> {
-    console.print(&format!("\n{}\n", figure::table(figures)));
-    print_objects(json, figures)?;
-    Ok(figure::all_met(figures))
+/// What is measured.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub enum Subject {
+    /// Nanoseconds that the kernel programs add to each event, beside an empty program
+    Kernel,
+    /// CPU and losses in a storm of signals and exits, beside sigsnoop and exitsnoop
+    Storm,
+    /// Error of the times of exits and signals, beside the runtime's `finished_at`
+    Accuracy,
+    /// Memory, CPU and series on a full node, beside the container runtime's
+    Node,
 }
 
-/// The figures as objects on stdout, if `json` asks for them.
-fn print_objects(json: bool, figures: &[Figure]) -> anyhow::Result<()> {
-    if json {
-        let mut out = io::stdout().lock();
-        for figure in figures {
-            writeln!(out, "{}", figure.line()).context("stdout")?;
-        }
-    }
+/// Measures, and prints the result. `brief`: shows that the benchmark works, the numbers are worth little.
+pub async fn run(setup: &Setup, subject: Subject, brief: bool) -> anyhow::Result<()> {
+    let result = match subject {
+        Subject::Kernel => kernel::measure(brief).await,
+        Subject::Storm => lab::run(setup, async |lab| storm::measure(lab, brief).await).await,
+        Subject::Accuracy => lab::run(setup, async |lab| accuracy::measure(lab, brief).await).await,
+        Subject::Node => lab::run(setup, async |lab| node::measure(lab, brief).await).await,
+    };
+    println!("\n{}", result?);
     Ok(())
 }

@@ -1,160 +1,78 @@
-//! What the kernel itself says of loaded BPF programs: how often each has run and for how long, how
-//! much of it the verifier had to follow, how large it is.
+//! Loaded BPF programs, as the kernel accounts for them: which ones a process holds, how often each ran and for how long.
 //!
-//! A program is found by the tracepoint that it hangs on. Its own name does not tell: the kernel
-//! keeps 15 characters of it, and `sched_process_exec` and `sched_process_exit` share those.
+//! A program is known by its tracepoint. The kernel keeps only 15 characters of a program's own name, which
+//! `sched_process_exec` and `sched_process_exit` share.
 
 use anyhow::Context as _;
 use aya::{
-    programs::{ProgramError, ProgramInfo, loaded_programs},
+    programs::loaded_programs,
     sys::{Stats, enable_stats},
 };
-use std::{
-    collections::{BTreeMap, BTreeSet, btree_map::Entry},
-    fs, io,
-    os::fd::OwnedFd,
-    path::Path,
-};
+use std::{collections::BTreeMap, fs, os::fd::OwnedFd, time::Duration};
 
-/// A loaded program, as `BPF_OBJ_GET_INFO_BY_FD` shows it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Program {
-    /// Its number, which no other program gets while it is loaded.
-    pub id: u32,
-    /// The raw tracepoint that it is attached to.
-    pub hook: String,
-    /// Time spent in it, ns: all CPUs, since it was loaded, while there was [`Statistics`].
-    pub run_time: u64,
-    /// How often it ran meanwhile.
-    pub runs: u64,
-    /// Instructions that the verifier followed; `None` before Linux 5.16.
-    pub verified: Option<u32>,
-    /// Bytes of BPF instructions after the verifier took out what cannot be reached; `None` without
-    /// the privileges to see it.
-    pub translated: Option<u32>,
-    /// Bytes of machine code; 0 without a JIT compiler.
-    pub machine_code: u32,
+/// While the descriptor is open, the kernel counts and times every program's runs, which adds about 60 ns to each.
+pub(crate) fn count_runs() -> anyhow::Result<OwnedFd> {
+    enable_stats(Stats::RunTime).context("the kernel does not count the runs of BPF programs")
 }
 
-/// The raw tracepoint programs that a process holds attached, by [`Program::id`]. They need not be
-/// of its own making: a descriptor may have been handed to it.
-pub fn of_process(pid: u32) -> anyhow::Result<Vec<Program>> {
-    let hooks = hooks(Path::new("/proc").join(pid.to_string()).as_path())?;
-    let mut found = Vec::new();
-    for info in loaded_programs() {
-        match info {
-            Ok(info) => {
-                found.extend(hooks.get(&info.id()).map(|hook| Program::of(&info, hook.clone())))
-            }
-            // Somebody else's, unloaded since it was listed.
-            Err(error) if is_gone(&error) => {}
-            Err(error) => return Err(error).context("cannot list the kernel's BPF programs"),
-        }
-    }
-    Ok(found)
-}
-
-/// Programs by their hook. Where several of them are on one, an event runs each, and their cost is that of all.
-pub fn by_hook(programs: impl IntoIterator<Item = Program>) -> BTreeMap<String, Program> {
-    let mut hooks = BTreeMap::<String, Program>::new();
-    for program in programs {
-        match hooks.entry(program.hook.clone()) {
-            Entry::Vacant(first) => drop(first.insert(program)),
-            Entry::Occupied(first) => first.into_mut().add(&program),
-        }
-    }
-    hooks
-}
-
-/// [`of_process`] without those that were there before.
-pub fn newer_of_process(pid: u32, before: &BTreeSet<u32>) -> anyhow::Result<Vec<Program>> {
-    let all = of_process(pid)?;
-    Ok(all.into_iter().filter(|program| !before.contains(&program.id)).collect())
-}
-
-impl Program {
-    fn of(info: &ProgramInfo, hook: String) -> Self {
-        Self {
-            id: info.id(),
-            hook,
-            run_time: u64::try_from(info.run_time().as_nanos()).unwrap_or(u64::MAX),
-            runs: info.run_count(),
-            verified: info.verified_instruction_count(),
-            translated: info.size_translated(),
-            machine_code: info.size_jitted(),
-        }
-    }
-
-    fn add(&mut self, other: &Self) {
-        self.run_time += other.run_time;
-        self.runs = self.runs.max(other.runs);
-        self.verified = self.verified.zip(other.verified).map(|(one, other)| one + other);
-        self.translated = self.translated.zip(other.translated).map(|(one, other)| one + other);
-        self.machine_code += other.machine_code;
-    }
-}
-
-fn is_gone(error: &ProgramError) -> bool {
-    matches!(error, ProgramError::SyscallError(error)
-        if error.io_error.kind() == io::ErrorKind::NotFound)
-}
-
-/// Which program hangs on which raw tracepoint, by what /proc/PID/fdinfo says of the links.
-fn hooks(process: &Path) -> anyhow::Result<BTreeMap<u32, String>> {
-    let directory = process.join("fdinfo");
-    let entries =
-        fs::read_dir(&directory).with_context(|| format!("cannot read {}", directory.display()))?;
+/// The IDs of the programs that a process has open, with the raw tracepoint to which each is attached, if it is to one.
+pub(crate) fn of_process(pid: u32) -> anyhow::Result<BTreeMap<u32, Option<String>>> {
+    let folder = format!("/proc/{pid}/fdinfo");
     let mut found = BTreeMap::new();
-    for entry in entries {
-        let entry = entry.with_context(|| format!("cannot read {}", directory.display()))?;
-        // Closed since it was listed.
-        let Ok(text) = fs::read_to_string(entry.path()) else { continue };
-        found.extend(link(&text));
+    for entry in fs::read_dir(&folder).with_context(|| folder.clone())? {
+        // A descriptor may be closed after it was listed.
+        let Ok(text) = fs::read_to_string(entry?.path()) else { continue };
+        let field =
+            |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+        let Some(program) = field("prog_id:").and_then(|id| id.parse().ok()) else { continue };
+        let tracepoint = field("tp_name:").map(str::to_owned);
+        let known: &mut Option<String> = found.entry(program).or_default();
+        *known = known.take().or(tracepoint);
     }
     Ok(found)
 }
 
-/// The program and the tracepoint of a link's fdinfo; `None`: it is of something else.
-fn link(fdinfo: &str) -> Option<(u32, String)> {
-    let field = |name: &str| {
-        fdinfo.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
-    };
-    (field("link_type") == Some("raw_tracepoint"))
-        .then(|| Some((field("prog_id")?.parse().ok()?, field("tp_name")?.to_owned())))?
+/// Runs of some programs.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Runs {
+    /// In all of them, on all CPUs.
+    pub(crate) time: Duration,
+    /// Of the one that ran most often: an event runs each program of its tracepoint.
+    pub(crate) count: u64,
 }
 
-/// While this lives, the kernel counts and times every program's runs, which costs each run some
-/// 60 ns more.
-#[derive(Debug)]
-pub struct Statistics {
-    _enabled: OwnedFd,
-}
+/// How often and for how long programs have run while [`count_runs`] was in effect.
+#[derive(Clone, Debug)]
+pub(crate) struct Statistics(BTreeMap<u32, Runs>);
 
 impl Statistics {
-    /// Turns the counting on; it stays on for as long as anybody holds such a descriptor.
-    pub fn enable() -> anyhow::Result<Self> {
-        let enabled = enable_stats(Stats::RunTime).context("cannot count the programs' runs")?;
-        Ok(Self { _enabled: enabled })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn links_are_known_by_their_tracepoints() {
-        let fdinfo = "pos:\t0\nflags:\t02000000\nmnt_id:\t16\nino:\t2085\n\
-                      link_type:\traw_tracepoint\nlink_id:\t4\nprog_tag:\ta04f5eef06a7f555\n\
-                      prog_id:\t17\ntp_name:\tsched_process_exit\n";
-        assert_eq!(link(fdinfo), Some((17, "sched_process_exit".to_owned())));
-        assert_eq!(link("pos:\t0\nprog_type:\t17\nprog_id:\t17\n"), None, "the program itself");
-        assert_eq!(link(&fdinfo.replace("raw_tracepoint", "cgroup")), None);
-        assert_eq!(link(""), None);
+    /// Of all loaded programs, now.
+    pub(crate) fn read() -> Self {
+        // A program that cannot be read was unloaded after it was listed.
+        let programs = loaded_programs().flatten();
+        let runs = programs.map(|program| {
+            (program.id(), Runs { time: program.run_time(), count: program.run_count() })
+        });
+        Self(runs.collect())
     }
 
-    #[test]
-    fn a_process_that_is_not_there_is_an_error() {
-        assert!(hooks(Path::new("/proc/0")).is_err());
+    /// Of these programs, since an earlier reading.
+    pub(crate) fn since<'a>(&self, then: &Self, ids: impl IntoIterator<Item = &'a u32>) -> Runs {
+        let mut sum = Runs::default();
+        for id in ids {
+            let (now, then) = (self.of(*id), then.of(*id));
+            sum.time += now.time.saturating_sub(then.time);
+            sum.count = sum.count.max(now.count.saturating_sub(then.count));
+        }
+        sum
+    }
+
+    fn of(&self, id: u32) -> Runs {
+        self.0.get(&id).copied().unwrap_or_default()
+    }
+
+    /// How many of these programs have ever run.
+    pub(crate) fn have_run<'a>(&self, ids: impl IntoIterator<Item = &'a u32>) -> usize {
+        ids.into_iter().filter(|id| self.of(**id).count > 0).count()
     }
 }

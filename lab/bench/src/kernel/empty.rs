@@ -1,12 +1,13 @@
-//! Programs that do nothing, on the same hooks: what the kernel says they cost is what it costs to
-//! run any program there, and to time it. Two instructions; they are loaded by hand, for no compiler
-//! makes less.
+//! Programs that do nothing: the kernel's figure for them is what it costs to run any program on a hook, and to time it.
+//! They have two instructions and are loaded without a library, because no compiler makes fewer.
 
+use crate::programs;
 use anyhow::Context as _;
 use std::{
+    collections::BTreeMap,
     ffi::CString,
     io,
-    os::fd::{AsRawFd, FromRawFd, OwnedFd},
+    os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd},
 };
 
 /// `include/uapi/linux/bpf.h`: commands and a type of programs.
@@ -18,7 +19,7 @@ const BPF_PROG_TYPE_RAW_TRACEPOINT: u32 = 17;
 static NOTHING: [u64; 2] = [0xb7, 0x95];
 static LICENSE: [u8; 4] = *b"MIT\0";
 
-/// The beginning of `union bpf_attr` for `BPF_PROG_LOAD`; what follows is 0.
+/// The beginning of `union bpf_attr` for `BPF_PROG_LOAD`; the rest is 0.
 #[repr(C)]
 struct ProgLoadAttr {
     kind: u32,
@@ -29,43 +30,50 @@ struct ProgLoadAttr {
 
 /// `union bpf_attr` for `BPF_RAW_TRACEPOINT_OPEN`.
 #[repr(C)]
-struct EmptyLinks {
+struct RawTracepointAttr {
     name: u64,
     program: u32,
     reserved: u32,
 }
 
-/// Attached programs that do nothing. Dropped, they are gone.
+/// Attached programs that do nothing. Dropped, they are detached.
 #[derive(Debug)]
 pub(super) struct Empty {
     _links: Vec<OwnedFd>,
+    ids: BTreeMap<String, u32>,
 }
 
 impl Empty {
-    /// One on each of these raw tracepoints, behind what is attached there already.
+    /// One on each of these raw tracepoints, behind the programs that are attached there already.
     pub(super) fn attach(hooks: &[&str]) -> anyhow::Result<Self> {
+        let own = std::process::id();
+        let before = programs::of_process(own)?;
         let links = hooks.iter().map(|hook| {
             attach(hook).with_context(|| format!("cannot attach an empty program to {hook}"))
         });
-        Ok(Self { _links: links.collect::<anyhow::Result<_>>()? })
+        let links = links.collect::<anyhow::Result<_>>()?;
+        let mut all = programs::of_process(own)?;
+        all.retain(|id, _| !before.contains_key(id));
+        let ids = all.into_iter().filter_map(|(id, hook)| Some((hook?, id))).collect();
+        Ok(Self { _links: links, ids })
+    }
+
+    /// The ID of the one on this hook.
+    pub(super) fn on(&self, hook: &str) -> anyhow::Result<u32> {
+        self.ids.get(hook).copied().with_context(|| format!("no empty program on {hook}"))
     }
 }
 
 fn attach(hook: &str) -> anyhow::Result<OwnedFd> {
-    let program = bpf(
-        BPF_PROG_LOAD,
-        &ProgLoadAttr {
-            kind: BPF_PROG_TYPE_RAW_TRACEPOINT,
-            instructions: NOTHING.len() as u32,
-            code: NOTHING.as_ptr() as u64,
-            license: LICENSE.as_ptr() as u64,
-        },
-    )?;
-    let name = CString::new(hook)?;
-    let open =
-        EmptyLinks { name: name.as_ptr() as u64, program: program.as_raw_fd() as u32, reserved: 0 };
-    // The link keeps the program.
-    Ok(bpf(BPF_RAW_TRACEPOINT_OPEN, &open)?)
+    let load = ProgLoadAttr {
+        kind: BPF_PROG_TYPE_RAW_TRACEPOINT,
+        instructions: NOTHING.len() as u32,
+        code: NOTHING.as_ptr() as u64,
+        license: LICENSE.as_ptr() as u64,
+    };
+    let (program, name) = (bpf(BPF_PROG_LOAD, &load)?, CString::new(hook)?);
+    let (name, program) = (name.as_ptr() as u64, program.as_raw_fd() as u32);
+    Ok(bpf(BPF_RAW_TRACEPOINT_OPEN, &RawTracepointAttr { name, program, reserved: 0 })?)
 }
 
 fn bpf<T>(command: libc::c_long, attributes: &T) -> io::Result<OwnedFd> {
@@ -74,7 +82,7 @@ fn bpf<T>(command: libc::c_long, attributes: &T) -> io::Result<OwnedFd> {
     let descriptor =
         unsafe { libc::syscall(libc::SYS_bpf, command, attributes, size_of::<T>() as u32) };
     match i32::try_from(descriptor) {
-        // SAFETY: a new descriptor, which nobody else knows.
+        // SAFETY: a new descriptor that only this function has.
         Ok(descriptor) if descriptor >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(descriptor) }),
         _ => Err(io::Error::last_os_error()),
     }

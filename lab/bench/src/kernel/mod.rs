@@ -1,247 +1,238 @@
-//! `cargo xtask bench kernel`: what do the kernel programs cost whom they run in? Nanoseconds for
-//! each event, by the kernel's own count, beside an empty program on the same hook and for the same
-//! events. docs/performance.md says what each figure is.
+//! `cargo xtask bench kernel`: ns that the agent's programs add to each event, for the processes that cause it, beside an
+//! empty program on the same hook and for the same events.
 //!
-//! [`actor`] and [`stage`] act, [`crate::programs`] collects; [`case`] and [`report`] are
-//! pure.
+//! The kernel runs the programs of a hook in the order in which they were attached: an empty one, the agent's, another
+//! empty one. The first bears what it costs to be the first, so that the other two are comparable.
 
-pub mod actor;
-mod case;
+mod connections;
 mod empty;
-mod report;
-mod stage;
-mod transitions;
 
-use super::{
-    programs::{self, Program, Statistics},
-    publish,
+use crate::{
+    cgroup::{self, Cgroups},
+    load::{self, Load, LoadEvent, Work},
+    programs::{self, Statistics},
+    table::{percentile, shown, table},
 };
-use anyhow::{Context as _, bail};
-use case::{CASES, CasePlace, KernelEvent};
-use coroner_lab_cluster::port::Port;
-use coroner_lab_harness::{
-    agent::{Http, die_with_parent},
-    console::Console,
-    environment::{Environment, Setup, unless_interrupted},
+use anyhow::Context as _;
+use coroner::{
+    linux::clock::boot_now,
+    sources::kernel::{self, Kernel, KernelCounters, KernelOptions},
 };
+use coroner_ebpf::{WINDOW_SHIFT, maps::SIGNAL_WAKE_PAUSE};
 use empty::Empty;
-use report::{Costs, Three};
-use stage::KernelScenes;
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fs::{self, File},
-    path::{Path, PathBuf},
-    process::Stdio,
-    time::{Duration, Instant},
-};
-use tokio::process::{Child, Command};
+use std::{sync::Arc, time::Duration};
+use tokio::{process::Child, sync::mpsc, task::JoinHandle};
 
-/// Medians of as many are steady to some percent.
-pub const ROUNDS: u32 = 9;
+/// The result is the median of as many rounds.
+const ROUNDS: usize = 9;
+/// So long after a record that woke it, the reader has read everything and sleeps, and the next record wakes it again.
+const PAUSE: Duration = Duration::from_nanos(SIGNAL_WAKE_PAUSE / 4 * 5);
 
-/// How long the agent may take until its programs are attached and proven.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// What it says then.
-const ATTACHED: &str = "kernel programs attached";
-
-/// Runs the benchmark. True: no goal was missed. Whatever happens, nothing is left behind.
-pub async fn run(setup: &Setup, rounds: u32) -> anyhow::Result<bool> {
-    let environment = Environment::new(setup)?;
-    let (console, log) = (environment.console, environment.log());
-    // What is up goes when the future goes.
-    let result = unless_interrupted(console, measure(setup, rounds, &log, console)).await;
-    let (costs, programs) = environment.tear_down(result, false).await?;
-    let mut figures = report::figures(&costs, &programs);
-    console.step("counting connections");
-    figures.extend(transitions::measure(&cgroup2()?, rounds)?);
-    publish(console, setup.json, &figures)
+#[derive(Clone, Copy)]
+enum CaseEvent {
+    Exit,
+    Raise(i32),
+    Term,
+    Container,
 }
 
-async fn measure(
-    setup: &Setup,
-    rounds: u32,
-    log: &Path,
-    console: Console,
-) -> anyhow::Result<(Costs, Vec<Program>)> {
-    let root = cgroup2()?;
-    let _statistics = Statistics::enable()?;
-    let hooks = case::hooks();
-    // The kernel runs the programs of a hook in the order in which they were attached.
-    let first = Ours::attach(&hooks)?;
-    console.step("starting the agent, on cgroup2, without a runtime and an apiserver");
-    let agent = AgentProcess::start(&setup.agent, &root, log).await?;
-    let last = Ours::attach(&hooks)?;
-    let mut stage = KernelScenes::build(&root, &setup.program).await?;
-    let look = || look(&first, &agent, &last);
+/// Events of one kind and at one place, and the hooks that they run.
+struct Case {
+    title: &'static str,
+    is_inside: bool,
+    event: CaseEvent,
+    times: u64,
+    every: Duration,
+    hooks: &'static [&'static str],
+}
 
-    let acts = case::acts();
-    let (mut costs, mut lives) = (Costs::new(), 0);
+const fn case(
+    title: &'static str,
+    is_inside: bool,
+    event: CaseEvent,
+    times: u64,
+    hooks: &'static [&'static str],
+) -> Case {
+    Case { title, is_inside, event, times, every: Duration::ZERO, hooks }
+}
+
+const EXIT: &str = "sched_process_exit";
+const EXEC: &str = "sched_process_exec";
+const SEND: &str = "signal_generate";
+const TAKE: &str = "signal_deliver";
+const HANDLED: CaseEvent = CaseEvent::Raise(libc::SIGTERM);
+const MASKED: CaseEvent = CaseEvent::Raise(libc::SIGURG);
+const OF_SIGNAL: &[&str] = &[SEND, TAKE];
+const OF_CGROUP: &[&str] = &["cgroup_mkdir", EXEC, EXIT, "cgroup_notify_populated", "cgroup_rmdir"];
+const HOOKS: [&str; 7] =
+    [EXIT, EXEC, SEND, TAKE, "cgroup_mkdir", "cgroup_notify_populated", "cgroup_rmdir"];
+
+/// In this order in each round: first the signals that must be within the container's budget of records, last those
+/// that exceed it. As often as the clock needs, and with fewer records than the rings hold.
+const CASES: [Case; 12] = [
+    case("a handled SIGTERM, reported", true, HANDLED, 100, OF_SIGNAL),
+    case("a handled SIGTERM", false, HANDLED, 100, OF_SIGNAL),
+    case("a masked signal (SIGURG)", false, MASKED, 20_000, OF_SIGNAL),
+    case("a masked signal (SIGURG)", true, MASKED, 20_000, OF_SIGNAL),
+    case("an ignored SIGTERM", false, CaseEvent::Term, 4000, &[SEND]),
+    case("an ignored SIGTERM, the reader is awake", true, CaseEvent::Term, 4000, &[SEND]),
+    Case {
+        every: PAUSE,
+        ..case("an ignored SIGTERM, the reader is woken", true, CaseEvent::Term, 50, &[SEND])
+    },
+    case("a child exits", false, CaseEvent::Exit, 1000, &[EXIT]),
+    case("a child exits", true, CaseEvent::Exit, 1000, &[EXIT]),
+    case("a cgroup, a process in it", false, CaseEvent::Container, 50, OF_CGROUP),
+    case("a container", true, CaseEvent::Container, 50, OF_CGROUP),
+    case("a handled SIGTERM, beyond the budget", true, HANDLED, 4000, OF_SIGNAL),
+];
+
+pub(crate) async fn measure(brief: bool) -> anyhow::Result<String> {
+    let rounds = if brief { 1 } else { ROUNDS };
+    let root = cgroup::mount_point()?;
+    let cgroups = Cgroups::make()?;
+    let _counted = programs::count_runs()?;
+    let own = std::process::id();
+
+    let _first = Empty::attach(&HOOKS)?;
+    let before = programs::of_process(own)?;
+    let options = KernelOptions { cgroup_root: Some(root), ..KernelOptions::default() };
+    let mut kernel = kernel::start(&options)?;
+    let mut programs = programs::of_process(own)?;
+    programs.retain(|id, _| !before.contains_key(id));
+    let last = Empty::attach(&HOOKS)?;
+    let counting = kernel.take_counting().context("no programs that count connections")?;
+    let agent = Reader::start(kernel);
+    let mut sources = EventSources::start(&cgroups).await?;
+
+    // Of each case and hook: ns of the agent's programs and of the empty one, round after round.
+    let mut costs = CASES.map(|case| vec![[const { Vec::new() }; 2]; case.hooks.len()]);
     for round in 0..=rounds {
-        console.step(&match round {
-            0 => "warming up".to_owned(),
-            round => format!("round {round} of {rounds}"),
-        });
-        let mut before = look()?;
+        eprintln!("round {round} of {rounds}{}", if round == 0 { ", to warm up" } else { "" });
         next_budget().await;
-        for (place, act) in &acts {
-            stage.act(*place, *act, times(*act)).await?;
-            let after = look()?;
-            if (*place, *act) == (CasePlace::Inside, KernelEvent::Lives) {
-                lives += times(*act);
-            }
-            let done = CASES
-                .iter()
-                .enumerate()
-                .filter(|(_, case)| (case.place, case.act) == (*place, *act));
-            for (index, case) in done {
-                let Some((one, other)) = before.get(case.hook).zip(after.get(case.hook)) else {
-                    bail!("no program on {}", case.hook);
-                };
-                let cost = report::cost(one, other, times(*act)).with_context(|| {
-                    format!("not all of {} were counted on {}", times(*act), case.hook)
-                })?;
-                if round > 0 {
-                    costs.entry(index).or_default().push(cost);
+        for (case, costs) in CASES.iter().zip(&mut costs) {
+            let then = Statistics::read();
+            sources.make(case, &cgroups).await?;
+            let now = Statistics::read();
+            for (hook, cost) in case.hooks.iter().zip(costs) {
+                let on_hook = programs.iter().filter(|(_, on)| on.as_deref() == Some(hook));
+                let ours = now.since(&then, on_hook.map(|(id, _)| id));
+                let empty = now.since(&then, &[last.on(hook)?]);
+                for (cost, runs) in cost.iter_mut().zip([ours, empty]) {
+                    let (missed, title) = (runs.count < case.times, case.title);
+                    anyhow::ensure!(!missed, "{hook} ran {} times during: {title}", runs.count);
+                    if round > 0 {
+                        cost.push(runs.time.as_nanos() as f64 / runs.count as f64);
+                    }
                 }
             }
-            before = after;
         }
     }
-    agent.has_heard_of(lives).await?;
-    let programs = programs::by_hook(programs::of_process(agent.pid()?)?);
-    Ok((costs, programs.into_values().collect()))
-}
+    agent.has_seen(50 * (rounds as u64 + 1)).await?;
+    drop((agent, sources));
 
-/// How often something is done in a round: often enough for the clock, and no more records at once
-/// than the rings hold.
-fn times(act: KernelEvent) -> u32 {
-    match act {
-        KernelEvent::Exits => 1000,
-        KernelEvent::Chatter => 20_000,
-        KernelEvent::Kill | KernelEvent::Term | KernelEvent::HandledBeyond => 4000,
-        // With a pause after each.
-        KernelEvent::TermPaced => 50,
-        // One record when it is sent and one when it is delivered: less than half of the budget.
-        KernelEvent::Handled => 100,
-        KernelEvent::Lives => 50,
+    let mut rows = Vec::new();
+    for (case, costs) in CASES.iter().zip(costs) {
+        for (hook, [ours, empty]) in case.hooks.iter().zip(costs) {
+            let (ours, empty) = (percentile(&ours, 50), percentile(&empty, 50));
+            let place = if case.is_inside { "container" } else { "elsewhere" };
+            rows.push(vec![
+                case.title.into(),
+                place.into(),
+                (*hook).into(),
+                shown(ours - empty),
+                shown(empty),
+            ]);
+        }
     }
+    rows.extend(connections::measure(counting, rounds)?);
+    let header = ["event", "where", "hook", "coroner adds, ns", "an empty program, ns"];
+    Ok(table(&header, rows))
 }
 
-/// Waits for the beginning of the stretch of time for which each container has a budget.
+/// Waits until containers have a new budget of records.
 async fn next_budget() {
-    let window = 1 << coroner_ebpf::WINDOW_SHIFT;
-    let left = window - coroner::linux::clock::boot_now().0 % window;
-    tokio::time::sleep(Duration::from_nanos(left)).await;
+    let window = 1 << WINDOW_SHIFT;
+    tokio::time::sleep(Duration::from_nanos(window - boot_now().0 % window)).await;
 }
 
-/// Empty programs, and which they are.
-struct Ours {
-    _empty: Empty,
-    ids: BTreeSet<u32>,
+/// Reads the rings, as in the agent, and drops what it reads.
+struct Reader {
+    counters: Arc<KernelCounters>,
+    _commands: mpsc::Sender<kernel::KernelCommand>,
+    tasks: [JoinHandle<()>; 2],
 }
 
-impl Ours {
-    fn attach(hooks: &[&str]) -> anyhow::Result<Self> {
-        let own = std::process::id();
-        let before = programs::of_process(own)?.iter().map(|program| program.id).collect();
-        let empty = Empty::attach(hooks)?;
-        let new = programs::newer_of_process(own, &before)?;
-        Ok(Self { _empty: empty, ids: new.iter().map(|program| program.id).collect() })
-    }
-}
-
-/// What the kernel says of the programs of each hook now.
-fn look(
-    first: &Ours,
-    agent: &AgentProcess,
-    last: &Ours,
-) -> anyhow::Result<BTreeMap<String, Three>> {
-    let ours = programs::of_process(std::process::id())?;
-    let of = |ids: &BTreeSet<u32>, hook: &str| {
-        ours.iter().find(|program| ids.contains(&program.id) && program.hook == hook).cloned()
-    };
-    let three = |program: Program| {
-        let (one, other) = (of(&first.ids, &program.hook)?, of(&last.ids, &program.hook)?);
-        Some((program.hook.clone(), [one, program, other]))
-    };
-    let agents = programs::by_hook(programs::of_process(agent.pid()?)?);
-    Ok(agents.into_values().filter_map(three).collect())
-}
-
-/// The agent's process. Dropped, it is killed.
-pub(super) struct AgentProcess {
-    child: Child,
-    http: Http,
-    _port: Port,
-}
-
-impl AgentProcess {
-    /// Starts one without a runtime and an apiserver, whose programs are attached and proven.
-    pub(super) async fn start(binary: &Path, root: &Path, log: &Path) -> anyhow::Result<Self> {
-        let port = Port::reserve()?;
-        let file = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
-        let mut command = Command::new(binary);
-        command
-            .args(["run", "--no-api", "--runtime-endpoint", "/nowhere/cri.sock", "--node", "bench"])
-            .args(["--listen", "127.0.0.1:0", "--socket", "off"])
-            .args(["--api-listen", &port.address().to_string()])
-            .arg("--cgroup-root")
-            .arg(root)
-            .stdin(Stdio::null())
-            .stdout(file.try_clone()?)
-            .stderr(file)
-            .process_group(0)
-            .kill_on_drop(true);
-        die_with_parent(&mut command);
-        let mut child = command.spawn().with_context(|| {
-            format!(
-                "cannot start the agent {}: build it (cargo xtask build) or name it with --agent",
-                binary.display()
-            )
-        })?;
-        let began = Instant::now();
-        loop {
-            let said = fs::read_to_string(log).unwrap_or_default();
-            if said.contains(ATTACHED) {
-                return Ok(Self { child, http: Http::new(port.address()), _port: port });
+impl Reader {
+    fn start(kernel: Kernel) -> Self {
+        let counters = kernel.counters();
+        let (to, mut from) = mpsc::channel(1024);
+        let (commands, received) = mpsc::channel(1);
+        let reading = tokio::spawn(async move {
+            if let Err(error) = kernel.run(to, received).await {
+                eprintln!("the reader failed: {error:#}");
             }
-            match child.try_wait()? {
-                Some(status) => bail!("the agent ended at once ({status}):\n{said}"),
-                None if began.elapsed() > PATIENCE => {
-                    bail!("the agent has not attached its programs after {PATIENCE:?}:\n{said}")
-                }
-                None => tokio::time::sleep(Duration::from_millis(20)).await,
-            }
-        }
-    }
-
-    pub(super) fn pid(&self) -> anyhow::Result<u32> {
-        self.child.id().context("the agent has died")
-    }
-
-    /// What happened inside was inside for the agent too: at least so many exits came to it.
-    async fn has_heard_of(&self, exits: u32) -> anyhow::Result<()> {
-        // What comes soon after another is read within 100 ms.
-        tokio::time::sleep(Duration::from_millis(300)).await;
-        let (_, page) = self.http.page("/metrics").await?;
-        let page = String::from_utf8_lossy(&page);
-        let told = page.lines().find_map(|line| {
-            line.strip_prefix(r#"coroner_kernel_records_total{kind="exit"}"#)?.trim().parse().ok()
         });
-        match told {
-            Some(told) if f64::from(exits) <= told => Ok(()),
-            told => bail!("{exits} main processes ended, and the agent has heard of {told:?}"),
-        }
+        let dropping = tokio::spawn(async move { while from.recv().await.is_some() {} });
+        Self { counters, _commands: commands, tasks: [reading, dropping] }
+    }
+
+    /// The events in containers were of containers for the programs, too: they reported each main process's exit.
+    async fn has_seen(&self, exits: u64) -> anyhow::Result<()> {
+        // A record that does not wake the reader is read within 100 ms.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let seen = self.counters.records().find(|(kind, _)| *kind == "exit");
+        let seen = seen.map_or(0, |(_, count)| count);
+        anyhow::ensure!(
+            seen >= exits,
+            "{exits} main processes exited, the programs reported {seen}"
+        );
+        Ok(())
     }
 }
 
-/// Where cgroup2 is mounted.
-pub(super) fn cgroup2() -> anyhow::Result<PathBuf> {
-    let mounts = fs::read_to_string("/proc/self/mounts").context("/proc/self/mounts")?;
-    let point = mounts.lines().find_map(|line| {
-        let mut fields = line.split(' ').skip(1);
-        let point = fields.next()?;
-        (fields.next()? == "cgroup2").then(|| point.into())
-    });
-    point.context("cgroup2 is not mounted here: mount -t cgroup2 none /sys/fs/cgroup/unified")
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+/// Who makes the events: one process outside, one in a container, and in each place one that ignores SIGTERM. That of the
+/// container is in a container of its own, because after a SIGTERM from outside all exits of a container are reported.
+struct EventSources {
+    outside: Load,
+    inside: Load,
+    ignorers: [Child; 2],
+}
+
+impl EventSources {
+    async fn start(cgroups: &Cgroups) -> anyhow::Result<Self> {
+        let sources = Self {
+            outside: Load::start(&cgroups.service()).await?,
+            inside: Load::start(&cgroups.container(1)?).await?,
+            ignorers: [load::ignorer(&cgroups.service())?, load::ignorer(&cgroups.container(2)?)?],
+        };
+        for load in [&sources.outside, &sources.inside] {
+            load::pin(Some(load.pid()?)).context("cannot keep a process on one CPU")?;
+        }
+        Ok(sources)
+    }
+
+    async fn make(&mut self, case: &Case, cgroups: &Cgroups) -> anyhow::Result<()> {
+        let ignorer = self.ignorers[usize::from(case.is_inside)].id();
+        let event = match case.event {
+            CaseEvent::Exit => LoadEvent::Exit,
+            CaseEvent::Raise(signal) => LoadEvent::Raise(signal),
+            CaseEvent::Term => {
+                LoadEvent::Send(libc::SIGTERM, vec![ignorer.context("a process exited")?])
+            }
+            // Names of the same length, so that both are as long to parse.
+            CaseEvent::Container if case.is_inside => LoadEvent::Container(cgroups.pod()),
+            CaseEvent::Container => LoadEvent::Container(cgroups.elsewhere()),
+        };
+        let is_actor_outside =
+            !case.is_inside || matches!(case.event, CaseEvent::Term | CaseEvent::Container);
+        let actor = if is_actor_outside { &mut self.outside } else { &mut self.inside };
+        actor.work(Work { event, times: case.times, every: case.every }).await
+    }
 }
