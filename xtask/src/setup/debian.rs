@@ -90,7 +90,11 @@ impl Tool {
     }
 
     pub(super) fn is_there(&self, workspace: &Workspace) -> bool {
-        self.programs.iter().all(|path| self.program(workspace, name(path)).is_some())
+        let is_found = |path: &str| self.program(workspace, name(path)).is_some();
+        // A kernel has no program, and comes from the archive alone.
+        let is_on_machine =
+            !self.programs.is_empty() && self.programs.iter().all(|path| is_found(path));
+        self.is_installed(workspace) || is_on_machine
     }
 
     fn bin(&self, workspace: &Workspace) -> PathBuf {
