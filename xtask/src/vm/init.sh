@@ -13,7 +13,7 @@ if [ -e /bin/apparmor_parser ]; then
     apparmor_parser --replace --skip-cache --config-file /dev/null /apparmor ||
         echo "guest: AppArmor's profile was not loaded"
 fi
-export CORONER_TEST_AGENT=/coroner CORONER_CGROUP=v2
+export CORONER_TEST_AGENT=/coroner
 ifconfig lo 127.0.0.1 up
 echo "guest: Linux $(uname -r)"
 # For processes that share a CPU in turns (agent/tests/programs/stage.rs).
