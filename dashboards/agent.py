@@ -125,10 +125,6 @@ ROWS = [
                  "incomplete": "sum(increase(coroner_pod_terminations_incomplete_total{@}[$__rate_interval]))",
                  "unknown verdict":
                      deaths("$__rate_interval", verdicts="unknown")}),
-            bars("Lines of the kubelet's log, by result",
-                "Lines of the kubelets' logs by what became of them: read, skipped as not needed, and those that were "
-                "not read because of the budget, their length or their form.",
-                {"{{result}}": "sum by (result) (increase(coroner_kubelet_log_lines_total{@}[$__rate_interval]))"}),
         ]),
     ]),
 ]

@@ -2,13 +2,11 @@
 
 from blocks import (
     COLORED_TEXT, FEW_ARE_GOOD, KILLED_AFTER_GRACE, LATENCY, NEUTRAL, RUNBOOKS, Line, Row, areas, bars, column, columns,
-    dashboard, deaths, heatmap, leads_to, lines, outliers, per_event, quantiles, stat, table, ten, thresholds
+    dashboard, deaths, heatmap, leads_to, outliers, per_event, quantiles, stat, table, ten, thresholds
 )
 
 PHASES = "sum by (phase) (rate(coroner_pod_termination_phase_seconds_total{@}[$__rate_interval]))"
 PHASES_IN_RANGE = "sum by (phase) (increase(coroner_pod_termination_phase_seconds_total{@}[$__range] @ end()))"
-STAGES = ("sum by (stage) (rate(coroner_kubelet_stage_duration_seconds_sum{@}[$__rate_interval])) / "
-          "sum by (stage) (rate(coroner_kubelet_stage_duration_seconds_count{@}[$__rate_interval]))")
 P90 = ("histogram_quantile(0.9, sum by (cluster, node, le) "
        "(increase(coroner_pod_termination_duration_seconds_bucket{@}[$__range])))")
 
@@ -236,17 +234,6 @@ ROWS = [
                 "dashboard Leaks.",
                 quantiles("coroner_sandbox_removal_duration_seconds"),
                 unit="s", limit=(120, "yellow")),
-        ]),
-        Line(9, [
-            lines("Seconds per stage of the kubelet",
-                "Mean seconds of each stage of the kubelet while a pod terminated, with the time that it waited for "
-                "the stage before, from the kubelet's log. What its verbosity hides is missing. Needs agents with "
-                "--kubelet-log.",
-                {"{{stage}}": ten(
-                    "stage", STAGES, "sum by (stage) "
-                    "(increase(coroner_kubelet_stage_duration_seconds_sum{@}[$__range] @ end()))")},
-                unit="s", interval="2m",
-                command="coroner explain POD"),
         ]),
     ], collapsed=True),
 ]

@@ -33,7 +33,7 @@ use crate::{
         metrics::{Metrics, SourceCounters},
         recording::{self, Recorder},
     },
-    sources::{cri, host, kernel, kube, kubelet, processes, tasks::Adapters, traffic},
+    sources::{cri, host, kernel, kube, processes, tasks::Adapters, traffic},
     store::{
         health::Health,
         leaks::LeakStore,
@@ -258,7 +258,6 @@ fn start_adapters(
         api: sources.kube.as_ref().map(|options| options.counters.clone()),
         proc: proc.counters.clone(),
         host: host.counters.clone(),
-        kubelet: sources.kubelet.as_ref().map(|options| options.counters.clone()),
     });
     shared.health.lock().kernel_started(kernel.report());
     let mut adapters = Adapters::default();
@@ -267,10 +266,6 @@ fn start_adapters(
     adapters.spawn("cri", cri::run(sources.cri, to.clone(), from_cri_requests));
     adapters.spawn("traffic", traffic::run(traffic, to.clone(), from_traffic_requests));
     adapters.spawn("host", host::run(host, to.clone(), from_host_requests));
-    match sources.kubelet {
-        Some(options) => adapters.spawn("kubelet", kubelet::run(options, to.clone())),
-        None => shared.health.lock().without_kubelet_log(),
-    }
     let api = sources.kube.map(|mut options| {
         options.own_boot_id = boot_id;
         let (api_requests, from_api_requests) = mpsc::channel(REQUESTS);
@@ -284,15 +279,8 @@ fn start_adapters(
         adapters.spawn_on(network.handle(), "events-lookup", run);
         requests
     });
-    let kubelet = sources.kubelet_api.map(|options| {
-        let (requests, from_requests) = mpsc::channel(REQUESTS);
-        let run = kube::ask_kubelet(options, to.clone(), from_requests);
-        adapters.spawn_on(network.handle(), "kubelet-api", run);
-        requests
-    });
     let senders = Senders {
         lookups,
-        kubelet,
         cri: cri_requests,
         kernel: commands,
         proc: looks,

@@ -5,16 +5,14 @@ pub mod args;
 
 use crate::{
     config::args::{
-        DetectionArgs, KubeletApi, KubeletLog, LeakArgs, LeaksArgs, NodeArgs, RunArgs, SourceArgs,
-        TrafficCounting,
+        DetectionArgs, LeakArgs, LeaksArgs, NodeArgs, RunArgs, SourceArgs, TrafficCounting,
     },
     outputs::{events, http::tls, metrics, recording},
-    sources::{cri, host, kernel, kube, kubelet, traffic::Attachment},
+    sources::{cri, host, kernel, kube, traffic::Attachment},
 };
 use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
-    sync::Arc,
     time::Duration,
 };
 
@@ -92,10 +90,6 @@ pub struct Sources {
     pub kube: Option<kube::KubeOptions>,
     /// When the programs that count connections are attached.
     pub traffic: Attachment,
-    /// The kubelet's log; `None`: not read.
-    pub kubelet: Option<kubelet::KubeletLogOptions>,
-    /// The kubelet's API; `None`: not used.
-    pub kubelet_api: Option<kube::KubeletApiOptions>,
     /// The kubelet's Events; `None`: not looked up.
     pub events_lookup: Option<kube::EventsOptions>,
 }
@@ -120,8 +114,6 @@ pub struct StandaloneConfig {
 pub struct HostDefaults {
     /// `NODE_NAME`, the customary variable of a DaemonSet's downward API.
     pub node_name: Option<String>,
-    /// The first of `NODE_IPS`.
-    pub node_ip: Option<String>,
     /// Size of a page, bytes.
     pub page_size: u32,
     /// This is a debug build.
@@ -133,10 +125,6 @@ impl HostDefaults {
     pub fn probe() -> Self {
         Self {
             node_name: std::env::var("NODE_NAME").ok().filter(|name| !name.is_empty()),
-            node_ip: std::env::var("NODE_IPS")
-                .ok()
-                .and_then(|all| all.split(',').next().map(|first| first.trim().to_owned()))
-                .filter(|first| !first.is_empty()),
             page_size: u32::try_from(rustix::param::page_size()).unwrap_or(4096),
             debug_build: cfg!(debug_assertions),
         }
@@ -219,32 +207,9 @@ pub enum ConfigError {
     /// Not a process' name.
     #[error("--kubelet-process {0:?}: use the name from /proc/PID/comm, at most {MAX_COMM} bytes")]
     Kubelet(String),
-    /// Contradiction.
-    #[error(
-        "--kubelet-api and --no-api are mutually exclusive (the kubelet is asked with the credentials for the \
-         apiserver); remove one"
-    )]
-    KubeletWithoutApi,
-    /// Contradiction.
-    #[error("--kubelet-api-ca and --kubelet-api-insecure are mutually exclusive; remove one")]
-    KubeletCaAndNot,
-    /// A token that may run commands in any pod, for anyone who answers at the node's address.
-    #[error(
-        "--kubelet-api nodes-proxy and --kubelet-api-insecure: the token would let anyone who answers as the kubelet run \
-         commands in any pod of the node; set --kubelet-api-ca"
-    )]
-    ProxyUnverified,
-    /// The CA of the kubelet's certificate.
-    #[error("--kubelet-api-ca {0}: {1}")]
-    KubeletCa(PathBuf, String),
     /// Too often.
     #[error("--events-lookup {0:?}: must be at least {MIN_LOOKUP:?}, or off")]
     Lookup(Duration),
-    /// Standard input of a daemon.
-    #[error(
-        "--kubelet-log -: only `coroner explain` reads the kubelet's log from standard input; use journal, a path or off"
-    )]
-    KubeletStdin,
     /// Out of bounds.
     #[error("--{flag} {given}: must be at most {MAX_OPTED}")]
     Opted {
@@ -315,7 +280,6 @@ impl Config {
             }
             _ => None,
         };
-        sources.kubelet_api = kubelet_api(args, sources.kube.as_ref(), host)?;
         sources.kernel.debug_bpf = args.debug_bpf;
         sources.traffic = args.traffic.into();
         sources.kernel.counts_traffic = sources.traffic != Attachment::Off;
@@ -420,10 +384,8 @@ impl Sources {
             },
             cri: runtime(&args.node)?,
             events_lookup: None,
-            kubelet_api: None,
             kube: api(args, host)?,
             traffic: Attachment::default(),
-            kubelet: kubelet_log(args)?,
         })
     }
 }
@@ -436,55 +398,6 @@ fn runtime(args: &NodeArgs) -> Result<cri::CriOptions, ConfigError> {
     }
     let endpoint = args.cri.as_deref().map(cri::parse_endpoint).transpose()?;
     Ok(cri::CriOptions { host_root: args.host_root.clone(), ..cri::CriOptions::new(endpoint) })
-}
-
-/// The kubelet's API.
-fn kubelet_api(
-    args: &RunArgs,
-    api: Option<&kube::KubeOptions>,
-    host: &HostDefaults,
-) -> Result<Option<kube::KubeletApiOptions>, ConfigError> {
-    let allows_proxy = match args.kubelet_api {
-        KubeletApi::Off => return Ok(None),
-        KubeletApi::Pods => false,
-        KubeletApi::NodesProxy => true,
-    };
-    let api = api.ok_or(ConfigError::KubeletWithoutApi)?;
-    if args.kubelet_api_insecure && args.kubelet_api_ca.is_some() {
-        return Err(ConfigError::KubeletCaAndNot);
-    }
-    if args.kubelet_api_insecure && allows_proxy {
-        return Err(ConfigError::ProxyUnverified);
-    }
-    // Before the network thread is kept to its own files.
-    let read = |file: &PathBuf| {
-        kube::certificates(file).map_err(|error| ConfigError::KubeletCa(file.clone(), error))
-    };
-    Ok(Some(kube::KubeletApiOptions {
-        kubeconfig: api.kubeconfig.clone(),
-        node: api.node.clone(),
-        address: host.node_ip.clone().unwrap_or_else(|| "127.0.0.1".to_owned()),
-        port: kube::KUBELET_PORT,
-        ca: args.kubelet_api_ca.as_ref().map(read).transpose()?,
-        insecure: args.kubelet_api_insecure,
-        allows_proxy,
-    }))
-}
-
-/// The kubelet's log.
-fn kubelet_log(args: &SourceArgs) -> Result<Option<kubelet::KubeletLogOptions>, ConfigError> {
-    let source = match &args.kubelet_log {
-        KubeletLog::Off => return Ok(None),
-        KubeletLog::Auto => kubelet::LogSource::Auto,
-        KubeletLog::Journal => kubelet::LogSource::Journal,
-        KubeletLog::File(path) if path == Path::new("-") => return Err(ConfigError::KubeletStdin),
-        KubeletLog::File(path) => {
-            absolute("kubelet-log", path)?;
-            kubelet::LogSource::File(path.clone())
-        }
-    };
-    let host_root = args.node.host_root.clone();
-    Ok(Some(kubelet::KubeletLogOptions { source, host_root, counters: Arc::default() }))
 }
 
 fn absolute(flag: &'static str, path: &Path) -> Result<(), ConfigError> {
@@ -541,7 +454,7 @@ mod tests {
 
     /// A host on which everything works.
     fn host() -> HostDefaults {
-        HostDefaults { node_name: None, node_ip: None, page_size: 4096, debug_build: true }
+        HostDefaults { node_name: None, page_size: 4096, debug_build: true }
     }
 
     fn validate(flags: &str, host: &HostDefaults) -> Result<Config, ConfigError> {
@@ -650,35 +563,10 @@ mod tests {
                 &host(),
                 ConfigError::HalfTls { given: "tls-key", missing: "tls-cert" },
             ),
-            ("--no-api --kubelet-api pods", &host(), ConfigError::KubeletWithoutApi),
-            (
-                "--node n --kubelet-api pods --kubelet-api-insecure --kubelet-api-ca /c",
-                &host(),
-                ConfigError::KubeletCaAndNot,
-            ),
-            (
-                "--node n --kubelet-api nodes-proxy --kubelet-api-insecure",
-                &host(),
-                ConfigError::ProxyUnverified,
-            ),
-            (
-                "--node n --kubelet-api pods --kubelet-api-ca /no/ca",
-                &host(),
-                ConfigError::KubeletCa(
-                    "/no/ca".into(),
-                    "No such file or directory (os error 2)".into(),
-                ),
-            ),
             (
                 "--no-api --events-lookup 10ms",
                 &host(),
                 ConfigError::Lookup(Duration::from_millis(10)),
-            ),
-            ("--no-api --kubelet-log -", &host(), ConfigError::KubeletStdin),
-            (
-                "--no-api --kubelet-log a.log",
-                &host(),
-                ConfigError::Relative { flag: "kubelet-log", path: "a.log".into() },
             ),
             ("--no-api --leak-series 10001", &host(), ConfigError::Series(10_001)),
             (

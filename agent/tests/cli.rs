@@ -117,21 +117,6 @@ fn a_recording_that_cannot_be_made_is_refused_before_anything_is_attached() {
 }
 
 #[test]
-fn a_log_of_the_kubelet_that_is_too_long_is_read_in_part_and_says_so() {
-    let file = tempfile::NamedTempFile::new().unwrap();
-    fs::write(file.path(), "x\n").unwrap();
-    let explain = format!("explain --sample -o json --kubelet-log {}", file.path().display());
-    for (mib, missing) in [(256, &["damaged"][..]), (257, &["damaged", "not_read"])] {
-        file.as_file().set_len(mib << 20).unwrap();
-        let (code, out, err) = run(&mut coroner(&explain));
-        assert_eq!((code, err.contains("only that much of it was read")), (0, mib > 256), "{err}");
-        let report: Termination = serde_json::from_str(&out).unwrap();
-        let lane = serde_json::to_value(report.kubelet.unwrap()).unwrap();
-        assert_eq!(lane["missing"], serde_json::json!(missing), "{lane}");
-    }
-}
-
-#[test]
 fn the_sample_shows_something_without_a_node() {
     let (code, shown, err) = run(&mut coroner("explain --sample"));
     assert_eq!(code, 0, "{err}");

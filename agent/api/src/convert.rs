@@ -1,15 +1,12 @@
 //! The core's types as those of the API, and back: the agent shows, a client renders with the same code.
 
-use crate::{Moment, Open, kubelet, leaks, terminations as wire, traffic};
+use crate::{Moment, Open, leaks, terminations as wire, traffic};
 use coroner_core::{
     evidence::{Evidence, EvidenceKind},
     ids::CgroupId,
     input::{ProcessRef, TargetState},
     leak::{DetectionState, Leak, LeakCause, LeakEvidence, LikelyCause},
-    report::{
-        ContainerDeath, KubeletLane, KubeletStage, KubeletTrouble, Milestone, Phase, PhasePart,
-        PodTermination, Proof, StageWait, Traffic, TrafficShare,
-    },
+    report::{ContainerDeath, Milestone, Phase, PodTermination, Proof, Traffic, TrafficShare},
     time::{Anchor, BootTime},
     types::{Cause, Certainty, Source, Verdict},
 };
@@ -69,7 +66,6 @@ impl From<&PodTermination> for wire::Termination {
             critical: report.critical.clone(),
             containers: report.containers.iter().map(|d| wire::Death::of(d, &clock)).collect(),
             traffic: report.traffic.as_ref().map(|traffic| of_traffic(traffic, &clock)),
-            kubelet: report.kubelet.as_ref().map(|lane| of_lane(lane, &clock)),
             findings: all(report.findings.clone()),
             truncated: report.truncated,
             incomplete: all(report.incomplete.clone()),
@@ -101,18 +97,11 @@ impl From<wire::Termination> for PodTermination {
                 from: phase.from.boot(),
                 to: phase.to.boot(),
                 uncertainty: seconds(phase.uncertainty_seconds),
-                parts: known(phase.parts, |part| PhasePart {
-                    until: part.until,
-                    by_its_end: part.by_its_end,
-                    from: part.from.boot(),
-                    to: part.to.boot(),
-                }),
             }),
             uncertainty: seconds(wire.uncertainty_seconds),
             critical: wire.critical,
             containers: all(wire.containers),
             traffic: wire.traffic.map(to_traffic),
-            kubelet: wire.kubelet.map(to_lane),
             findings: known(wire.findings, |finding| finding),
             truncated: wire.truncated,
             incomplete: known(wire.incomplete, |loss| loss),
@@ -261,74 +250,6 @@ fn of_phase(phase: &Phase, clock: &Anchor) -> wire::Phase {
         to: Moment::of_boot(phase.to, clock),
         seconds: in_seconds(phase.took()),
         uncertainty_seconds: in_seconds(phase.uncertainty),
-        parts: phase.parts.iter().map(|part| of_part(part, clock).into()).collect(),
-    }
-}
-
-fn of_part(part: &PhasePart, clock: &Anchor) -> kubelet::PhasePart {
-    kubelet::PhasePart {
-        until: part.until,
-        by_its_end: part.by_its_end,
-        from: Moment::of_boot(part.from, clock),
-        to: Moment::of_boot(part.to, clock),
-        seconds: in_seconds(part.to.since(part.from)),
-    }
-}
-
-fn of_lane(lane: &KubeletLane, clock: &Anchor) -> kubelet::KubeletLane {
-    let at = |at: BootTime| Moment::of_boot(at, clock);
-    let stage = |one: &KubeletStage| kubelet::KubeletStage {
-        stage: one.kind,
-        from: at(one.from),
-        to: one.to.map(at),
-        uncertainty_seconds: in_seconds(one.uncertainty),
-        container: one.container.clone(),
-        failed: one.failed,
-        waited: one
-            .waited
-            .map(|wait| kubelet::StageWait { stage: wait.stage, seconds: in_seconds(wait.time) }),
-    };
-    let trouble = |one: &KubeletTrouble| kubelet::KubeletTrouble {
-        at: at(one.at),
-        last: at(one.last),
-        count: one.count,
-        statement: one.statement,
-        container: one.container.clone(),
-        error: one.error.clone(),
-    };
-    kubelet::KubeletLane {
-        verbosity: lane.level,
-        stages: lane.stages.iter().map(|one| stage(one).into()).collect(),
-        not_logged: all(lane.not_logged.clone()),
-        missing: all(lane.missing.clone()),
-        troubles: lane.troubles.iter().map(|one| trouble(one).into()).collect(),
-    }
-}
-
-fn to_lane(wire: kubelet::KubeletLane) -> KubeletLane {
-    let stage = |one: kubelet::KubeletStage| KubeletStage {
-        kind: one.stage,
-        from: one.from.boot(),
-        to: one.to.map(Moment::boot),
-        uncertainty: seconds(one.uncertainty_seconds),
-        container: one.container,
-        failed: one.failed,
-        waited: one.waited.map(|wait| StageWait { stage: wait.stage, time: seconds(wait.seconds) }),
-    };
-    let trouble = |one: kubelet::KubeletTrouble| KubeletTrouble {
-        at: one.at.boot(),
-        last: one.last.boot(),
-        count: one.count,
-        statement: one.statement,
-        container: one.container,
-        error: one.error,
-    };
-    KubeletLane {
-        level: wire.verbosity,
-        stages: known(wire.stages, stage),
-        not_logged: known(wire.not_logged, |kind| kind),
-        missing: known(wire.missing, |gap| gap),
-        troubles: known(wire.troubles, trouble),
     }
 }
 
@@ -424,7 +345,6 @@ impl leaks::Leak {
                 name: leak.cause.name.clone(),
                 kubelet_version: leak.cause.kubelet_version.clone(),
                 runtime: leak.cause.runtime.map(Into::into),
-                proven: leak.cause.proven,
                 message: sentences.cause,
             },
             blocked_on: leak.blocked_on.map(Into::into),
@@ -457,7 +377,6 @@ impl From<leaks::Leak> for Option<Leak> {
                 name: wire.cause.name,
                 kubelet_version: wire.cause.kubelet_version,
                 runtime: wire.cause.runtime.and_then(Open::known),
-                proven: wire.cause.proven,
             },
             blocked_on: wire.blocked_on.and_then(Open::known),
             evidence: known(wire.evidence, evidence),

@@ -79,9 +79,6 @@ pub struct Cause {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<RuntimeAtEnd>)]
     pub runtime: Option<Open<RuntimeAtEnd>>,
-    /// The kubelet's own words prove it; absent: it is inferred.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub proven: bool,
     /// The cause as one sentence.
     #[serde(default)]
     pub message: String,

@@ -6,7 +6,6 @@
 
 pub mod client;
 mod convert;
-pub mod kubelet;
 pub mod leaks;
 mod moment;
 mod open;

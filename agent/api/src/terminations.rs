@@ -1,10 +1,6 @@
 //! Pod terminations and container deaths.
 
-use crate::{
-    Moment, Open, is_zero,
-    kubelet::{KubeletLane, PhasePart},
-    traffic::Traffic,
-};
+use crate::{Moment, Open, is_zero, traffic::Traffic};
 use coroner_core::{
     ids::{ContainerId, PodRef, Tgid},
     input::{
@@ -79,9 +75,6 @@ pub struct Termination {
     /// The pod's TCP connections; absent: the agent did not count them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traffic: Option<Traffic>,
-    /// The kubelet's own account; absent: its log is not read.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub kubelet: Option<KubeletLane>,
     /// Findings about the pod itself; the containers have their own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(value_type = Vec<Finding>)]
@@ -195,10 +188,6 @@ pub struct Phase {
     /// The phase may have ended up to this much earlier. Absent: 0.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub uncertainty_seconds: f64,
-    /// What the kubelet's log shows of it; together they are the phase. Absent: nothing.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schema(value_type = Vec<PhasePart>)]
-    pub parts: Vec<Open<PhasePart>>,
 }
 
 /// The proof of a verdict: one sentence for people, and the evidence as data.

@@ -18,7 +18,7 @@ use super::{
     dirty::Dirty,
     leak::Leak,
     leaks::Leaks,
-    output::{AskKubelet, CriRequest, Outputs, Report, Request},
+    output::{CriRequest, Outputs, Report, Request},
     pod_view::Stores,
     process::ContainerProcesses,
     table::Table,
@@ -125,7 +125,7 @@ impl Engine {
                 self.stores.node.apply_host(received.at, &event);
                 self.leaks.apply_host(event);
             }
-            Input::Kubelet(event) => self.said(event),
+            Input::Events(event) => self.listed(event),
             Input::Recalled { leaks } => self.leaks.restore(leaks),
             Input::Lost(loss) => self.lost(received.at, &loss),
             Input::Clock(anchor) => {
@@ -140,35 +140,19 @@ impl Engine {
         out
     }
 
-    /// Applies the kubelet's own account, and marks the pods that it is about.
-    fn said(&mut self, event: KubeletEvent) {
-        match &event {
-            KubeletEvent::Entry(entry) if entry.is_wanted() => {
-                let of_container =
-                    entry.container_id.as_ref().and_then(|id| self.stores.cri.pod_of(id));
-                let sandbox = entry.sandbox.as_ref().and_then(|id| self.stores.cri.sandbox(id));
-                let pod = entry.pod.as_ref().or(of_container);
-                let pod = pod.or(sandbox.map(|sandbox| &sandbox.info.pod));
-                if let Some(pod) = pod.filter(|pod| self.stores.cri.has_sandbox(pod)) {
-                    self.dirty.pod(pod);
-                }
-            }
-            KubeletEvent::Events { pod, .. } => self.dirty.pod(pod),
-            _ => {}
+    /// Applies the Events of a pod, and marks it.
+    fn listed(&mut self, event: LookupEvent) {
+        if let LookupEvent::Events { pod, .. } = &event {
+            self.dirty.pod(pod);
         }
-        self.stores.kubelet.apply(event);
+        self.stores.events.apply(event);
     }
 
-    /// Asks for the Events of leak candidates, once each, and whether the kubelet still has these pods.
-    fn ask_kubelet_of(&self, mut pods: Vec<PodRef>, out: &mut Outputs) {
-        let kubelet = &self.stores.kubelet;
-        if kubelet.is_askable && !pods.is_empty() {
-            let version = self.stores.node.kubelet_version().map(|(version, _)| version);
-            let pods = pods.iter().map(|pod| pod.uid.clone()).collect();
-            out.requests.push(Request::AskKubelet(AskKubelet { pods, version }));
-        }
-        if kubelet.lists_events {
-            let is_new = |pod: &PodRef| kubelet.lookup(&pod.uid, BootTime(0)).is_none();
+    /// Asks for the Events of leak candidates, once each.
+    fn list_events_of(&self, mut pods: Vec<PodRef>, out: &mut Outputs) {
+        let events = &self.stores.events;
+        if events.is_on {
+            let is_new = |pod: &PodRef| events.lookup(&pod.uid, BootTime(0)).is_none();
             pods.retain(|pod| !pod.name.is_empty() && is_new(pod));
             out.requests.extend(pods.into_iter().take(MAX_LOOKUPS).map(Request::ListEvents));
         }
@@ -399,7 +383,7 @@ impl Engine {
             Request::VerifyPods(pods) => Some(pods.clone()),
             _ => None,
         });
-        self.ask_kubelet_of(candidates.unwrap_or_default(), out);
+        self.list_events_of(candidates.unwrap_or_default(), out);
         self.forget_idle_traffic(now, out);
         if self.ticks.is_multiple_of(10) {
             self.evict(now, out);

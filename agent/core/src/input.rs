@@ -3,19 +3,17 @@
 
 mod api;
 mod cri;
+mod events;
 mod host;
 mod kernel;
-mod kubelet;
-mod kubelet_statement;
 mod proc;
 mod traffic;
 
 pub use api::*;
 pub use cri::*;
+pub use events::*;
 pub use host::*;
 pub use kernel::*;
-pub use kubelet::*;
-pub use kubelet_statement::*;
 pub use proc::*;
 pub use traffic::*;
 
@@ -60,8 +58,9 @@ pub enum Input {
     Traffic(TrafficEvent),
     /// From the host's file systems: what remains of pods, and whether the node's daemons run.
     Host(HostEvent),
-    /// From the kubelet's log.
-    Kubelet(KubeletEvent),
+    /// The kubelet's Events, at the engine's request.
+    #[serde(rename = "kubelet")]
+    Events(LookupEvent),
     /// Leaks and candidates that an earlier run of the agent had stored, at the start.
     Recalled {
         /// The stored leaks and candidates.

@@ -2,7 +2,7 @@
 
 use super::{
     ids::PodRef,
-    input::{ContainerState, Daemon, KubeletStatement, Workload},
+    input::{ContainerState, Daemon, EventReason, Workload},
     labels,
     time::WallTime,
 };
@@ -341,26 +341,15 @@ pub enum LeakEvidenceKind {
         /// `PLUGIN/NAME` of each.
         volumes: Vec<String>,
     },
-    /// A failure in the kubelet's own words.
-    KubeletSaid {
-        /// What was said.
-        statement: KubeletStatement,
+    /// An Event of the kubelet about a failure.
+    EventPosted {
+        /// The Event.
+        event: EventReason,
         /// How often in a row.
         count: u32,
         /// The container.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         container: Option<String>,
-        /// The actions that failed, each with its reason.
-        #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        failed: Vec<String>,
-        /// The error, cut.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        error: Option<String>,
-    },
-    /// The kubelet's API was asked for the pod.
-    KubeletKnows {
-        /// It has the pod.
-        knows: bool,
     },
 }
 
@@ -375,8 +364,6 @@ pub struct LikelyCause {
     pub kubelet_version: Option<String>,
     /// The runtime around the pod's end; `None`: the pod's end was not observed.
     pub runtime: Option<RuntimeAtEnd>,
-    /// The kubelet's own words prove it; otherwise it is inferred.
-    pub proven: bool,
 }
 
 /// The runtime around a pod's end.

@@ -53,10 +53,8 @@ pub enum Request {
     Cri(CriRequest),
     /// Ask the apiserver directly whether these pods exist. Answered by `ApiEvent::Checked`.
     VerifyPods(Vec<PodRef>),
-    /// List the Events that the kubelet has posted about this pod. Answered by `KubeletEvent::Events`.
+    /// List the Events that the kubelet has posted about this pod. Answered by `LookupEvent::Events`.
     ListEvents(PodRef),
-    /// Ask the kubelet whether it has these pods. Answered by `KubeletEvent::Known`.
-    AskKubelet(AskKubelet),
     /// The container has a custom stop signal: the kernel programs must report it.
     TraceSignal {
         /// The container's cgroup.
@@ -75,15 +73,6 @@ pub enum Request {
     InspectProcesses(InspectProcesses),
     /// Count the connections of a terminating pod. Answered by `Input::Traffic`.
     Traffic(TrafficRequest),
-}
-
-/// Whether the kubelet has these pods.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct AskKubelet {
-    /// The pods' UIDs in the runtime.
-    pub pods: Vec<PodUid>,
-    /// The kubelet's version, such as `(1, 33)`, where the Node object has it.
-    pub version: Option<(u32, u32)>,
 }
 
 /// Count the connections of a terminating pod.

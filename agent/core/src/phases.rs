@@ -62,53 +62,6 @@ pub fn phases(
     walk.phases
 }
 
-/// Where the kubelet's stages divide a phase: the stage, and whether its end does.
-fn divides(kind: PhaseKind) -> &'static [(StageKind, bool)] {
-    use StageKind as S;
-    match kind {
-        PhaseKind::KubeletReaction => {
-            &[(S::Noticed, false), (S::Terminating, false), (S::PreStop, false), (S::Kill, false)]
-        }
-        PhaseKind::RuntimeNotice => &[(S::Kill, true), (S::Pleg, false)],
-        PhaseKind::Cleanup => &[
-            (S::Terminating, true),
-            (S::Terminated, false),
-            (S::Unmount, true),
-            (S::Cgroup, false),
-            (S::Terminated, true),
-            (S::ApiDelete, false),
-            (S::Removed, false),
-        ],
-        _ => &[],
-    }
-}
-
-/// Splits phases by the kubelet's stages. The parts of a phase are additive.
-pub fn split(phases: &mut [Phase], stages: &[KubeletStage], critical: Option<&str>) {
-    let is_its = |stage: &&KubeletStage| {
-        stage.container.is_none() || critical.is_none() || stage.container.as_deref() == critical
-    };
-    for phase in phases {
-        let within = |at: &BootTime| *at > phase.from && *at < phase.to;
-        let cut = |(kind, by_its_end): &(StageKind, bool)| {
-            let all = stages.iter().filter(|stage| stage.kind == *kind).filter(is_its);
-            let at = all.filter_map(|one| if *by_its_end { one.to } else { Some(one.from) });
-            Some((at.filter(within).min()?, *kind, *by_its_end))
-        };
-        let mut cuts: Vec<_> = divides(phase.kind).iter().filter_map(cut).collect();
-        cuts.sort_by_key(|(at, ..)| *at);
-        let mut from = phase.from;
-        for (at, kind, by_its_end) in cuts {
-            phase.parts.push(PhasePart { until: Some(kind), by_its_end, from, to: at });
-            from = at;
-        }
-        if !phase.parts.is_empty() {
-            let to = phase.to;
-            phase.parts.push(PhasePart { until: None, by_its_end: true, from, to });
-        }
-    }
-}
-
 struct Walk<'a> {
     cur: BootTime,
     ended: BootTime,
@@ -127,7 +80,7 @@ impl Walk<'_> {
         let ends = self.intervals.iter().filter(|milestone| milestone.at == at);
         let uncertainty = ends.map(|milestone| milestone.uncertainty).max().unwrap_or_default();
         let uncertainty = uncertainty.min(at.since(from));
-        self.phases.push(Phase { kind, from, to: at, uncertainty, parts: Vec::new() });
+        self.phases.push(Phase { kind, from, to: at, uncertainty });
         self.cur = at;
     }
 

@@ -2,8 +2,8 @@
 //! be rebuilt at any time.
 
 mod death;
+mod events;
 mod findings;
-mod kubelet;
 mod termination;
 mod traffic;
 
@@ -11,13 +11,13 @@ use super::{
     api::{ApiState, DeletionRequest, LONGEST_SILENCE, PodObject},
     cgroup_tree::CgroupTree,
     cri::{Container, CriState, Sandbox},
+    events::EventStore,
     isolation::Isolation,
-    kubelet::{KUBELET_SLACK, KubeletState},
     node::NodeState,
     process::{ContainerProcesses, Origin, SI_KERNEL, SIGKILL, SIGTERM, SentSignal},
     table::Table,
     traffic::TrafficState,
-    verdict::CONVENTIONAL_STOP_SIGNALS,
+    verdict::{CONVENTIONAL_STOP_SIGNALS, KUBELET_SLACK},
 };
 use crate::{ids::*, input::*, time::*};
 use std::{collections::BTreeSet, time::Duration};
@@ -38,8 +38,8 @@ pub struct Stores {
     pub node: NodeState,
     /// The connections of terminating pods.
     pub traffic: TrafficState,
-    /// The kubelet's own account.
-    pub kubelet: KubeletState,
+    /// The kubelet's Events.
+    pub events: EventStore,
     /// Boot clock ↔ wall clock.
     pub anchor: Anchor,
 }

@@ -85,81 +85,6 @@ pub struct Phase {
     pub to: BootTime,
     /// The phase may have ended up to this much earlier.
     pub uncertainty: Duration,
-    /// What the kubelet's log shows of it; together they are the phase. Empty: nothing.
-    pub parts: Vec<PhasePart>,
-}
-
-/// A part of a phase, which ends where a stage of the kubelet begins or ends; the last one ends with the phase.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct PhasePart {
-    /// The stage that ends this part; `None`: the end of the phase.
-    pub until: Option<StageKind>,
-    /// The part ends where the stage ends, not where it begins.
-    pub by_its_end: bool,
-    /// The beginning.
-    pub from: BootTime,
-    /// The end.
-    pub to: BootTime,
-}
-
-/// A stage of the kubelet.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct KubeletStage {
-    /// The kind of stage.
-    pub kind: StageKind,
-    /// The beginning; of some kinds there is a moment only.
-    pub from: BootTime,
-    /// The end; `None`: not logged, or still to come.
-    pub to: Option<BootTime>,
-    /// How far both may be off.
-    pub uncertainty: Duration,
-    /// The container, of a stage that each has.
-    pub container: Option<String>,
-    /// It failed.
-    pub failed: bool,
-    /// What it waited for, as far as is known.
-    pub waited: Option<StageWait>,
-}
-
-/// The time between a stage and the one that it waited for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct StageWait {
-    /// The stage that it waited for.
-    pub stage: StageKind,
-    /// How long after that it began.
-    pub time: Duration,
-}
-
-/// A failure in the kubelet's own words.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct KubeletTrouble {
-    /// The first time.
-    pub at: BootTime,
-    /// The last time.
-    pub last: BootTime,
-    /// How often.
-    pub count: u32,
-    /// What was said.
-    pub statement: KubeletStatement,
-    /// The container.
-    pub container: Option<String>,
-    /// The kind of the error.
-    pub error: Option<String>,
-}
-
-/// The kubelet's own account of a termination: a lane beside the phases.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct KubeletLane {
-    /// The kubelet runs with at least this `-v`; `None`: not known.
-    pub level: Option<u8>,
-    /// Its stages, in the order in which they began.
-    pub stages: Vec<KubeletStage>,
-    /// Stages that this verbosity hides.
-    pub not_logged: Vec<StageKind>,
-    /// Why lines may be missing.
-    pub missing: Vec<KubeletLogGap>,
-    /// What failed.
-    pub troubles: Vec<KubeletTrouble>,
 }
 
 impl Phase {
@@ -284,8 +209,6 @@ pub struct PodTermination {
     pub containers: Vec<ContainerDeath>,
     /// The pod's TCP connections; `None`: the agent did not count them.
     pub traffic: Option<Traffic>,
-    /// The kubelet's own account; `None`: its log is not read.
-    pub kubelet: Option<KubeletLane>,
     /// Findings about the pod itself; the containers have their own.
     pub findings: Vec<Finding>,
     /// The agent started after the beginning of the termination.
@@ -421,9 +344,8 @@ impl PodTermination {
     /// its number, or that it is final.
     pub(crate) fn change(&self, later: &Self) -> Option<Change> {
         let comparable = |report: &Self| {
-            let mut report = Self { revision: 0, is_final: false, kubelet: None, ..report.clone() };
+            let mut report = Self { revision: 0, is_final: false, ..report.clone() };
             report.milestones.retain(|milestone| !milestone.kind.is_of_the_tail());
-            report.phases.iter_mut().for_each(|phase| phase.parts.clear());
             report
         };
         if comparable(self) == comparable(later) {

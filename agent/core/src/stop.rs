@@ -63,18 +63,16 @@ pub struct StopEvidence<'a> {
     pub moved: bool,
     /// How long after the container the sandbox ended.
     pub sandbox_followed: Option<Duration>,
-    /// The reason in the kubelet's own words.
-    pub said: Option<AttributedCause>,
-    /// The kubelet's log is complete, and has no stop of this container.
-    pub denied: bool,
+    /// The reason that an Event of the kubelet states.
+    pub stated: Option<AttributedCause>,
     /// The probe whose failure the kubelet posted just before it stopped the container without naming a reason.
     pub unhealthy: Option<Cause>,
 }
 
 impl StopEvidence<'_> {
-    /// The same, as if the kubelet's own account were missing.
-    pub fn without_words(self) -> Self {
-        Self { said: None, denied: false, unhealthy: None, ..self }
+    /// The same, as if the kubelet's Events were missing.
+    pub fn without_events(self) -> Self {
+        Self { stated: None, unhealthy: None, ..self }
     }
 
     fn spec(&self) -> Option<&ApiContainer> {
@@ -116,16 +114,8 @@ impl StopEvidence<'_> {
             Some(other) if other.source == Source::Inferred => (None, Some(other)),
             other => (other, None),
         };
-        // What an end at once suggests, a complete log proves.
-        let inferred = inferred.map(|other| self.by_denial().unwrap_or(other));
-        let reason = seen.or_else(|| self.said.clone()).or(inferred).or(by_status);
-        reason.or_else(by_sandbox).or_else(|| self.by_denial()).or_else(redefined)
-    }
-
-    /// The kubelet logs each stop at `-v=2`.
-    fn by_denial(&self) -> Option<AttributedCause> {
-        let message = "The kubelet's log is complete and has no stop of this container: something else stopped it.";
-        self.denied.then(|| AttributedCause::new(Cause::ExternalStop, Source::Kubelet, message))
+        let reason = seen.or_else(|| self.stated.clone()).or(inferred).or(by_status);
+        reason.or_else(by_sandbox).or_else(redefined)
     }
 
     /// The status showed its end by then, and before the container ended.

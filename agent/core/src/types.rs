@@ -12,8 +12,6 @@ labels! {
         Other = "other",
         /// The sandbox was removed after the object. Expected, and no new revision.
         SandboxRemoved = "sandbox_removed",
-        /// Only the kubelet's stages, which its log shows later. No new revision.
-        Stages = "stages",
         /// Only that no further revision follows.
         Final = "final",
     }
@@ -154,10 +152,6 @@ labels! {
         RunningWithoutProcesses = "running_without_processes",
         /// The runtime listed the container as exited while its processes were alive.
         ExitedWithProcesses = "exited_with_processes",
-        /// The kubelet's log says that the container had ended while its processes were alive.
-        KubeletExitedWithProcesses = "kubelet_exited_with_processes",
-        /// The exit code in the kubelet's log is not the kernel's.
-        KubeletExitCode = "kubelet_exit_code",
     }
 
     /// The source of a piece of evidence.
@@ -170,7 +164,7 @@ labels! {
         Api = "api",
         /// The host's /proc.
         Proc = "proc",
-        /// The kubelet's own log and Events.
+        /// The kubelet's Events.
         Kubelet = "kubelet",
         /// Inferred from the others.
         Inferred = "inferred",
@@ -218,44 +212,6 @@ labels! {
         SandboxRemoved = "sandbox_removed",
         /// The pod's cgroup is gone.
         CgroupRemoved = "cgroup_removed",
-    }
-
-    /// The kubelet's stages of a pod's end, in the order of a deletion. A closed set: it is a metric's label.
-    pub enum StageKind {
-        /// The sync loop got the deletion, the removal of the manifest, or another reason to end the pod.
-        Noticed = "noticed",
-        /// The pod worker's step that stops the containers and the sandbox (`SyncTerminatingPod`).
-        Terminating = "terminating",
-        /// A preStop hook, of which a process of its own is not needed.
-        PreStop = "pre_stop",
-        /// The call that stops a container, until the runtime has answered it.
-        Kill = "kill",
-        /// The event generator (PLEG) reports an ended container or sandbox.
-        Pleg = "pleg",
-        /// The pod worker's step that cleans up a stopped pod (`SyncTerminatedPod`).
-        Terminated = "terminated",
-        /// That step waits for the volumes to be unmounted.
-        Unmount = "unmount",
-        /// The pod's cgroup is removed.
-        Cgroup = "cgroup",
-        /// The sync loop got the mirror pod's new status.
-        StatusUpdate = "status_update",
-        /// The status manager deletes the object with grace 0.
-        ApiDelete = "api_delete",
-        /// The sync loop got the removal of the object.
-        Removed = "removed",
-        /// Housekeeping removes the pod worker, directories and cgroups.
-        Housekeeping = "housekeeping",
-        /// The kubelet deletes the mirror pod of a static pod.
-        MirrorDelete = "mirror_delete",
-        /// The sync loop got the deletion and the removal of a mirror pod.
-        MirrorRemoved = "mirror_removed",
-        /// The kubelet creates a mirror pod.
-        MirrorCreate = "mirror_create",
-        /// The kubelet removes a container.
-        ContainerRemoval = "container_removal",
-        /// Garbage collection removes the sandbox and the logs.
-        GarbageCollection = "garbage_collection",
     }
 
     /// The phases of a pod's termination, along its critical path. A closed set: a metric's label.
@@ -329,16 +285,6 @@ impl FindingKind {
                 | Self::ConnectionsRefused
                 | Self::LateConnections
                 | Self::ListenerClosedEarly
-        )
-    }
-}
-
-impl StageKind {
-    /// It may be about a mirror pod that came and went while its static pod ran.
-    pub(crate) fn is_of_a_mirror(self) -> bool {
-        matches!(
-            self,
-            Self::MirrorDelete | Self::MirrorRemoved | Self::MirrorCreate | Self::StatusUpdate
         )
     }
 }

@@ -11,7 +11,7 @@ use crate::{
 };
 use coroner_core::{
     ids::PodRef,
-    output::{AskKubelet, CriRequest, InspectProcesses, Report, Request, TrafficRequest},
+    output::{CriRequest, InspectProcesses, Report, Request, TrafficRequest},
 };
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 use tokio::sync::mpsc::Sender;
@@ -27,8 +27,6 @@ pub(super) struct Senders {
     pub(super) api: Option<Sender<Vec<PodRef>>>,
     /// `None`: the Events of pods are not looked up.
     pub(super) lookups: Option<Sender<PodRef>>,
-    /// `None`: the kubelet's API is not used.
-    pub(super) kubelet: Option<Sender<AskKubelet>>,
     /// `None`: Events are disabled.
     pub(super) events: Option<Events>,
     pub(super) shared: Arc<SharedState>,
@@ -56,11 +54,6 @@ impl Senders {
             Request::ListEvents(pod) => {
                 if let Some(lookups) = &self.lookups {
                     self.hand(lookups, pod, Adapter::Api);
-                }
-            }
-            Request::AskKubelet(asked) => {
-                if let Some(kubelet) = &self.kubelet {
-                    self.hand(kubelet, asked, Adapter::Kubelet);
                 }
             }
             Request::VerifyPods(pods) => {
@@ -124,7 +117,6 @@ mod tests {
             traffic: channel(1).0,
             api: None,
             lookups: None,
-            kubelet: None,
             events: Some(Events { notes, counters: Arc::clone(&counters) }),
             shared: Arc::clone(&shared),
         };

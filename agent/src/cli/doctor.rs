@@ -7,12 +7,9 @@ use crate::{
     config::{ConfigError, HostDefaults, Sources},
     linux::{landlock, procfs::ProcVisibility},
     outputs::report::Style,
-    sources::{cri, host, kernel, kube, kubelet},
+    sources::{cri, host, kernel, kube},
 };
-use coroner_core::{
-    input::{ApiEvent, CriEvent, Input, Received},
-    types::StageKind,
-};
+use coroner_core::input::{ApiEvent, CriEvent, Input, Received};
 use serde::Serialize;
 use std::{
     fs,
@@ -122,7 +119,6 @@ fn diagnose(
     checks.extend(confinement(fs::read_to_string(OWN_LABEL).ok().as_deref()));
     checks.push(own_files(landlock::probe()));
     checks.extend(host_checks(ProcVisibility::probe(&sources.cri.host_root)));
-    checks.push(kubelet_log(sources.kubelet.as_ref().map(kubelet::probe)));
     let boot_id = host::boot_id(&sources.cri.host_root);
     // By it the runtime of this node's pods is told from others.
     let hierarchy = kernel::hierarchy(cgroup_root).ok();
@@ -381,41 +377,6 @@ fn traffic(report: &kernel::StartReport) -> Check {
         None if losses.is_empty() => Check::ok(NAME, counted),
         // That is how kernels before 6.10 are.
         None => Check::ok(NAME, format!("{counted}; {losses}")),
-    }
-}
-
-/// Where the kubelet's log is, and what its verbosity hides. Pure.
-fn kubelet_log(found: Option<Result<kubelet::FoundLog, String>>) -> Check {
-    const NAME: &str = "kubelet log";
-    let todo =
-        "set --kubelet-log to where the kubelet of this node logs; without it, causes are inferred";
-    let set = "in the kubelet's arguments (or logging.verbosity in its configuration), set";
-    match found {
-        None => Check::skipped(NAME, "not used (--kubelet-log off)"),
-        Some(Err(error)) => Check::degraded(NAME, error, todo),
-        Some(Ok(kubelet::FoundLog { place, lines: 0, .. })) => {
-            Check::degraded(NAME, format!("no line of a kubelet in {place}"), todo)
-        }
-        Some(Ok(kubelet::FoundLog { place, level: None, .. })) => Check::degraded(
-            NAME,
-            format!("{place}; no line shows its verbosity"),
-            format!("{set} -v=2 to prove causes; -v=4 shows all stages"),
-        ),
-        Some(Ok(kubelet::FoundLog { place, level: Some(level), .. })) => {
-            let hidden = || StageKind::ALL.iter().filter(|kind| kind.level() > level);
-            let found = format!("{place}, at -v={level} or more");
-            let Some(all) = hidden().map(|kind| kind.level()).max() else {
-                return Check::ok(NAME, format!("{found}: every stage is logged"));
-            };
-            let hidden: Vec<_> = hidden().map(|kind| kind.as_str()).collect();
-            let found = format!("{found}; not logged, or not always: {}", hidden.join(", "));
-            if level >= 2 {
-                let todo = format!("{set} -v={all} to see them");
-                return Check { todo, ..Check::ok(NAME, found) };
-            }
-            let todo = format!("{set} -v=2 to prove causes; -v={all} shows all stages");
-            Check::degraded(NAME, found, todo)
-        }
     }
 }
 
@@ -691,57 +652,6 @@ mod tests {
         let [files, processes] = host_checks(ProcVisibility { root: false, ..all });
         assert_eq!((files.outcome, processes.outcome), (CheckOutcome::Degraded, CheckOutcome::Ok));
         assert!(files.found.contains("orphan_netns") && !files.todo.is_empty());
-    }
-
-    #[test]
-    fn the_kubelets_log_is_named_with_its_verbosity_and_what_that_hides() {
-        let found = |level| {
-            Some(Ok(kubelet::FoundLog { place: "/var/log/kubelet.log".into(), level, lines: 9 }))
-        };
-        let empty =
-            kubelet::FoundLog { place: "the systemd journal".into(), level: None, lines: 0 };
-        for (found, outcome, words, todo) in [
-            (found(Some(4)), CheckOutcome::Ok, "log, at -v=4 or more: every stage is logged", ""),
-            (
-                found(Some(3)),
-                CheckOutcome::Ok,
-                "at -v=3 or more; not logged, or not always: noticed, terminating, pleg, terminated, cgroup, \
-                 status_update, housekeeping, container_removal, garbage_collection",
-                "set -v=4 to see them",
-            ),
-            (
-                found(Some(2)),
-                CheckOutcome::Ok,
-                "noticed, terminating, pre_stop, ",
-                "set -v=4 to see them",
-            ),
-            (
-                found(Some(1)),
-                CheckOutcome::Degraded,
-                "not logged, or not always: noticed, terminating, pre_stop, kill, pleg, ",
-                "set -v=2 to prove causes; -v=4 shows all stages",
-            ),
-            (found(None), CheckOutcome::Degraded, "no line shows its verbosity", "set -v=2 to"),
-            (
-                Some(Ok(empty)),
-                CheckOutcome::Degraded,
-                "no line of a kubelet in the systemd journal",
-                "set --kubelet-log",
-            ),
-            (
-                Some(Err("cannot read it".into())),
-                CheckOutcome::Degraded,
-                "cannot read it",
-                "set --kubelet-log",
-            ),
-            (None, CheckOutcome::Skipped, "--kubelet-log off", ""),
-        ] {
-            let check = kubelet_log(found);
-            assert_eq!(check.outcome, outcome, "{check:?}");
-            assert!(check.found.contains(words), "{check:?}");
-            assert!(check.todo.contains(todo), "{check:?}");
-            assert_eq!(check.todo.is_empty(), todo.is_empty(), "{check:?}");
-        }
     }
 
     #[test]

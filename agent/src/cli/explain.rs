@@ -7,25 +7,17 @@ use super::{
     select::{PodSelector, SelectError},
 };
 use crate::{
-    config::args::{ExplainArgs, KubeletLog, TextOutput},
+    config::args::{ExplainArgs, TextOutput},
     outputs::{
         recording::{self, Reader, replay::Replay},
         report::{self, Style},
     },
-    sources::kubelet::{self, LineResult},
 };
 use anyhow::{Context, anyhow, bail};
 use coroner_api::{ListQuery, openapi, terminations::Termination};
-use coroner_core::{
-    input::{Input, KubeletEvent, Received},
-    kubelet::KubeletState,
-    phases::split,
-    report::PodTermination,
-    time::{Anchor, BootTime},
-};
+use coroner_core::report::PodTermination;
 use std::{
     io::{self, Write},
-    path::Path,
     sync::Arc,
     time::Duration,
 };
@@ -39,23 +31,13 @@ pub(super) fn main(args: &ExplainArgs) -> anyhow::Result<()> {
         namespace: args.namespace.as_deref(),
         life: args.life,
     };
-    let log = match &args.kubelet_log {
-        KubeletLog::File(path) => Some(path.as_path()),
-        KubeletLog::Auto | KubeletLog::Journal | KubeletLog::Off => None,
-    };
-    let Chosen { mut account, same } = if args.sample {
+    let Chosen { account, same } = if args.sample {
         from_sample(wanted)?
     } else if let Some(file) = &args.from {
-        let reader = open(file)?;
-        let said = log.map(|log| read_log(log, reader.header().clock)).transpose()?;
-        from_recording(reader, said.unwrap_or_default(), &wanted)?
+        from_recording(open(file)?, &wanted)?
     } else {
         from_agent(args, &wanted)?
     };
-    if let Some(log) = log.filter(|_| args.from.is_none()) {
-        let clock = Anchor { boot_ns: account.began.0, wall_ns: account.began_wall_ns };
-        add_lane(&mut account, read_log(log, clock)?);
-    }
     let same: Vec<_> = same.iter().map(AsRef::as_ref).collect();
     let mut stdout = io::stdout().lock();
     let text = match args.output {
@@ -65,52 +47,6 @@ pub(super) fn main(args: &ExplainArgs) -> anyhow::Result<()> {
     stdout.write_all(text.as_bytes())?;
     stdout.flush()?;
     Ok(())
-}
-
-/// A person's log of the kubelet, as inputs in order of receipt.
-fn read_log(path: &Path, clock: Anchor) -> anyhow::Result<Vec<Received>> {
-    let counters = kubelet::LineCounters::default();
-    let kubelet::PersonsLog { events, is_cut } = kubelet::read_all(path, clock, None, &counters)
-        .with_context(|| format!("cannot read the kubelet's log {}", path.display()))?;
-    let of = |result| counters.of(result);
-    print_note(&format!(
-        "{} lines of the kubelet's log read; {} not understood, {} of another boot",
-        of(LineResult::Read),
-        of(LineResult::NotUnderstood),
-        of(LineResult::OtherBoot)
-    ));
-    if is_cut {
-        print_note(&format!(
-            "the kubelet's log is longer than {} MiB, and only that much of it was read; nothing is known of its later \
-             lines. Cut it to the time of the termination, for example with journalctl --since and --until",
-            kubelet::MAX_MIB
-        ));
-    }
-    let mut last = BootTime(0);
-    let mut inputs = Vec::new();
-    for event in events {
-        if let KubeletEvent::Entry(entry) = &event {
-            last = last.max(entry.time);
-        }
-        inputs.push(Received { at: last, input: recording::redact(Input::Kubelet(event)) });
-    }
-    Ok(inputs)
-}
-
-/// Adds the kubelet's lane to a report of an agent that did not read the log. What the log proves of the cause, an
-/// agent or a replay decides.
-fn add_lane(account: &mut PodTermination, said: Vec<Received>) {
-    let mut kubelet = KubeletState::default();
-    for received in said {
-        if let Input::Kubelet(event) = received.input {
-            kubelet.apply(event);
-        }
-    }
-    account.kubelet = Some(kubelet.lane_of(account));
-    let stages = account.kubelet.as_ref().map(|lane| lane.stages.as_slice()).unwrap_or_default();
-    let critical = account.containers.iter().find(|one| account.critical.as_ref() == Some(&one.id));
-    account.phases.iter_mut().for_each(|phase| phase.parts.clear());
-    split(&mut account.phases, stages, critical.map(|death| death.name.as_str()));
 }
 
 /// The termination that is meant, and the others of the same workload.
@@ -167,16 +103,12 @@ fn from_sample(mut wanted: PodSelector) -> anyhow::Result<Chosen> {
             .collect();
         print_note(&format!("also in the sample: {}", others.join(", ")));
     }
-    from_recording(recording::sample()?, Vec::new(), &wanted)
+    from_recording(recording::sample()?, &wanted)
 }
 
-fn from_recording(
-    mut reader: Reader,
-    said: Vec<Received>,
-    wanted: &PodSelector,
-) -> anyhow::Result<Chosen> {
+fn from_recording(mut reader: Reader, wanted: &PodSelector) -> anyhow::Result<Chosen> {
     let mut replay = Replay::new(reader.header());
-    replay.run_with(&mut reader, said);
+    replay.run(&mut reader);
     print_note(&reader.status().to_string());
     match choose(&replay, wanted) {
         Ok(found) => return Ok(found),

@@ -114,10 +114,6 @@ pub struct SourceArgs {
     /// unknown.
     #[arg(long, env = "CORONER_NO_API", value_parser = BoolishValueParser::new())]
     pub no_api: bool,
-    /// The kubelet's own log, which proves why it stops a container: the systemd journal, a file of the host, or
-    /// `auto` (RKE2's file, else the journal, else a known file). `off` does without.
-    #[arg(long, env = "CORONER_KUBELET_LOG", value_name = "WHERE", default_value = "auto")]
-    pub kubelet_log: KubeletLog,
     /// Size of each of the two ring buffers in bytes, KiB or MiB: a power of two, at least one page.
     #[arg(long, env = "CORONER_RING_BYTES", value_name = "SIZE", default_value = "1MiB")]
     #[arg(value_parser = parse_size)]
@@ -127,33 +123,6 @@ pub struct SourceArgs {
 /// One list of Events in this time; `None`: none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EventsLookup(pub Option<Duration>);
-
-/// Where the kubelet's log is.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub enum KubeletLog {
-    /// Where it is found.
-    #[default]
-    Auto,
-    /// In the systemd journal.
-    Journal,
-    /// In this file; `-` is standard input.
-    File(PathBuf),
-    /// Not read.
-    Off,
-}
-
-impl std::str::FromStr for KubeletLog {
-    type Err = std::convert::Infallible;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Ok(match text {
-            "auto" => Self::Auto,
-            "journal" => Self::Journal,
-            "off" => Self::Off,
-            path => Self::File(path.into()),
-        })
-    }
-}
 
 /// TCP address of the API; `None`: not served on TCP.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -259,22 +228,11 @@ pub struct RunArgs {
     /// events.k8s.io.
     #[arg(long, env = "CORONER_EVENTS", value_parser = BoolishValueParser::new())]
     pub events: bool,
-    /// How often, on average, the Events of one pod are listed to prove why the kubelet stopped its container, where the
-    /// kubelet's log does not. Requires list of events, which the chart grants. `off` does without.
+    /// How often, on average, the Events of one pod are listed to prove why the kubelet stopped its container. Requires
+    /// list of events, which the chart grants. `off` does without.
     #[arg(long, env = "CORONER_EVENTS_LOOKUP", value_name = "DURATION", default_value = "10s")]
     #[arg(value_parser = parse_lookup)]
     pub events_lookup: EventsLookup,
-    /// Ask the kubelet's API whether it still has a pod that looks like a leak: `pods` needs get of nodes/pods (since
-    /// Kubernetes 1.33); `nodes-proxy` also accepts older kubelets, where that needs get of nodes/proxy, which allows
-    /// to run commands in any pod of the node.
-    #[arg(long, env = "CORONER_KUBELET_API", value_name = "HOW", default_value = "off")]
-    pub kubelet_api: KubeletApi,
-    /// PEM file with the CA of the kubelet's certificate [default: the apiserver's CA].
-    #[arg(long, env = "CORONER_KUBELET_API_CA", value_name = "FILE")]
-    pub kubelet_api_ca: Option<PathBuf>,
-    /// Do not verify the kubelet's certificate: who answers in its place gets the agent's token.
-    #[arg(long, env = "CORONER_KUBELET_API_INSECURE", value_parser = BoolishValueParser::new())]
-    pub kubelet_api_insecure: bool,
     /// When to count the connections of pods: while a pod terminates, always (which adds a small cost to each
     /// connection of the node), or never. Without the apiserver, on-demand misses processes that exit within 20 ms of
     /// their stop signal.
@@ -297,17 +255,6 @@ pub struct RunArgs {
     /// Sources of evidence.
     #[command(flatten)]
     pub sources: SourceArgs,
-}
-
-/// How the kubelet's API is used.
-#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-pub enum KubeletApi {
-    /// Not at all.
-    Off,
-    /// With get of nodes/pods.
-    Pods,
-    /// Also with get of nodes/proxy.
-    NodesProxy,
 }
 
 /// When connections are counted.
@@ -480,11 +427,6 @@ pub struct ExplainArgs {
     /// Only pods of this namespace.
     #[arg(short, long, env = "CORONER_NAMESPACE", value_name = "NAMESPACE")]
     pub namespace: Option<String>,
-    /// The kubelet's log, for its stages and what it proves: a file, or `-` for standard input, which may be the output
-    /// of `journalctl -o json`. With --from it is joined with the recording.
-    #[arg(long, env = "CORONER_KUBELET_LOG", value_name = "FILE", default_value = "auto")]
-    #[arg(hide_default_value = true)]
-    pub kubelet_log: KubeletLog,
     /// Which instance of the pod, for a static pod that was created again [default: the last one].
     #[arg(long, env = "CORONER_LIFE", value_name = "N")]
     pub life: Option<u32>,

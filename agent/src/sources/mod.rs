@@ -9,7 +9,6 @@ pub mod host;
 mod json;
 pub mod kernel;
 pub mod kube;
-pub mod kubelet;
 pub mod processes;
 mod spec;
 pub(crate) mod tasks;

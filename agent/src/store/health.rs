@@ -5,7 +5,7 @@ use crate::{
     sources::kernel::{StartReport, plan::HOOKS},
 };
 use coroner_core::{
-    input::{ApiEvent, CriEvent, Input, KubeletEvent, KubeletLogOrigin, LossKind, Received},
+    input::{ApiEvent, CriEvent, Input, LossKind, Received},
     leak::DetectionState,
     time::BootTime,
 };
@@ -31,7 +31,6 @@ pub struct Health {
     /// The longest recent call to the runtime, if at least [`SLOW`].
     cri_takes: Option<Duration>,
     api: Option<SourceHealth>,
-    kubelet_log: KubeletLogHealth,
     losses: BTreeMap<LossKind, LossState>,
     detection_state: DetectionState,
     ticked: BootTime,
@@ -51,21 +50,6 @@ enum SourceHealth {
     Waiting,
     Up(String),
     Down { since: BootTime, error: String },
-}
-
-/// The kubelet's log.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-enum KubeletLogHealth {
-    #[default]
-    Unused,
-    Waiting,
-    Read {
-        origin: KubeletLogOrigin,
-        level: Option<u8>,
-    },
-    Unreadable {
-        error: String,
-    },
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -88,7 +72,7 @@ pub enum PartState {
 /// One part of the agent.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Part {
-    /// `privileges`, `kernel`, `host`, `cri`, `api`, `traffic`, `kubelet_log`, `leaks`, `losses`.
+    /// `privileges`, `kernel`, `host`, `cri`, `api`, `traffic`, `leaks`, `losses`.
     pub part: &'static str,
     pub state: PartState,
     pub detail: String,
@@ -116,7 +100,6 @@ impl Health {
             cri: SourceHealth::Waiting,
             cri_takes: None,
             api: with_api.then_some(SourceHealth::Waiting),
-            kubelet_log: KubeletLogHealth::Waiting,
             losses: BTreeMap::new(),
             detection_state: DetectionState::default(),
             ticked: now,
@@ -126,11 +109,6 @@ impl Health {
     /// Health of a standalone scan, which uses no kernel programs and needs no capabilities.
     pub fn without_kernel(now: BootTime) -> Self {
         Self { kernel: KernelSide::Unused, ..Self::new(true, now) }
-    }
-
-    /// The kubelet's log is not read.
-    pub fn without_kubelet_log(&mut self) {
-        self.kubelet_log = KubeletLogHealth::Unused;
     }
 
     /// Capabilities that are missing.
@@ -180,9 +158,9 @@ impl Health {
             | Input::Proc(_)
             | Input::Traffic(_)
             | Input::Host(_)
+            | Input::Events(_)
+            | Input::Clock(_)
             | Input::Recalled { .. } => {}
-            Input::Kubelet(event) => self.note_kubelet(event),
-            Input::Clock(_) => {}
             Input::Cri(CriEvent::Connected { runtime, .. }) => {
                 self.cri = SourceHealth::Up(runtime.clone())
             }
@@ -208,28 +186,6 @@ impl Health {
                 known.last = at;
             }
             Input::Tick => self.ticked = at,
-        }
-    }
-
-    fn note_kubelet(&mut self, event: &KubeletEvent) {
-        match event {
-            KubeletEvent::Reading { origin, .. } => {
-                self.kubelet_log = KubeletLogHealth::Read { origin: *origin, level: None };
-            }
-            KubeletEvent::Verbosity { at_least } => {
-                if let KubeletLogHealth::Read { level, .. } = &mut self.kubelet_log {
-                    *level = (*level).max(Some(*at_least));
-                }
-            }
-            KubeletEvent::Unreadable { error } => {
-                self.kubelet_log = KubeletLogHealth::Unreadable { error: error.clone() };
-            }
-            event if event.may_begin_a_run() => {
-                if let KubeletLogHealth::Read { level, .. } = &mut self.kubelet_log {
-                    *level = None;
-                }
-            }
-            _ => {}
         }
     }
 
@@ -276,9 +232,6 @@ impl Health {
         }
         if let KernelSide::Started(report) = &self.kernel {
             parts.push(traffic_part(report));
-        }
-        if matches!(self.kernel, KernelSide::Started(_)) {
-            parts.push(self.kubelet_log_part());
         }
         parts.push(self.leak_part());
         parts.push(self.loss_part(now));
@@ -397,28 +350,6 @@ impl Health {
             todo: "run `coroner doctor` on this node to see what the kernel or the agent's \
                    privileges lack"
                 .into(),
-        }
-    }
-
-    /// Degraded at most: what the kubelet's own words would prove is inferred.
-    fn kubelet_log_part(&self) -> Part {
-        const PART: &str = "kubelet_log";
-        match &self.kubelet_log {
-            KubeletLogHealth::Unused => Part::ok(PART, "not used (--kubelet-log off)"),
-            KubeletLogHealth::Waiting => Part::ok(PART, "not looked for yet"),
-            KubeletLogHealth::Read { origin, level } => {
-                let level = match level {
-                    None => "; its verbosity is not known yet".to_owned(),
-                    Some(level) => format!(", at -v={level} or more"),
-                };
-                Part::ok(PART, format!("read from the {origin}{level}"))
-            }
-            KubeletLogHealth::Unreadable { error } => Part {
-                part: PART,
-                state: PartState::Degraded,
-                detail: format!("not read: {error}; causes are inferred where it would prove them"),
-                todo: "set --kubelet-log to where the kubelet of this node logs, or to off".into(),
-            },
         }
     }
 
@@ -759,7 +690,7 @@ mod tests {
         let lost = |kind| Input::Lost(Loss::new(kind, 3));
         health.note(&at(10, lost(LossKind::DetailRingFull)));
         assert_eq!(failing(&health, 11), [""; 0]);
-        assert_eq!(health.readiness(secs_boot(11)).parts[7].state, PartState::Degraded);
+        assert_eq!(health.readiness(secs_boot(11)).parts[6].state, PartState::Degraded);
         health.note(&at(10, lost(LossKind::CgroupMapFull)));
         assert_eq!(failing(&health, 11), ["losses"]);
         assert_eq!(failing(&health, 611), [""; 0], "forgotten after ten minutes");

@@ -2,9 +2,8 @@
 
 mod apiserver;
 mod events;
+mod events_lookup;
 mod hostile;
-mod kubelet_api;
-mod kubelet_events;
 mod lookup;
 
 use apiserver::{FakeApiserver, Script, status_object};

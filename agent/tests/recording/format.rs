@@ -69,7 +69,10 @@ fn declared(source: &str) -> Vec<String> {
         let (name, rest) = line.split_at(end);
         let is_variant = name.starts_with(char::is_uppercase) && word(name);
         let ends = rest == "," || rest == " {" || rest.ends_with("),") || rest.ends_with("\",");
-        let variant = (is_variant && ends && !rest.contains("=>")).then(|| snake(name));
+        // A value of a closed set has its label beside it.
+        let label = rest.strip_prefix(" = \"").and_then(|rest| rest.split_once('"'));
+        let label = || label.map_or_else(|| snake(name), |(label, _)| label.to_owned());
+        let variant = (is_variant && ends && !rest.contains("=>")).then(label);
         if let Some(name) = field.map(str::to_owned).or(variant) {
             let name = renamed.take().unwrap_or(name);
             all.extend((!std::mem::take(&mut flattened)).then_some(name));

@@ -1,19 +1,15 @@
 //! Reads a recording of a real node (see `recordings/README.md`) as the inputs that the adapters
 //! would have made of it.
 
-use coroner::{
-    outputs::recording::redact,
-    sources::{
-        cri::convert::{self as cri, RawContainer, RawSandbox, RawStatus},
-        kube::convert as kube,
-        kubelet::{LineCounters, fuzzing},
-    },
+use coroner::sources::{
+    cri::convert::{self as cri, RawContainer, RawSandbox, RawStatus},
+    kube::{self as kube_events, convert as kube},
 };
 use coroner_core::{
     ids::{CgroupId, PodUid, Tgid},
     input::{
-        ApiEvent, CriEvent, Disposition, ExitStatus, Input, KernelEvent, KernelFact, KubeletEvent,
-        ProcessRef, Received, SignalGenerated, SignalResult, Task,
+        ApiEvent, CriEvent, Disposition, ExitStatus, Input, KernelEvent, KernelFact, LookupEvent,
+        PostedEvent, ProcessRef, Received, SignalGenerated, SignalResult, Task,
     },
     time::{Anchor, BootTime, WallTime},
 };
@@ -37,29 +33,17 @@ pub(crate) struct Recording {
     pub(crate) truth: Value,
 }
 
-/// Which of the kubelet's own words are read.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Words {
-    /// Its log.
-    pub(crate) log: bool,
-    /// Its Events, where they were recorded.
-    pub(crate) events: bool,
-}
-
 pub(crate) fn load(dir: &Path) -> Recording {
-    load_with(dir, Words::default())
+    load_with(dir, false)
 }
 
-pub(crate) fn load_with(dir: &Path, words: Words) -> Recording {
+/// `events`: with the kubelet's Events, where they were recorded.
+pub(crate) fn load_with(dir: &Path, events: bool) -> Recording {
     let anchor: Anchor =
         serde_json::from_str(&fs::read_to_string(dir.join("clock.json")).unwrap()).unwrap();
     let mut inputs = kernel(&lines(&dir.join("kernel.jsonl")));
-    if words.log {
-        let text = unpacked(&dir.join("kubelet.log.gz"));
-        inputs.extend(kubelet_log(&text, anchor, inputs[0].at));
-    }
-    if words.events {
-        inputs.extend(events(dir, anchor));
+    if events {
+        inputs.extend(self::events(dir, anchor));
     }
     inputs.extend(runtime(&with_marks(dir)));
     inputs.extend(apiserver(&lines(&dir.join("api.jsonl"))));
@@ -73,50 +57,31 @@ pub(crate) fn lines(path: &Path) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-pub(crate) fn unpacked(path: &Path) -> Vec<u8> {
-    let mut text = Vec::new();
-    GzDecoder::new(fs::File::open(path).unwrap()).read_to_end(&mut text).unwrap();
-    text
-}
-
-/// The kubelet's log, as the adapter reads it: each second what is new.
-pub(crate) fn kubelet_log(text: &[u8], anchor: Anchor, first: BootTime) -> Vec<Received> {
-    let kubelet = |at, event| Received { at, input: Input::Kubelet(event) };
-    let mut out = Vec::new();
-    let mut last = first;
-    for event in fuzzing::log(text, anchor, &LineCounters::default()) {
-        if let KubeletEvent::Entry(entry) = &event {
-            let poll = entry.time.0.div_ceil(1_000_000_000) * 1_000_000_000;
-            last = last.max(BootTime(poll));
-        }
-        out.push(kubelet(last, event));
-    }
-    out.into_iter().map(|one| Received { input: redact(one.input), ..one }).collect()
-}
-
-/// The Events, as one list just after each was posted would have had them.
+/// The Events: each time that one is posted, a list of all of its pod up to then.
 fn events(dir: &Path, anchor: Anchor) -> Vec<Received> {
-    let path = dir.join("events.jsonl.gz");
-    let all = if path.exists() { unpacked(&path) } else { Vec::new() };
-    let lines = all.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
-    let of = |line: &[u8]| {
-        let line: Value = serde_json::from_slice(line).unwrap();
+    let mut all = String::new();
+    if let Ok(file) = fs::File::open(dir.join("events.jsonl.gz")) {
+        GzDecoder::new(file).read_to_string(&mut all).unwrap();
+    }
+    let mut lists: HashMap<PodUid, Vec<PostedEvent>> = HashMap::new();
+    let of = |line: &str| {
+        let line: Value = serde_json::from_str(line).unwrap();
         let event = &line["event"];
         let (reason, message) = (text(&event["reason"]), text(&event["message"]));
         let object = text(&event["involvedObject"]["fieldPath"]);
         let posted: jiff::Timestamp = event["lastTimestamp"].as_str().unwrap().parse().unwrap();
         let posted = WallTime::from_secs(posted.as_second());
         let pod = PodUid::new(event["involvedObject"]["uid"].as_str().unwrap());
-        let mut entry =
-            coroner::sources::kubelet::event((&reason, &object, &message), posted, &anchor)?;
-        entry.pod = Some(pod.clone());
+        let mut entry = kube_events::event((&reason, &object, &message), posted, &anchor)?;
         entry.posted = event["count"].as_u64().and_then(|count| u32::try_from(count).ok());
         let wall = WallTime((line["wall"].as_f64().unwrap() * 1e9) as i64);
         let at = anchor.boot(wall);
-        let event = KubeletEvent::Events { pod, asked: at, entries: Some(vec![entry]) };
-        Some(Received { at, input: Input::Kubelet(event) })
+        let entries = lists.entry(pod.clone()).or_default();
+        entries.push(entry);
+        let event = LookupEvent::Events { pod, asked: at, entries: Some(entries.clone()) };
+        Some(Received { at, input: Input::Events(event) })
     };
-    lines.filter_map(of).collect()
+    all.lines().filter_map(of).collect()
 }
 
 pub(crate) fn at(line: &Value) -> BootTime {

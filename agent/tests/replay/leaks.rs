@@ -1,9 +1,6 @@
 //! What was left behind, on real nodes: the leaks of the truth come out and no others.
 
-use super::{
-    RECORDINGS, dir,
-    import::{self, Recording, Words},
-};
+use super::{RECORDINGS, dir, import};
 use coroner::outputs::report::{self, Style};
 use coroner_core::{
     engine::{Engine, Settings},
@@ -14,7 +11,7 @@ use coroner_core::{
     },
     leak::Leak,
     output::{Outputs, Report, Request},
-    time::{Anchor, BootTime},
+    time::BootTime,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -103,14 +100,7 @@ impl Runtime {
 }
 
 fn run(name: &str) -> FoundLeaks {
-    run_with(name, Words::default())
-}
-
-fn run_with(name: &str, words: Words) -> FoundLeaks {
-    replays(name, import::load_with(&dir(name), words))
-}
-
-fn replays(name: &str, recording: Recording) -> FoundLeaks {
+    let recording = import::load(&dir(name));
     let first = recording.inputs[0].at;
     let end = recording.inputs.last().unwrap().at.max(last_mark(name));
     let of_node = [
@@ -181,19 +171,10 @@ fn name_of(leak: &Leak) -> String {
 
 #[test]
 fn every_recording_has_the_leaks_of_its_truth() {
-    has_the_leaks_of_its_truth(Words::default());
-}
-
-#[test]
-fn the_kubelets_words_prove_the_causes_of_leaks() {
-    has_the_leaks_of_its_truth(Words { log: true, events: false });
-}
-
-fn has_the_leaks_of_its_truth(words: Words) {
     let mut leaks = 0;
     for name in RECORDINGS {
         let truth = import::load(&dir(name)).truth;
-        let found = run_with(name, words);
+        let found = run(name);
         let shown = format!("{name}: {:#?}", found.ever);
         let mut expected = 0;
         for (pod, truth) in truth["pods"].as_object().unwrap() {
@@ -201,7 +182,6 @@ fn has_the_leaks_of_its_truth(words: Words) {
                 expected += 1;
                 let leak = found.last.get(pod).unwrap_or_else(|| panic!("{pod} of {shown}"));
                 assert_eq!(wanted["class"], leak.class.as_str(), "{shown}");
-                assert_eq!(leak.cause.proven, words.log, "{shown}");
                 let cause = wanted["likely_cause"].as_str().unwrap();
                 let said = report::leak_cause(leak).replace(" v1.", " 1.");
                 let start = said.get(..cause.len()).unwrap_or(&said);
@@ -232,70 +212,4 @@ fn the_story_of_the_stuck_worker_is_told() {
     assert!(!leak.preexisting);
     let seen = (leak.confirmed.0 - leak.first_observed.0) / 1_000_000_000;
     assert!((60..=66).contains(&seen), "one threshold, less the outage: {seen} s");
-}
-
-/// The leak of `leak-notready`, whose kubelet also logs these errors, each of them when it finds the pod worker stuck for
-/// the first time.
-fn with_errors(errors: &[&str]) -> Arc<Leak> {
-    const NAME: &str = "k1.23-containerd1.7/leak-notready";
-    let mut recording = import::load(&dir(NAME));
-    let text = String::from_utf8(import::unpacked(&dir(NAME).join("kubelet.log.gz"))).unwrap();
-    let at = text.find("] \"Pod worker has been requested for removal").unwrap();
-    let at = text[..at].rfind('\n').unwrap() + 1;
-    let time = &text[at + 1..at + "I1121 02:56:54.596887".len()];
-    let lines: String = errors.iter().map(|error| format!("E{time}   11951 {error}\n")).collect();
-    let log = format!("{}{lines}{}", &text[..at], &text[at..]);
-    let first = recording.inputs[0].at;
-    recording.inputs.extend(import::kubelet_log(log.as_bytes(), recording.anchor, first));
-    recording.inputs.sort_by_key(|input| input.at);
-    let mut found = replays(NAME, recording);
-    found.last.remove("default/leak2").unwrap()
-}
-
-#[test]
-fn failures_in_the_kubelets_log_are_evidence_for_a_leak_with_their_own_words() {
-    let uid = "4393f462-f293-4c9f-a692-66663810a734";
-    let sandbox = "f4baf2936d896442a4f52b0b6886da6b8f0b348c0f6911a66277e9e27f3f5b90";
-    let volume = format!(
-        "nestedpendingoperations.go:348] Operation for \"{{volumeName:kubernetes.io/nfs/{uid}-data podName:{uid} \
-         nodeName:}}\" failed. No retries permitted until 2026-11-21 02:56:55 (durationBeforeRetry 500ms). Error: \
-         UnmountVolume.TearDown failed for volume \"data\" (UniqueName: \"kubernetes.io/nfs/{uid}-data\") pod \
-         \"{uid}\" (UID: \"{uid}\") : unmount failed: exit status 32, device is busy"
-    );
-    let cgroup = format!(
-        "pod_container_manager_linux.go:191] \"Failed to delete cgroup paths\" \
-         cgroupName=[kubepods besteffort pod{uid}] err=\"unable to destroy cgroup paths: device or resource busy\""
-    );
-    // A plugin may write anything.
-    let network = |words: &str| {
-        format!(
-            "remote_runtime.go:209] \"StopPodSandbox from runtime service failed\" err=\"rpc error: code = Unknown \
-             desc = failed to destroy network for sandbox \\\"{sandbox}\\\": plugin type=\\\"calico\\\" failed \
-             (delete): {words}\" podSandboxID=\"{sandbox}\""
-        )
-    };
-    let hostile = r"\x1b[2J Get https://10.96.0.1:443/x?y=1: dial tcp 10.96.0.1:443: i/o timeout";
-    let network = network(&format!("{hostile} {}", "ä".repeat(400)));
-    let leak = with_errors(&[&volume, &cgroup, &network]);
-    let style = Style { width: 10_000, ..Style::default() };
-    let text = report::leak(&leak, leak.confirmed, &style);
-    let json = serde_json::to_value(report::leak_json(&leak, &Anchor::default())).unwrap();
-    for (statement, words) in [
-        ("volume_operation_failed", "UnmountVolume.TearDown failed for volume \"data\""),
-        ("cgroup_failed", "unable to destroy cgroup paths: device or resource busy"),
-        (
-            "cni_failed",
-            "plugin type=\"calico\" failed (delete):  [2J Get … dial tcp …: i/o timeout ä",
-        ),
-    ] {
-        let evidence = json["evidence"].as_array().unwrap().iter();
-        let said: Vec<_> = evidence.filter(|one| one["statement"] == statement).collect();
-        let [said] = &said[..] else { panic!("{statement}: {json:#}") };
-        assert_eq!((&said["kind"], &said["source"]), (&"kubelet_said".into(), &"kubelet".into()));
-        let error = said["error"].as_str().unwrap();
-        assert!(error.contains(words), "{error}");
-        assert!(error.len() <= 300 && !error.contains(['\u{1b}', '\n']), "{error}");
-        assert!(said["message"].as_str().unwrap().contains(words), "{said}");
-        assert!(text.contains(words), "{text}");
-    }
 }

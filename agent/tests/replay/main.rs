@@ -1,9 +1,9 @@
 //! Recordings of real nodes replay to the truth that their makers wrote down.
 
 mod adversities;
+mod events;
 mod import;
 mod interleavings;
-mod kubelet;
 mod leaks;
 mod live;
 #[path = "../../core/tests/random/mod.rs"]
@@ -130,11 +130,7 @@ fn dir(name: &str) -> PathBuf {
 }
 
 fn replays_to_its_truth(name: &str) -> Said {
-    replays_with(name, import::Words::default())
-}
-
-fn replays_with(name: &str, words: import::Words) -> Said {
-    tells_its_truth(name, import::load_with(&dir(name), words))
+    tells_its_truth(name, import::load(&dir(name)))
 }
 
 fn tells_its_truth(name: &str, recording: import::Recording) -> Said {

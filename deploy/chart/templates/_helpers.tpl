@@ -37,7 +37,7 @@ app.kubernetes.io/name: coroner
 {{- if .Values.tls.clientCA }}{{ $config = merge $config (dict "tls-client-ca" "/tls/ca.crt") }}{{ end -}}
 {{- end -}}
 {{/* YAML reads an unquoted `off` as false. */}}
-{{- range list "api-listen" "events-lookup" "kubelet-api" "kubelet-log" "log-level" "socket" "traffic" -}}
+{{- range list "api-listen" "events-lookup" "log-level" "socket" "traffic" -}}
 {{- if eq (get $config . | toString) "false" }}{{ $_ := set $config . "off" }}{{ end -}}
 {{- end -}}
 {{ toJson $config }}

@@ -234,11 +234,6 @@ impl Cluster {
         self.hand.work.join(STATE)
     }
 
-    /// Where the kubelet logs.
-    pub fn kubelet_log(&self) -> PathBuf {
-        self.hand.work.join(KUBELET_LOG)
-    }
-
     /// Where an agent can record.
     pub fn recording(&self) -> PathBuf {
         self.hand.work.join(RECORDING)

@@ -53,8 +53,6 @@ pub struct AgentOptions {
     pub host_root: Option<PathBuf>,
     /// `--kubelet-process`; `None`: its default.
     pub kubelet_process: Option<String>,
-    /// `--kubelet-log`; `None`: off, because the machine's own kubelet is another one.
-    pub kubelet_log: Option<PathBuf>,
     pub events: bool,
     /// Where its log goes.
     pub log: PathBuf,
@@ -75,7 +73,6 @@ impl AgentOptions {
             state_dir: None,
             host_root: Some(cluster.host_root().into()),
             kubelet_process: Some(cluster.kubelet_process().into()),
-            kubelet_log: Some(cluster.kubelet_log()),
             events: false,
             log,
         }
@@ -157,11 +154,6 @@ impl Agent {
         if let Some(name) = &options.kubelet_process {
             command.args(["--kubelet-process", name]);
         }
-        command.arg("--kubelet-log");
-        match &options.kubelet_log {
-            Some(file) => command.arg(file),
-            None => command.arg("off"),
-        };
         if options.events {
             command.arg("--events");
         }

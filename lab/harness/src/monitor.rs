@@ -214,9 +214,6 @@ impl AgentMonitor {
             options.node = node.into();
         }
         options.events |= flags.makes_events;
-        if flags.reads_no_log {
-            options.kubelet_log = None;
-        }
         if flags.lists_no_events {
             options.kubeconfig = write_kubeconfig_without_events(&options.kubeconfig)?;
         }

@@ -152,19 +152,12 @@ pub struct AgentFlags {
     pub makes_events: bool,
     /// `--node`, where it is not this one's name.
     pub node: Option<&'static str>,
-    /// `--kubelet-log off`.
-    pub reads_no_log: bool,
     /// The apiserver does not let it list Events.
     pub lists_no_events: bool,
 }
 
 impl AgentFlags {
     /// None of them.
-    pub const PLAIN: Self = Self {
-        keeps_state: false,
-        makes_events: false,
-        node: None,
-        reads_no_log: false,
-        lists_no_events: false,
-    };
+    pub const PLAIN: Self =
+        Self { keeps_state: false, makes_events: false, node: None, lists_no_events: false };
 }

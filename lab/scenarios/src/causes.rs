@@ -10,7 +10,7 @@ use coroner_core::types::{
     Cause,
     FindingKind::OutlivedObject,
     PhaseKind::{PreStop, Shutdown},
-    StageKind as Stage, Verdict,
+    Verdict,
 };
 use coroner_lab_cluster::{controlplane::Disruption, image, kubelet::PodEnding};
 use std::time::Duration;
@@ -410,15 +410,7 @@ fn by_the_kubelet() -> Vec<Draft> {
         from_manifest("manifest-removed")
             .shows("A static pod: deleting the mirror pod stops nothing, removing the manifest does.")
             .after(SOON, Action::Delete { grace: None })
-            .after(SOON, Action::RemoveManifest)
-            .logs([
-                Stage::MirrorRemoved,
-                Stage::MirrorCreate,
-                Stage::Noticed,
-                Stage::Terminating,
-                Stage::Kill,
-                Stage::Terminated,
-            ]),
+            .after(SOON, Action::RemoveManifest),
         from_manifest("manifest-returns")
             .shows("The manifest returns while the pod terminates: two incarnations of the same UID.")
             .after(SOON, Action::RemoveManifest)
@@ -448,19 +440,13 @@ fn by_its_words() -> Vec<Draft> {
             .when(When::Anew("app", INTO_THE_NEXT_LIFE), Action::Delete { grace: None })
             .dies("app", Verdict::Graceful, code(0))
     };
-    let without_log = AgentFlags { reads_no_log: true, ..AgentFlags::PLAIN };
     let without_events = AgentFlags { lists_no_events: true, ..AgentFlags::PLAIN };
-    let without_both = AgentFlags { reads_no_log: true, ..without_events };
-    const WORDS: &str = "\"Container app failed liveness probe, will be restarted\"";
     vec![
-        stopped("only-events-prove-it", without_log)
-            .shows("The httpGet probe fails, and the kubelet's log is not read: the pod's Events have the reason.")
-            .saying(WORDS),
-        stopped("only-the-log-proves-it", without_events)
-            .shows("The httpGet probe fails, and the agent may not list Events: the kubelet's log has the reason.")
-            .saying(WORDS),
-        stopped("neither-log-nor-events-prove-it", without_both)
-            .shows("The httpGet probe fails, with neither the kubelet's log nor Events: the cause is inferred.")
+        stopped("only-events-prove-it", AgentFlags::PLAIN)
+            .shows("The httpGet probe fails: the pod's Events have the reason.")
+            .saying("\"Container app failed liveness probe, will be restarted\""),
+        stopped("no-events-prove-it", without_events)
+            .shows("The httpGet probe fails, and the agent may not list Events: the cause is inferred.")
             .inferred()
             .saying("The pod's Events, which might prove it, could not be listed."),
     ]

@@ -10,7 +10,7 @@ use coroner_core::types::{
     Cause,
     FindingKind::{ChildrenNotSignalled, DeadlineMissed, OutlivedObject, PrestopCutOff},
     PhaseKind::{PostStart, PreStop, Shutdown},
-    StageKind as Stage, Verdict,
+    Verdict,
 };
 use coroner_lab_cluster::image;
 use std::time::Duration;
@@ -51,16 +51,7 @@ fn the_first() -> Vec<Draft> {
             // The hook itself, which dies with the PID namespace.
             .allows(ChildrenNotSignalled)
             .spends(Span::about(PreStop, 10.0))
-            .spends(Span::about(Shutdown, 1.0))
-            .logs([
-                Stage::Noticed,
-                Stage::Terminating,
-                Stage::PreStop,
-                Stage::Kill,
-                Stage::Terminated,
-                Stage::Removed,
-                Stage::Housekeeping,
-            ]),
+            .spends(Span::about(Shutdown, 1.0)),
         deleted("slower-than-grace", 8)
             .shows("preStop takes 5 s of 8, and the shutdown needs 10 s more: SIGKILL comes after 3 s.")
             .runs(Part::new("app", "handle --for 10s").pre_stop("sleep --for 5s"))

@@ -7,7 +7,7 @@ use super::{
 };
 use coroner_core::{
     input::{ConnectionEvent, ExitStatus, TrafficBlindness},
-    types::{Cause, Certainty, FindingKind, StageKind, Verdict},
+    types::{Cause, Certainty, FindingKind, Verdict},
 };
 use std::time::Duration;
 
@@ -34,7 +34,6 @@ pub(super) fn runs_on(name: &'static str, grace: i64) -> Draft {
             also_allowed: Vec::new(),
             grace: None,
             phases: Vec::new(),
-            stages: Vec::new(),
             truncated: false,
             calls: None,
             leaks: Vec::new(),
@@ -214,12 +213,6 @@ impl Draft {
 
     pub(super) fn spends(mut self, span: Span) -> Self {
         self.0.expected.phases.push(span);
-        self
-    }
-
-    /// The kubelet's log shows these stages, in this order.
-    pub(super) fn logs(mut self, stages: impl Into<Vec<StageKind>>) -> Self {
-        self.0.expected.stages = stages.into();
         self
     }
 

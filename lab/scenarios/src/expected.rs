@@ -4,7 +4,7 @@ use super::clients::{ExpectedTraffic, TRAFFIC_FINDINGS};
 use coroner_core::{
     input::ExitStatus,
     leak::{BlockedOn, LeakCause, LeakClass},
-    types::{Cause, Certainty, FindingKind, PhaseKind, StageKind, Verdict},
+    types::{Cause, Certainty, FindingKind, PhaseKind, Verdict},
 };
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,9 +32,6 @@ pub struct Expected {
     pub grace: Option<i64>,
     /// Phases on the critical path, with what is allowed.
     pub phases: Vec<Span>,
-    /// Stages that the kubelet's log shows, in this order, beside others.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub stages: Vec<StageKind>,
     /// The agent says that it did not see the beginning.
     pub truncated: bool,
     /// So many calls to the apiserver at least must have been answered after the stop signal was

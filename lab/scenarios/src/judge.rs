@@ -4,7 +4,7 @@ use super::{Death, Earlier, Expected};
 use coroner_core::{
     input::ExitStatus,
     report::{ContainerDeath, PodTermination},
-    types::{Cause, Certainty, FindingKind, PhaseKind, StageKind, Verdict},
+    types::{Cause, Certainty, FindingKind, PhaseKind, Verdict},
 };
 use serde::Serialize;
 use std::{
@@ -28,8 +28,6 @@ pub struct ObservedReport {
     pub graces: BTreeMap<String, Option<i64>>,
     /// Seconds spent in each phase of the critical path.
     pub phases: BTreeMap<PhaseKind, f64>,
-    /// The stages that the kubelet's log shows, in order.
-    pub stages: Vec<StageKind>,
     /// The agent says that it did not see the beginning.
     pub truncated: bool,
 }
@@ -93,21 +91,9 @@ impl ObservedReport {
                 .map(|phase| (*phase, timeline.phase(*phase).as_secs_f64()))
                 .filter(|(_, seconds)| *seconds > 0.0)
                 .collect(),
-            stages: stages(timeline),
             truncated: timeline.truncated,
         }
     }
-}
-
-/// The stages that the kubelet's log shows of a pod's end, in order.
-pub fn stages(timeline: &PodTermination) -> Vec<StageKind> {
-    timeline.kubelet.iter().flat_map(|lane| &lane.stages).map(|stage| stage.kind).collect()
-}
-
-/// Whether the stages that are wanted are among those that were seen, in order.
-pub fn are_logged(wanted: &[StageKind], seen: &[StageKind]) -> bool {
-    let mut seen = seen.iter();
-    wanted.iter().all(|stage| seen.any(|one| one == stage))
 }
 
 /// A name that comes twice is kept twice, and so contradicts.
@@ -182,9 +168,6 @@ pub fn disagreements(expected: &Expected, observed: &ObservedReport) -> Vec<Stri
                 span.phase, span.at_least, span.at_most
             ));
         }
-    }
-    if !are_logged(&expected.stages, &observed.stages) {
-        points.push(format!("stages {:?}, expected {:?}", observed.stages, expected.stages));
     }
     match (expected.truncated, observed.truncated) {
         (false, true) => {
@@ -354,7 +337,6 @@ mod tests {
                 .map(|name| ((*name).into(), expected.grace))
                 .collect(),
             phases: expected.phases.iter().map(|span| (span.phase, span.at_least)).collect(),
-            stages: expected.stages.clone(),
             truncated: expected.truncated,
         }
     }
@@ -386,7 +368,7 @@ mod tests {
             catalogue().into_iter().find(|s| s.name == "prestop-exhausts-grace").unwrap();
         let expected = &scenario.expected;
         type Deviation = (&'static str, fn(&mut ObservedReport));
-        let deviations: [Deviation; 11] = [
+        let deviations: [Deviation; 9] = [
             ("cause", |o| o.cause = Cause::Unknown),
             ("verdict", |o| o.containers.get_mut("app").unwrap().verdict = Verdict::Graceful),
             ("exit", |o| o.containers.get_mut("app").unwrap().exit = Some(ExitStatus::Code(1))),
@@ -399,8 +381,6 @@ mod tests {
             ("phase", |o| {
                 o.phases.insert(PhaseKind::PreStop, 1.0);
             }),
-            ("no stages", |o| o.stages.clear()),
-            ("other order of stages", |o| o.stages.reverse()),
             ("truncated", |o| o.truncated = true),
         ];
         for (what, deviate) in deviations {

@@ -99,8 +99,6 @@ impl Engine {
                 }
             }
         }
-        let cri = &self.stores.cri;
-        self.stores.kubelet.retain_known(|pod| cri.has_sandbox(pod));
         self.evict_objects(now);
         self.expire_terminations(now, out);
         self.evict_unresolved(now);

@@ -99,15 +99,8 @@ impl ReportedTermination {
         }
         let is_new = |milestone: &Milestone| self.report.milestone(milestone.kind).is_none();
         let mut tail = view.tail(self.report.began).filter(is_new).peekable();
-        let lane = view.kubelet_lane(self.report.began, self.report.ended);
-        // Dropped statements must not take back what was reported.
-        let known = |lane: &Option<KubeletLane>| lane.as_ref().map(|lane| lane.stages.len());
-        let has_stages = lane != self.report.kubelet && known(&lane) >= known(&self.report.kubelet);
-        if tail.peek().is_some() || has_stages {
+        if tail.peek().is_some() {
             let mut report = self.report.clone();
-            if has_stages {
-                report.kubelet = lane;
-            }
             report.milestones.extend(tail);
             report.milestones.sort_by_key(|milestone| (milestone.at, milestone.kind));
             self.replace(report, out);
@@ -134,11 +127,9 @@ impl ReportedTermination {
         report.revision = self.report.revision + u32::from(change.is_some());
         let change = change.or((report.is_final && !self.report.is_final).then_some(Change::Final));
         let was_removed = self.is_removed();
-        let stages = (self.report.kubelet != report.kubelet).then_some(Change::Stages);
         self.count_dropped(&report, out);
         self.report = report;
         let removed = (self.is_removed() && !was_removed).then_some(Change::SandboxRemoved);
-        let removed = removed.or(stages.filter(|_| change.is_none()));
         for change in change.into_iter().chain(removed) {
             out.reports.push(Report::PodUpdated(Box::new(self.report.clone()), change));
         }

@@ -4,7 +4,7 @@ use super::facts::LeakFacts;
 use crate::{
     cri::{Container, Sandbox},
     ids::*,
-    input::{KubeletStatement as Says, *},
+    input::*,
     leak::{BlockedOn, LeakCause, LeakClass, LikelyCause, RuntimeAtEnd},
 };
 
@@ -36,79 +36,12 @@ pub(super) fn likely(facts: &LeakFacts<'_>, class: LeakClass, key: &LeakKey) -> 
         },
         LeakKey::Pod { uid } => of_stuck_pod(facts, uid, runtime),
     };
-    let ((kind, name), proven) = Said::new(facts, key).proves(class, found);
+    let (kind, name) = found;
     LikelyCause {
         kind,
         name: name.map(str::to_owned),
-        proven,
         kubelet_version: node.kubelet_version().map(|(_, text)| text.to_owned()),
         runtime,
-    }
-}
-
-/// What the kubelet says of a pod that is left.
-#[derive(Clone, Copy, Debug, Default)]
-struct Said<'a> {
-    /// Housekeeping cannot remove the pod worker.
-    stuck: bool,
-    /// The container that could not be stopped, or an empty name for the sandbox.
-    not_killed: Option<&'a str>,
-    /// The network could not be removed.
-    network: bool,
-    /// A volume could not be unmounted.
-    volume: bool,
-}
-
-impl<'a> Said<'a> {
-    fn new(facts: &LeakFacts<'a>, key: &LeakKey) -> Self {
-        let mut said = Self::default();
-        for known in facts.said_of(key) {
-            let entry = &known.entry;
-            match entry.statement {
-                Says::WorkerStuck => said.stuck = true,
-                Says::WorkerRemoved | Says::WorkerDone => said.stuck = false,
-                Says::CniFailed => said.network = true,
-                Says::UnmountFailed | Says::VolumeOperationFailed | Says::VolumesLeft => {
-                    said.volume = true;
-                }
-                Says::UnmountEnd | Says::VolumesUnmounted => said.volume = false,
-                Says::KillEnd | Says::ContainersStopped => said.not_killed = None,
-                Says::SyncFailed => {
-                    let mut all = entry.failures.iter();
-                    let failed = all.find(|one| one.action.starts_with("Kill"));
-                    let name = failed.map(|one| match one.action.as_str() {
-                        "KillContainer" => one.target.as_str(),
-                        _ => "",
-                    });
-                    said.not_killed = name.or(said.not_killed);
-                }
-                _ => {}
-            }
-        }
-        said
-    }
-
-    /// The cause with the kubelet's words, and whether they prove it.
-    fn proves(self, class: LeakClass, found: NamedCause<'a>) -> (NamedCause<'a>, bool) {
-        let (kind, name) = found;
-        let killed = self.not_killed.filter(|name| !name.is_empty());
-        match kind {
-            LeakCause::PodWorkerStuck => (found, self.stuck),
-            LeakCause::PodWorkerGaveUp => (found, self.not_killed.is_some()),
-            LeakCause::RuntimeFailing if self.not_killed.is_some() => {
-                ((kind, name.or(killed)), true)
-            }
-            LeakCause::CniDeleteFailing => (found, self.network),
-            LeakCause::VolumeBusy => (found, self.volume),
-            LeakCause::Unknown if self.network => ((LeakCause::CniDeleteFailing, None), true),
-            LeakCause::Unknown if self.not_killed.is_some() => {
-                ((LeakCause::RuntimeFailing, killed.or(name)), true)
-            }
-            LeakCause::Unknown if self.stuck && class.lacks_pod() => {
-                ((LeakCause::PodWorkerStuck, None), true)
-            }
-            _ => (found, false),
-        }
     }
 }
 

@@ -6,7 +6,6 @@ use crate::{
     exit_blockers,
     ids::*,
     input::*,
-    kubelet::is_trouble,
     leak::{LeakEvidence, LeakEvidenceKind as Kind},
     time::*,
 };
@@ -43,14 +42,14 @@ pub(super) fn collect(
         }
         _ => evidence.orphan(key),
     }
-    evidence.said(key);
+    evidence.events(key);
     let mut entries = evidence.entries;
     entries.sort_by_key(|one| (one.at.is_none(), one.at));
     entries
 }
 
-/// Bound on the kubelet's own words.
-const MAX_SAID: usize = 8;
+/// Bound on the kubelet's Events.
+const MAX_EVENTS: usize = 8;
 /// Bound on the runs of a daemon, the newest ones.
 const MAX_RUNS: usize = 4;
 
@@ -140,27 +139,16 @@ impl<'a> EvidenceList<'a> {
         self.add(Some(status.asked), kind);
     }
 
-    /// Adds the failures that the kubelet speaks of, the last ones first.
-    fn said(&mut self, key: &LeakKey) {
-        let knows = self.facts.pod_uid(key).and_then(|uid| self.facts.stores.kubelet.knows(uid));
-        if let Some((asked, knows)) = knows {
-            self.add(Some(asked), Kind::KubeletKnows { knows });
-        }
-        let said = self.facts.said_of(key);
-        let failures = said.iter().rev().filter(|said| is_trouble(said.entry.statement));
-        for said in failures.take(MAX_SAID) {
-            let entry = &said.entry;
-            let failed = entry.failures.iter();
-            let kind = Kind::KubeletSaid {
-                statement: entry.statement,
-                count: said.count,
-                container: entry.container.clone(),
-                failed: failed
-                    .map(|one| format!("{} {}: {}", one.action, one.target, one.reason))
-                    .collect(),
-                error: entry.error.clone(),
-            };
-            self.add(Some(entry.time), kind);
+    /// Adds the failures that the kubelet has posted, the last ones first.
+    fn events(&mut self, key: &LeakKey) {
+        let Some(uid) = self.facts.pod_uid(key) else { return };
+        let all = self.facts.stores.events.of(uid);
+        let failures = all.iter().rev().filter(|posted| posted.event.is_failure());
+        for posted in failures.take(MAX_EVENTS) {
+            let event = &posted.event;
+            let (about, container) = (event.about, event.container.clone());
+            let kind = Kind::EventPosted { event: about, count: posted.count, container };
+            self.add(Some(event.time), kind);
         }
     }
 

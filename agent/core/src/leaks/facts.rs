@@ -6,10 +6,10 @@ use crate::{
     cri::{Container, Sandbox},
     ids::*,
     input::*,
-    kubelet::{KUBELET_SLACK, Statement},
     leak::RuntimeAtEnd,
     pod_view::Stores,
     time::*,
+    verdict::KUBELET_SLACK,
 };
 use std::time::Duration;
 
@@ -121,26 +121,6 @@ impl<'a> LeakFacts<'a> {
     pub(super) fn volumes(&self, uid: &PodUid) -> impl Iterator<Item = &'a str> {
         let all = self.survey.and_then(|survey| survey.volumes.as_deref()).unwrap_or_default();
         all.iter().filter(move |volume| volume.pod == *uid).map(|volume| volume.volume.as_str())
-    }
-
-    /// What the kubelet said of a candidate, in order of time: of its pod, of the sandbox or all sandboxes of a
-    /// stuck pod, and of their containers. A pod may have thousands of leaked sandboxes, so that each of them
-    /// looks at its own only.
-    pub(super) fn said_of(&self, key: &LeakKey) -> Vec<&'a Statement> {
-        let Some(uid) = self.pod_uid(key) else { return Vec::new() };
-        let kubelet = &self.stores.kubelet;
-        let mut said: Vec<_> = kubelet.of(uid.as_str()).collect();
-        let mut add = |sandbox: &Sandbox| {
-            said.extend(kubelet.of(sandbox.info.id.as_str()));
-            let containers = self.containers_of(&sandbox.info.id);
-            said.extend(containers.flat_map(|container| kubelet.of(container.info.id.as_str())));
-        };
-        match key {
-            LeakKey::Sandbox { id } => self.stores.cri.sandbox(id).into_iter().for_each(add),
-            _ => self.listed_of(uid).for_each(&mut add),
-        }
-        said.sort_by_key(|said| said.entry.time);
-        said
     }
 
     /// The UID of a candidate's pod.

@@ -7,10 +7,9 @@ use crate::{
     cri::{Container, Sandbox},
     exit_blockers,
     isolation::Isolation,
-    kubelet::{HOOK_GAP, KUBELET_SLACK},
     process::{ContainerProcesses, SI_KERNEL, SIGKILL, SIGTERM, SentSignal},
     stop::{RESTART_ALL_GRACE_SECONDS, StopEvidence},
-    verdict::{Assessment, GRACE_FLOOR_SECONDS, VerdictInputs, assess},
+    verdict::{Assessment, GRACE_FLOOR_SECONDS, HOOK_GAP, KUBELET_SLACK, VerdictInputs, assess},
 };
 use crate::{ids::*, input::*, report::*, time::*, types::*};
 use std::time::Duration;
@@ -136,11 +135,11 @@ impl<'a> PodView<'a> {
         let name = container.map(|c| c.info.name.clone()).unwrap_or_default();
         let mut inputs = self.verdict_inputs(container, processes, request);
         let mut assessment = self.assess(container, inputs);
-        // No verdict depends on the kubelet's own words.
+        // No verdict depends on the kubelet's Events.
         let stop = self.stop_of(id, &assessment);
         let why = |stop| self.why(id, stop, &assessment, inputs.grace_seconds, request, pod_cause);
-        let has_words = stop.as_ref().is_some_and(|stop| stop.said.is_some() || stop.denied);
-        let without = has_words.then(|| why(stop.clone().map(StopEvidence::without_words)));
+        let is_stated = stop.as_ref().is_some_and(|stop| stop.stated.is_some());
+        let without = is_stated.then(|| why(stop.clone().map(StopEvidence::without_events)));
         let (mut cause, grace_seconds) = why(stop);
         let (decided, allowed) = without.unwrap_or_else(|| (cause.clone(), grace_seconds));
         if let Some(ended) = self.ended(id) {
@@ -186,9 +185,6 @@ impl<'a> PodView<'a> {
             // With records missing, another process may have been taken for the main one.
             None if assessment.gaps.is_empty() => {
                 findings.extend(self.contradictions(id, assessment.exit));
-                if let Some(empty) = processes.ended() {
-                    findings.extend(self.kubelet_contradictions(id, empty, assessment.exit));
-                }
             }
             None => {}
         }
@@ -276,7 +272,7 @@ impl<'a> PodView<'a> {
         });
         let is_requested = pod_cause.is_some_and(|reason| reason.cause.is_requested());
         let before_request =
-            is_requested && (asked_later || killed_early || shown_later || stop.said.is_some());
+            is_requested && (asked_later || killed_early || shown_later || stop.stated.is_some());
         let unknown = |message| AttributedCause::unknown(message);
         if is_requested
             && !before_request
@@ -297,7 +293,7 @@ impl<'a> PodView<'a> {
                 )
             });
             let grace = self.graces(self.container(id), None).next();
-            return match &stop.said {
+            return match &stop.stated {
                 Some(_) => (reason.clone(), self.own_grace(&stop, reason.cause, grace)),
                 None => (reason, grace),
             };
@@ -407,11 +403,10 @@ impl<'a> PodView<'a> {
             || self.stores.node.kubelet.changes(began, until).next().is_some();
         let hashes =
             next.and_then(|next| next.info.hash.as_ref()).zip(container.info.hash.as_ref());
-        let words = self.stop_words(container, began, ended);
+        let events = self.stop_events(container, began, ended);
         Some(StopEvidence {
-            said: words.said,
-            denied: words.denied,
-            unhealthy: words.unhealthy,
+            stated: events.stated,
+            unhealthy: events.unhealthy,
             began,
             ended,
             container: name,

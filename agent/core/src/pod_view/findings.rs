@@ -4,9 +4,9 @@ use super::PodView;
 use crate::{
     api::DeletionRequest,
     cri::Container,
-    kubelet::KUBELET_SLACK,
     process::{Children, ContainerProcesses},
     signal,
+    verdict::KUBELET_SLACK,
 };
 use crate::{ids::*, input::*, report::*, time::*, types::*};
 use std::time::Duration;

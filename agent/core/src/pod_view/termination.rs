@@ -7,9 +7,8 @@ use crate::{
         AttributedCause, TERMINATION_BY_KUBELET, by_kubelet, deletion, perhaps_stopped, unnamed,
     },
     cri::Container,
-    kubelet::KUBELET_SLACK,
-    phases::{phases, split},
-    verdict::Assessment,
+    phases::phases,
+    verdict::{Assessment, KUBELET_SLACK},
 };
 use crate::{ids::*, input::*, report::*, time::*, types::*};
 use std::{collections::BTreeSet, time::Duration};
@@ -134,9 +133,9 @@ impl<'a> PodView<'a> {
             }
             (true, _)
                 if object.is_none_or(|o| o.pod.reason.is_empty())
-                    && let Some(said) = self.kubelet_cause() =>
+                    && let Some(stated) = self.cause_by_events() =>
             {
-                said
+                stated
             }
             (true, _) if is_static => {
                 let message = if self.is_replaced() {
@@ -231,10 +230,7 @@ impl<'a> PodView<'a> {
         .collect();
 
         let path = critical.map(|c| c.milestones.as_slice()).unwrap_or_default();
-        let mut phases = phases((began, ended), critical, &pod, stopping, cause.cause);
-        let kubelet = self.kubelet_lane(began, ended);
-        let stages = kubelet.as_ref().map(|lane| lane.stages.as_slice()).unwrap_or_default();
-        split(&mut phases, stages, critical.map(|death| death.name.as_str()));
+        let phases = phases((began, ended), critical, &pod, stopping, cause.cause);
         // The pod ended no earlier than the last of these events could have happened.
         let until = |m: &Milestone| m.at - m.uncertainty;
         let of_end = |m: &&Milestone| !m.kind.is_of_the_tail() && m.at <= ended;
@@ -282,7 +278,6 @@ impl<'a> PodView<'a> {
             uncertainty,
             containers,
             traffic,
-            kubelet,
             findings,
             truncated,
             incomplete: incomplete.into_iter().collect(),

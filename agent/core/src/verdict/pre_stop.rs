@@ -1,10 +1,9 @@
 //! The preStop hook: its process, or, for a hook without one (sleep, httpGet, tcpSocket), the time that the
 //! spec and the gap before the stop signal show.
 
-use super::DeathFacts;
+use super::{DeathFacts, HOOK_GAP, KUBELET_REACTION, KUBELET_SLACK};
 use crate::{
     evidence::EvidenceKind,
-    kubelet::{HOOK_GAP, KUBELET_REACTION, KUBELET_SLACK},
     process::{ExecProcess, SentSignal, discarded, is_of_the_node},
 };
 use crate::{ids::*, input::*, time::*, types::*};

@@ -2,9 +2,9 @@
 //! signal. Each row has the event that must not have happened, which a gap may hide; `message.rs` has its sentence. The rows are in the
 //! order of precedence of [`Verdict`].
 
-use super::{DeathFacts, GRACE_FLOOR_SECONDS, SELF_INFLICTED, longest_grace};
+use super::{DeathFacts, GRACE_FLOOR_SECONDS, KUBELET_SLACK, SELF_INFLICTED, longest_grace};
 use crate::process::{SI_KERNEL, SIGKILL, SentSignal, discarded, queued_for_sigwait};
-use crate::{ids::*, input::*, kubelet::KUBELET_SLACK, time::*, types::*};
+use crate::{ids::*, input::*, time::*, types::*};
 use std::time::Duration;
 
 /// How a container ended.

@@ -188,8 +188,7 @@ fn causes_of_a_containers_own_stop() {
             sandbox_died: None,
             redefined: None,
             sandbox_followed: None,
-            said: None,
-            denied: false,
+            stated: None,
             unhealthy: None,
         }
         .reason();

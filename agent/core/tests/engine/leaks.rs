@@ -6,8 +6,8 @@ use super::{
 };
 use coroner_core::{
     input::{
-        ApiEvent, ContainerState, CriSandbox, DaemonProcess, DaemonState, Input, KubeletEntry,
-        KubeletEvent, KubeletStatement, PersistedLeak, SandboxNetwork,
+        ApiEvent, ContainerState, CriSandbox, DaemonProcess, DaemonState, EventReason, Input,
+        LookupEvent, PersistedLeak, PostedEvent, SandboxNetwork,
     },
     leak::{
         DetectionState, Leak, LeakCause, LeakClass, LeakEvidenceKind, LeakedContainer, RuntimeAtEnd,
@@ -277,19 +277,16 @@ fn two_sandboxes_of_one_pod() {
 }
 
 #[test]
-fn what_the_kubelet_says_of_one_sandbox_is_no_evidence_for_another() {
+fn an_event_of_a_failed_stop_is_evidence() {
     let mut node = left();
-    newer(&mut node, false);
-    let says = KubeletStatement::RuntimeStopSandboxFailed;
-    let mut entry = KubeletEntry::new(node.at(), 0, WallTime(0), says);
-    entry.sandbox = Some(ids(2).1);
-    node.seconds(2).say(Input::Kubelet(KubeletEvent::Entry(Box::new(entry))));
+    let event = PostedEvent::new(node.at(), 0, EventReason::KillPodFailed);
+    let (pod, asked, entries) = (ids(1).0, node.at(), Some(vec![event.clone(), event]));
+    node.seconds(2).say(Input::Events(LookupEvent::Events { pod, asked, entries }));
     node.seconds(THRESHOLD + MARGIN);
-    for (n, wanted) in [(1, false), (2, true)] {
-        let said = evidence(node.leak(n).unwrap());
-        let is_said = |one: &&LeakEvidenceKind| matches!(one, LeakEvidenceKind::KubeletSaid { .. });
-        assert_eq!(said.iter().any(is_said), wanted, "{n}: {said:?}");
-    }
+    let about = EventReason::KillPodFailed;
+    let wanted = LeakEvidenceKind::EventPosted { event: about, count: 2, container: None };
+    let found = evidence(node.leak(1).unwrap());
+    assert!(found.contains(&&wanted), "{found:?}");
 }
 
 #[test]

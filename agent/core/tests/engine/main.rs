@@ -3,9 +3,9 @@
 mod bounds;
 mod causes;
 mod contradictions;
+mod events;
 mod frozen;
 mod isolation;
-mod kubelet;
 mod late_lists;
 mod late_watch;
 mod lateness;

@@ -155,7 +155,6 @@ impl StandaloneScanner {
                 }
                 Request::VerifyPods(pods) => drop(self.api.try_send(pods)),
                 Request::ListEvents(_)
-                | Request::AskKubelet(_)
                 | Request::TraceSignal { .. }
                 | Request::WatchCgroup { .. }
                 | Request::InspectProcesses(_)

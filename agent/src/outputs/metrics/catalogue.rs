@@ -65,9 +65,6 @@ static DURATIONS: Buckets = Buckets(&[
 static REMOVALS: Buckets =
     Buckets(&[1.0, 5.0, 10.0, 20.0, 32.0, 60.0, 90.0, 120.0, 300.0, 600.0, 3600.0]);
 
-/// A stage of the kubelet: milliseconds, or the second of its event generator, or a grace.
-static STAGES: Buckets = Buckets(&[0.05, 0.5, 2.0, 10.0, 60.0]);
-
 /// 1 is the whole grace: what is above exceeded it.
 static RATIOS: Buckets = Buckets(&[0.1, 0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.5, 2.0]);
 
@@ -175,12 +172,6 @@ catalogue! {
             "Time from the stop of a sandbox to its removal by the kubelet's garbage collection.",
             "histogram_quantile(0.9, sum by (le) \
              (rate(coroner_sandbox_removal_duration_seconds_bucket[1h])))";
-        kubelet_stages: HistogramVec(STAGES) =
-            "coroner_kubelet_stage_duration_seconds", "seconds", ["stage": STAGE_KINDS], Stable,
-            "Duration of the kubelet's stages, by stage: from the stage that each waited for, or else \
-             from its beginning, until its end. Only stages whose end the kubelet logs.",
-            "histogram_quantile(0.9, sum by (le, stage) \
-             (rate(coroner_kubelet_stage_duration_seconds_bucket[1h])))";
         pod_findings: IntCounterVec =
             "coroner_pod_findings_total", "", ["finding": POD_FINDINGS], Stable,
             "Findings on terminated pods, without the findings on their containers.",
@@ -353,10 +344,6 @@ catalogue! {
             "coroner_hook_attached", "", ["hook": HOOKS], Stable,
             "1 for each kernel hook that is attached and passed the self-test, 0 for the others.",
             "coroner_hook_attached == 0";
-        kubelet_lines: IntCounterVec =
-            "coroner_kubelet_log_lines_total", "", ["result": LINES], Stable,
-            "Lines of the kubelet's log, by what became of them.",
-            "sum by (node, result) (rate(coroner_kubelet_log_lines_total[15m]))";
         evidence_lost: IntCounterVec =
             "coroner_evidence_lost_total", "", ["kind": LOSSES], Stable,
             "Lost evidence, by kind of loss.",

@@ -3,12 +3,12 @@
 use super::{Adapter, DropReason, NAMESPACES, OTHER};
 use crate::{
     outputs::events,
-    sources::{cut::Cut, kernel, kubelet::LineResult},
+    sources::{cut::Cut, kernel},
 };
 use coroner_core::{
     input::{LossKind, TaskState, TrafficBlindness},
     leak::{BlockedOn, DetectionState, LeakCause, LeakClass},
-    types::{Cause, Change, Contradiction, FindingKind, PhaseKind, StageKind, Verdict},
+    types::{Cause, Change, Contradiction, FindingKind, PhaseKind, Verdict},
 };
 
 /// What values a label can have.
@@ -54,8 +54,6 @@ closed! {
     VERDICTS = Verdict;
     CONTRADICTIONS = Contradiction;
     PHASES = PhaseKind;
-    STAGE_KINDS = StageKind;
-    LINES = LineResult;
     CLASSES = LeakClass;
     LEAK_CAUSES = LeakCause;
     REASONS = BlockedOn;
@@ -118,7 +116,7 @@ pub(super) const CHANGES: Values = Values::Closed(|| {
 });
 
 pub(super) const INPUTS: Values =
-    Values::Closed(|| vec!["kernel", "cri", "api", "proc", "traffic", "host", "kubelet", "lost"]);
+    Values::Closed(|| vec!["kernel", "cri", "api", "proc", "traffic", "host", "events", "lost"]);
 
 pub(super) const SOURCES: Values = Values::Closed(|| vec!["cri", "api", "proc", "host"]);
 

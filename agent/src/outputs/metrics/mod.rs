@@ -30,9 +30,7 @@ use crate::{
     sources::{
         cri,
         cut::{Cut, Cuts},
-        host, kernel, kube,
-        kubelet::{self, LineResult},
-        processes,
+        host, kernel, kube, processes,
     },
     store::{health::Health, leaks::since},
 };
@@ -100,8 +98,6 @@ pub struct SourceCounters {
     pub proc: Arc<processes::ProcessesCounters>,
     /// The host's file systems.
     pub host: Arc<host::HostCounters>,
-    /// The kubelet's log; `None`: done without.
-    pub kubelet: Option<Arc<kubelet::LineCounters>>,
 }
 
 labels! {
@@ -119,8 +115,6 @@ labels! {
         Traffic = "traffic",
         /// The apiserver.
         Api = "api",
-        /// The kubelet's API.
-        Kubelet = "kubelet",
     }
 
     /// Why the HTTP server closed a connection.
@@ -240,7 +234,7 @@ impl Metrics {
             Input::Proc(_) => "proc",
             Input::Traffic(_) => "traffic",
             Input::Host(_) => "host",
-            Input::Kubelet(_) => "kubelet",
+            Input::Events(_) => "events",
             Input::Recalled { .. } | Input::Clock(_) | Input::Tick => return, // the agent's own
             Input::Lost(_) => "lost", // counted by the engine, which has losses of its own
         };
@@ -467,14 +461,6 @@ impl Metrics {
             add(phase.kind, phase.took().saturating_sub(lost));
             add(PhaseKind::Unattributed, lost);
         }
-        for stage in account.kubelet.iter().flat_map(|lane| &lane.stages) {
-            // An end that is not logged is no duration; garbage collection comes after the count.
-            let Some(to) = stage.to.filter(|to| *to >= account.began) else { continue };
-            let waited = stage.waited.map_or(Duration::ZERO, |wait| wait.time);
-            let took = to.since(stage.from) + waited;
-            let of = &of.kubelet_stages;
-            of.with_label_values(&[stage.kind.as_str()]).observe(took.as_secs_f64());
-        }
         if !account.incomplete.is_empty() {
             of.incomplete.with_label_values::<&str>(&[]).inc();
         }
@@ -599,12 +585,6 @@ impl Metrics {
             let errors = |source| of.source_errors.with_label_values(&[source]);
             set_counter_to(&errors("proc"), sources.proc.errors.load(Relaxed));
             set_counter_to(&errors("host"), sources.host.errors.load(Relaxed));
-            if let Some(lines) = &sources.kubelet {
-                for result in LineResult::ALL {
-                    let counter = of.kubelet_lines.with_label_values(&[result.as_str()]);
-                    set_counter_to(&counter, lines.of(*result));
-                }
-            }
             if let Some(api) = &sources.api {
                 let snapshots = of.api_snapshots.with_label_values::<&str>(&[]);
                 set_counter_to(&snapshots, api.snapshots.load(Relaxed));

@@ -38,7 +38,6 @@ fn seen() -> Metrics {
         shows_refusals: true,
         cri,
         api: Some(api),
-        kubelet: Some(Arc::default()),
         ..SourceCounters::default()
     });
     let recorded = Arc::new(recording::RecorderCounters::default());
@@ -55,7 +54,7 @@ fn seen() -> Metrics {
         metrics.record(&Report::CountDeath(Box::new(death.clone())));
     }
     metrics.record(&Report::PodTerminated(Box::new(account.clone())));
-    let counted = samples::with_kubelet(samples::with_traffic(account.clone()));
+    let counted = samples::with_traffic(account.clone());
     metrics.record(&Report::CountTermination(Box::new(counted)));
     let updated = samples::with_sandbox_removed(account);
     for change in Change::ALL {
@@ -447,7 +446,6 @@ fn a_full_node_has_at_most_910_series() {
         kernel: counters,
         shows_refusals: true,
         api: Some(Arc::default()),
-        kubelet: Some(Arc::default()),
         ..SourceCounters::default()
     });
     let mut health = Health::new(true, BootTime(0));
@@ -461,7 +459,7 @@ fn a_full_node_has_at_most_910_series() {
         account.pod.namespace = format!("team-{}", pod % 30);
         death.pod = Some(account.pod.clone());
         metrics.record(&Report::CountDeath(Box::new(death.clone())));
-        let account = samples::with_kubelet(samples::with_traffic(account.clone()));
+        let account = samples::with_traffic(account.clone());
         metrics.record(&Report::CountTermination(Box::new(account)));
     }
     let text = metrics.scrape(&health).unwrap();

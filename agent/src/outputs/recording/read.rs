@@ -183,28 +183,8 @@ impl Reader {
         &self.status
     }
 
-    fn lost(&self, count: u64) -> Received {
-        let loss = Loss::new(LossKind::Unrecorded, count);
-        Received { at: self.last, input: Input::Lost(loss) }
-    }
-}
-
-impl fmt::Debug for Reader {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reader")
-            .field("header", &self.header)
-            .field("status", &self.status)
-            .finish_non_exhaustive()
-    }
-}
-
-impl Iterator for Reader {
-    type Item = Received;
-
-    fn next(&mut self) -> Option<Received> {
-        if self.over {
-            return None;
-        }
+    /// The next line as an input; `None`: it is skipped, or nothing follows.
+    fn input(&mut self) -> Option<Received> {
         self.line.clear();
         match next_line(&mut *self.lines, &mut self.line) {
             Ok(true) => {}
@@ -238,11 +218,43 @@ impl Iterator for Reader {
                     }
                 }
             }
+            Ok(RecordedLine::Skipped(at)) => {
+                self.status.inputs += 1;
+                self.last = at;
+                None
+            }
             Err(_) => {
                 self.status.misread += 1;
                 Some(self.lost(1))
             }
         }
+    }
+
+    fn lost(&self, count: u64) -> Received {
+        let loss = Loss::new(LossKind::Unrecorded, count);
+        Received { at: self.last, input: Input::Lost(loss) }
+    }
+}
+
+impl fmt::Debug for Reader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reader")
+            .field("header", &self.header)
+            .field("status", &self.status)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Iterator for Reader {
+    type Item = Received;
+
+    fn next(&mut self) -> Option<Received> {
+        while !self.over {
+            if let Some(received) = self.input() {
+                return Some(received);
+            }
+        }
+        None
     }
 }
 

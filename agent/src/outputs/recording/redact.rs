@@ -1,6 +1,6 @@
 //! Removes the free text of errors from an input: it may be private, and no verdict needs it.
 
-use coroner_core::input::{ApiEvent, CriEvent, Input, KubeletEvent, KubeletStatement};
+use coroner_core::input::{ApiEvent, CriEvent, Input};
 
 /// Phrases in an error, and the kind of error that replaces the text. The text may contain the apiserver's
 /// address, a socket's path, a credential plugin's output or a token.
@@ -35,32 +35,12 @@ const OTHER: &str = "another error";
 /// the redacted input too, so that its output cannot depend on text that a replay lacks.
 pub fn redact(mut input: Input) -> Input {
     if let Input::Cri(CriEvent::Unreachable { error, .. })
-    | Input::Api(ApiEvent::OutOfSync { error } | ApiEvent::NodeUnknown { error, .. })
-    | Input::Kubelet(KubeletEvent::Unreadable { error }) = &mut input
-    {
-        *error = kind(error).to_owned();
-    }
-    if let Input::Kubelet(KubeletEvent::Entry(entry)) = &mut input
-        && let Some(error) = &mut entry.error
-        && !is_scrubbed(entry.statement)
+    | Input::Api(ApiEvent::OutOfSync { error } | ApiEvent::NodeUnknown { error, .. }) =
+        &mut input
     {
         *error = kind(error).to_owned();
     }
     input
-}
-
-/// Errors that are evidence for a leak: of the network plugin, of volumes and of cgroups. The reader of the log has cut
-/// them, and taken commands, addresses and credentials out.
-fn is_scrubbed(statement: KubeletStatement) -> bool {
-    use KubeletStatement as Says;
-    matches!(
-        statement,
-        Says::CniFailed
-            | Says::UnmountFailed
-            | Says::VolumeOperationFailed
-            | Says::OrphanDirFailed
-            | Says::CgroupFailed
-    )
 }
 
 fn kind(error: &str) -> &'static str {
@@ -71,10 +51,6 @@ fn kind(error: &str) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use coroner_core::{
-        input::KubeletEntry,
-        time::{BootTime, WallTime},
-    };
 
     #[test]
     fn only_the_kind_of_an_error_remains() {
@@ -102,22 +78,6 @@ mod tests {
             let api = redact(Input::Api(ApiEvent::OutOfSync { error }));
             assert_eq!(api, Input::Api(ApiEvent::OutOfSync { error: wanted.into() }), "{text}");
         }
-    }
-
-    #[test]
-    fn an_entry_of_the_kubelets_log_keeps_the_kind_of_its_error() {
-        let mut entry = KubeletEntry::new(BootTime(1), 1, WallTime(1), KubeletStatement::CniFailed);
-        entry.error = Some("plugin type=\"x\" failed (delete): in use".to_owned());
-        let evidence = Input::Kubelet(KubeletEvent::Entry(Box::new(entry.clone())));
-        assert_eq!(redact(evidence.clone()), evidence, "the plugin's own message");
-        entry.statement = KubeletStatement::KillFailed;
-        entry.error = Some("plugin type=\"x\": connection refused".to_owned());
-        let redacted = redact(Input::Kubelet(KubeletEvent::Entry(Box::new(entry.clone()))));
-        entry.error = Some("connection refused".to_owned());
-        assert_eq!(redacted, Input::Kubelet(KubeletEvent::Entry(Box::new(entry))));
-        let event = KubeletEvent::Unreadable { error: "/x: permission denied (13)".to_owned() };
-        let same = KubeletEvent::Unreadable { error: "permission denied".to_owned() };
-        assert_eq!(redact(Input::Kubelet(event)), Input::Kubelet(same));
     }
 
     #[test]

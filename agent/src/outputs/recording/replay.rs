@@ -50,16 +50,7 @@ impl Replay {
     /// Steps through all that is left in the recording, its ticks and nothing else: that is what
     /// the agent did.
     pub fn run(&mut self, recording: &mut Reader) {
-        self.run_with(recording, Vec::new());
-    }
-
-    /// The same, with inputs that the recording lacks, in order of receipt.
-    pub fn run_with(&mut self, recording: &mut Reader, more: Vec<Received>) {
-        let mut more = more.into_iter().peekable();
         for received in recording.by_ref() {
-            while let Some(one) = more.next_if(|one| one.at <= received.at) {
-                self.step(one);
-            }
             self.step(received);
         }
         // An agent that stops tells what it still held.

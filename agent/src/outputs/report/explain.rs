@@ -2,8 +2,8 @@
 //! its evidence, where the time went, and how sure all that is.
 
 use super::{
-    Style, cause_of, container, container_name, evidence, findings, header, kubelet, not_final,
-    printable, seconds, style::Paint, traffic::traffic, utc, warnings, waterfall, words, wrap,
+    Style, cause_of, container, container_name, evidence, findings, header, not_final, printable,
+    seconds, style::Paint, traffic::traffic, utc, warnings, waterfall, words, wrap,
 };
 use coroner_core::{
     input::{ExitStatus, Hook},
@@ -42,14 +42,9 @@ pub fn explain(account: &PodTermination, same: &[&PodTermination], style: &Style
         title(&mut text, "Connections", style);
         traffic(&mut text, account, counted, same, style);
     }
-    if let Some(said) = &account.kubelet {
-        title(&mut text, "Kubelet", style);
-        kubelet::lane(&mut text, account, said, style);
-    }
     if account.ended > account.began {
         title(&mut text, "Time per phase", style);
         time_spent(&mut text, account, style);
-        kubelet::parts(&mut text, account, style);
     }
     title(&mut text, "Certainty", style);
     certainty(&mut text, account, style);

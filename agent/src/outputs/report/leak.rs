@@ -7,8 +7,6 @@ mod remediation;
 pub use cause::leak_cause;
 pub use remediation::remediation;
 
-pub(super) use evidence::said;
-
 use super::{Paint, Style, printable, utc, words, wrap};
 use crate::store::leaks::{DetectionProgress, LeakStore, since};
 use coroner_api::{List, Sentences, leaks as wire};

@@ -4,7 +4,6 @@
 mod bars;
 mod evidence;
 mod explain;
-mod kubelet;
 mod leak;
 mod line;
 #[cfg(test)]

@@ -4,19 +4,19 @@ use coroner_core::{
     evidence::{Evidence, EvidenceKind},
     ids::{ContainerId, PodRef, PodUid, Tgid},
     input::{
-        ConnectionEvent, ContainerKind, Disposition, ExitStatus, Hook, KubeletLogGap,
-        KubeletStatement, LossKind, ProcessRef, SignalResult, TargetState, TrafficPeer, Workload,
+        ConnectionEvent, ContainerKind, Disposition, ExitStatus, Hook, LossKind, ProcessRef,
+        SignalResult, TargetState, TrafficPeer, Workload,
     },
     leak::{
         self, BlockedOn, Leak, LeakCause, LeakClass, LeakEvidenceKind, LeakKey, LeakedResources,
         LikelyCause,
     },
     report::{
-        ContainerDeath, Finding, KubeletLane, KubeletStage, KubeletTrouble, Milestone,
-        OpenConnections, Phase, PodTermination, Proof, StageWait, Traffic, TrafficShare,
+        ContainerDeath, Finding, Milestone, OpenConnections, Phase, PodTermination, Proof, Traffic,
+        TrafficShare,
     },
     time::{BootTime, WallTime},
-    types::{Cause, Certainty, FindingKind, MilestoneKind, PhaseKind, Source, StageKind, Verdict},
+    types::{Cause, Certainty, FindingKind, MilestoneKind, PhaseKind, Source, Verdict},
 };
 use std::{path::Path, time::Duration};
 
@@ -60,13 +60,7 @@ fn phases(all: &[(PhaseKind, u64)]) -> Vec<Phase> {
     let mut from = 0;
     all.iter()
         .map(|&(kind, to)| {
-            let phase = Phase {
-                kind,
-                from: ms(from),
-                to: ms(to),
-                uncertainty: Duration::ZERO,
-                parts: Vec::new(),
-            };
+            let phase = Phase { kind, from: ms(from), to: ms(to), uncertainty: Duration::ZERO };
             from = to;
             phase
         })
@@ -155,7 +149,6 @@ pub(crate) fn graceful() -> PodTermination {
         critical: Some(death.id.clone()),
         containers: vec![death],
         traffic: None,
-        kubelet: None,
         findings: vec![],
         truncated: false,
         incomplete: vec![],
@@ -238,43 +231,6 @@ pub(crate) fn two_containers() -> PodTermination {
         "containerd did not answer for 0.2 s while this pod was being stopped.",
     )];
     account.incomplete = vec![LossKind::DetailRingFull];
-    account
-}
-
-/// The same, with every stage of the kubelet, each of which waited for the one before.
-pub(crate) fn with_kubelet(mut account: PodTermination) -> PodTermination {
-    let stage = |(at, kind): (usize, &StageKind)| {
-        let from = 10 + 300 * at as u64;
-        let waited = at.checked_sub(1).map(|before| StageWait {
-            stage: StageKind::ALL[before],
-            time: Duration::from_millis(50),
-        });
-        KubeletStage {
-            kind: *kind,
-            from: ms(from),
-            to: (*kind != StageKind::PreStop).then(|| ms(from + 250)),
-            uncertainty: Duration::ZERO,
-            container: (*kind == StageKind::Kill).then(|| "app".to_owned()),
-            failed: *kind == StageKind::Unmount,
-            waited,
-        }
-    };
-    let stages: Vec<_> = StageKind::ALL.iter().enumerate().map(stage).collect();
-    coroner_core::phases::split(&mut account.phases, &stages, None);
-    account.kubelet = Some(KubeletLane {
-        level: Some(3),
-        stages,
-        not_logged: vec![StageKind::Cgroup],
-        missing: vec![KubeletLogGap::Budget],
-        troubles: vec![KubeletTrouble {
-            at: ms(900),
-            last: ms(1_900),
-            count: 3,
-            statement: KubeletStatement::CniFailed,
-            container: None,
-            error: Some("plugin type=\"x\" failed (delete): in use".into()),
-        }],
-    });
     account
 }
 
@@ -402,7 +358,6 @@ pub(crate) fn leaked() -> Leak {
             name: None,
             kubelet_version: Some("v1.23.1".into()),
             runtime: Some(leak::RuntimeAtEnd::Down),
-            proven: false,
         },
         blocked_on: None,
         evidence: vec![
@@ -437,7 +392,6 @@ pub(crate) fn stuck() -> Leak {
             name: Some("example.com/hold".into()),
             kubelet_version: None,
             runtime: None,
-            proven: false,
         },
         blocked_on: Some(BlockedOn::Finalizer),
         evidence: Vec::new(),

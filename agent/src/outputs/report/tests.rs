@@ -10,11 +10,6 @@ use serde_json::json;
 const PLAIN: Style = Style { width: 100, color: false };
 
 #[test]
-fn the_stages_of_the_kubelet_are_a_lane() {
-    golden("explain_kubelet.txt", &explain(&with_kubelet(graceful()), &[], &PLAIN));
-}
-
-#[test]
 fn a_graceful_end() {
     golden("graceful.txt", &termination(&graceful(), &PLAIN));
 }

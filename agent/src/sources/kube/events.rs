@@ -15,12 +15,11 @@ use crate::{
         bucket::{Bucket, Rate},
         cut::Cuts,
         json::JsonEvent,
-        kubelet,
     },
 };
 use coroner_core::{
     ids::PodRef,
-    input::{Input, KubeletEntry, KubeletEvent, Received},
+    input::{EventReason, Input, KillReason, LookupEvent, PostedEvent, ProbeKind, Received},
     time::{Anchor, WallTime},
 };
 use kube::api::ListParams;
@@ -33,6 +32,10 @@ use tracing::{debug, info};
 const BURST: u32 = 3;
 /// Events of one pod that are read. A pod has some dozens; the apiserver keeps them for an hour.
 const MAX_EVENTS: u32 = 64;
+/// The longest name of a container that is kept, bytes.
+const MAX_NAME: usize = 253;
+/// The longest message that is kept, bytes.
+const MAX_MESSAGE: usize = 200;
 /// An answer takes no longer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 /// Without the permission it is tried again after this.
@@ -92,10 +95,10 @@ pub async fn lists(
     let mut bucket = Bucket::full(rate, Instant::now());
     let mut forbidden_until: Option<Instant> = None;
     let send = async |event| {
-        let received = Received { at: clock::boot_now(), input: Input::Kubelet(event) };
+        let received = Received { at: clock::boot_now(), input: Input::Events(event) };
         to.send(received).await.is_ok()
     };
-    if !send(KubeletEvent::Lookup { lists: true }).await {
+    if !send(LookupEvent::Lookup { lists: true }).await {
         return Ok(());
     }
     while let Some(pod) = requests.recv().await {
@@ -120,7 +123,7 @@ pub async fn lists(
             },
             false => None,
         };
-        if !send(KubeletEvent::Events { pod: pod.uid, asked, entries }).await {
+        if !send(LookupEvent::Events { pod: pod.uid, asked, entries }).await {
             break;
         }
     }
@@ -132,7 +135,7 @@ async fn list(
     client: &kube::Client,
     pod: &PodRef,
     node: &str,
-) -> Result<Vec<KubeletEntry>, Option<RequestFailure>> {
+) -> Result<Vec<PostedEvent>, Option<RequestFailure>> {
     if !is_name(&pod.namespace) || !pod.uid.as_str().bytes().all(is_of_a_uid) {
         return Err(None);
     }
@@ -158,7 +161,7 @@ async fn list(
                 (&*posted.source.component, &*posted.source.host) == (KUBELET, node)
             };
             let posted = posted.iter().filter(of_the_kubelet);
-            entries.extend(posted.flat_map(|posted| said(posted, pod, &anchor)));
+            entries.extend(posted.flat_map(|posted| times(posted, &anchor)));
         }
         Err(RequestFailure::Short)
     };
@@ -173,7 +176,7 @@ fn is_of_a_uid(byte: u8) -> bool {
 }
 
 /// An Event that was posted several times has its first and its last time.
-fn said(posted: &Posted, pod: &PodRef, anchor: &Anchor) -> Vec<KubeletEntry> {
+fn times(posted: &Posted, anchor: &Anchor) -> Vec<PostedEvent> {
     let last = posted.last_timestamp.as_ref().or(posted.event_time.as_ref());
     let mut times: Vec<WallTime> = posted
         .first_timestamp
@@ -184,44 +187,127 @@ fn said(posted: &Posted, pod: &PodRef, anchor: &Anchor) -> Vec<KubeletEntry> {
         .collect();
     times.dedup();
     let of = |at| {
-        let words = (&*posted.reason, &*posted.involved_object.field_path, &*posted.message);
-        let mut entry = kubelet::event(words, at, anchor)?;
-        (entry.pod, entry.namespace) = (Some(pod.uid.clone()), Some(pod.namespace.clone()));
-        entry.name = Some(pod.name.clone());
-        entry.posted = posted.count.and_then(|count| u32::try_from(count).ok());
-        Some(entry)
+        let texts = (&*posted.reason, &*posted.involved_object.field_path, &*posted.message);
+        let mut event = event(texts, at, anchor)?;
+        event.posted = posted.count.and_then(|count| u32::try_from(count).ok());
+        Some(event)
     };
     times.into_iter().filter_map(of).collect()
+}
+
+/// An Event by its reason, the path of its object's field and its message. `at`: its time, which has whole seconds.
+pub fn event(
+    (reason, field_path, message): (&str, &str, &str),
+    at: WallTime,
+    anchor: &Anchor,
+) -> Option<PostedEvent> {
+    const HALF: i64 = 500_000_000;
+    let about = match reason {
+        "Killing" => EventReason::Killing,
+        "Unhealthy" => EventReason::Unhealthy,
+        "FailedPostStartHook" => EventReason::PostStartFailed,
+        "SandboxChanged" => EventReason::SandboxChanged,
+        "Preempting" => EventReason::Preempting,
+        "ExceededGracePeriod" => EventReason::ExceededGrace,
+        "FailedKillPod" => EventReason::KillPodFailed,
+        "DeadlineExceeded" => EventReason::Deadline,
+        "NodeShutdown" | "Shutdown" => EventReason::Shutdown,
+        _ => return None,
+    };
+    let at = anchor.boot(WallTime(at.0.saturating_add(HALF)));
+    let mut event = PostedEvent::new(at, HALF.unsigned_abs(), about);
+    let container = field_path.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
+    event.container = container.and_then(|(name, _)| name_of(name));
+    match about {
+        EventReason::Killing => {
+            let reason = kill_reason(message);
+            // Only texts that the kubelet composes are kept; `killing` is the message of RestartAllContainers.
+            let is_known = reason != KillReason::Other || message == "killing";
+            (event.reason, event.message) = (Some(reason), is_known.then(|| shortened(message)));
+        }
+        EventReason::Unhealthy => event.probe = failed_probe(message),
+        _ => {}
+    }
+    Some(event)
+}
+
+/// Why a container is stopped (`computePodActions` and `killContainer`, pkg/kubelet/kuberuntime).
+fn kill_reason(message: &str) -> KillReason {
+    let reasons = [
+        ("failed liveness probe", KillReason::LivenessProbe),
+        ("failed startup probe", KillReason::StartupProbe),
+        ("definition changed", KillReason::DefinitionChanged),
+        ("resize requires restart", KillReason::Resize),
+        ("try killing it before restart", KillReason::UnknownState),
+        ("FailedPostStartHook", KillReason::PostStartHook),
+        ("Stopping container", KillReason::Stopping),
+    ];
+    let known = reasons.iter().find(|(text, _)| message.contains(text));
+    known.map_or(KillReason::Other, |(_, reason)| *reason)
+}
+
+/// The probe that failed. What it printed, which follows, is not read.
+fn failed_probe(message: &str) -> Option<ProbeKind> {
+    /// Before the message of an Event that stands for many alike (client-go/tools/record/events_cache.go).
+    const COMBINED: &str = "(combined from similar events): ";
+    let message = message.strip_prefix(COMBINED).unwrap_or(message);
+    match message.split_once(" probe failed:")?.0 {
+        "Liveness" => Some(ProbeKind::Liveness),
+        "Readiness" => Some(ProbeKind::Readiness),
+        "Startup" => Some(ProbeKind::Startup),
+        _ => None,
+    }
+}
+
+/// A container's name, if it looks like one.
+fn name_of(text: &str) -> Option<String> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    (!text.is_empty() && text.len() <= MAX_NAME && text.bytes().all(plain)).then(|| text.to_owned())
+}
+
+fn shortened(text: &str) -> String {
+    let text = &text[..text.floor_char_boundary(MAX_MESSAGE)];
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use coroner_core::{
-        ids::PodUid,
-        input::{KubeletKillReason, KubeletStatement},
-    };
 
     #[test]
-    fn an_event_is_a_statement_of_its_first_and_its_last_time() {
+    fn an_event_has_its_first_and_its_last_time() {
         let json = r#"{"reason":"Killing","message":"Container a failed liveness probe, will be restarted","count":3,
             "firstTimestamp":"2026-11-22T12:49:56Z","lastTimestamp":"2026-11-22T12:50:56Z",
             "involvedObject":{"fieldPath":"spec.containers{a}"}}"#;
         let mut posted: Posted = serde_json::from_str(json).unwrap();
-        let pod = PodRef { namespace: "d".into(), name: "p".into(), uid: PodUid::new("1-2") };
         let anchor = Anchor { boot_ns: 1 << 50, wall_ns: 1_795_351_796_000_000_000 };
-        let entries = said(&posted, &pod, &anchor);
+        let entries = times(&posted, &anchor);
         assert_eq!(entries.len(), 2);
         for (entry, seconds) in entries.iter().zip([0_u64, 60]) {
-            assert_eq!(entry.statement, KubeletStatement::EventKilling);
-            assert_eq!(entry.reason, Some(KubeletKillReason::LivenessProbe));
+            assert_eq!(entry.about, EventReason::Killing);
+            assert_eq!(entry.reason, Some(KillReason::LivenessProbe));
             assert_eq!((entry.container.as_deref(), entry.posted), (Some("a"), Some(3)));
             assert_eq!(entry.earliest().0, (1 << 50) + seconds * 1_000_000_000);
             assert_eq!(entry.uncertainty_ns, 500_000_000, "it has whole seconds");
         }
         posted.reason = "Scheduled".into();
-        assert!(said(&posted, &pod, &anchor).is_empty());
+        assert!(times(&posted, &anchor).is_empty());
         posted = Posted { reason: "Killing".into(), ..Posted::default() };
-        assert!(said(&posted, &pod, &anchor).is_empty(), "without a time it proves nothing");
+        assert!(times(&posted, &anchor).is_empty(), "without a time it proves nothing");
+    }
+
+    #[test]
+    fn what_a_probe_printed_is_not_kept() {
+        let anchor = Anchor { boot_ns: 1 << 50, wall_ns: 0 };
+        let unhealthy = |message| {
+            event(("Unhealthy", "spec.containers{a}", message), WallTime(0), &anchor).unwrap()
+        };
+        let probe = |message| unhealthy(message).probe;
+        let combined = "(combined from similar events): Startup probe failed: hunter2";
+        assert_eq!(probe(combined), Some(ProbeKind::Startup));
+        assert!(!format!("{:?}", unhealthy(combined)).contains("hunter2"));
+        let of_another = "Readiness probe failed: Liveness probe failed: hunter2";
+        assert_eq!(probe(of_another), Some(ProbeKind::Readiness));
+        assert_eq!(probe("Liveness probe errored: probe failed: x"), None, "it is no failure");
     }
 }

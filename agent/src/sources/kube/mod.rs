@@ -2,8 +2,7 @@
 //! The only place that knows kube-rs.
 //!
 //! **Invariant.** It gets, lists and watches pods, gets its node and lists the Events of single
-//! pods; `outputs::events` makes Events by its client. Of the kubelet it
-//! asks `/pods` (`--kubelet-api`). It makes no other request.
+//! pods; `outputs::events` makes Events by its client. It makes no other request.
 
 pub(crate) mod answer;
 pub(crate) mod client;
@@ -12,14 +11,12 @@ pub(crate) mod errors;
 mod events;
 #[doc(hidden)]
 pub mod fuzzing;
-mod kubelet_api;
 pub(crate) mod lookup;
 mod room;
 mod shape;
 mod watch;
 
-pub use events::{EventsOptions, lists as list_events};
-pub use kubelet_api::{KUBELET_PORT, KubeletApiOptions, ask_kubelet, certificates};
+pub use events::{EventsOptions, event, lists as list_events};
 
 use crate::sources::cut::Cuts;
 use coroner_core::{ids::PodRef, input::Received};

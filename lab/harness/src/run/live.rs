@@ -29,7 +29,6 @@ pub(super) async fn observe(
         state_dir: None,
         host_root: None,
         kubelet_process: None,
-        kubelet_log: None,
         events: false,
         log: environment.log(),
     })

@@ -24,7 +24,6 @@ use coroner_lab_cluster::{
 use coroner_lab_scenarios::{
     Action, NAMESPACE, RESIDENT, Scenario, Site, Step, When,
     clients::{Crowd, Origin, PORT},
-    judge,
     left::Things,
 };
 use coroner_workload::network::v6_of;
@@ -256,13 +255,6 @@ impl<'a> Playing<'a> {
             let all_final = accounts.wait_for(|told| self.lives(told).all(|life| life.is_final));
             // A report that is not final by then is compared as it is.
             let _ = wait::event_within(self.limit(), "the report is final", all_final).await;
-        }
-        let stages = &self.scenario.expected.stages;
-        if !stages.is_empty() {
-            let is_logged = |life: &PodTermination| judge::are_logged(stages, &judge::stages(life));
-            let all_logged = accounts.wait_for(|told| self.lives(told).all(is_logged));
-            // What the log does not show by then is compared as it is.
-            let _ = wait::event_within(self.limit(), "the kubelet's stages", all_logged).await;
         }
         let mut clients = Vec::new();
         for (crowd, playing) in self.clients.drain(..) {

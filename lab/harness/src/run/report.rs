@@ -13,9 +13,7 @@ pub(super) fn outcome(console: Console, outcome: &ScenarioOutcome, is_single: bo
     let mark = if outcome.ok { "✔" } else { "✘" };
     let mut text = format!("\n{mark} {} — {}\n", outcome.scenario, outcome.shows);
     if let Some(timeline) = &outcome.timeline {
-        // With the kubelet's stages, where they are what is shown.
-        let is_whole = is_single || !outcome.expected.stages.is_empty();
-        let shown = if is_whole { Console::explanation } else { Console::waterfall };
+        let shown = if is_single { Console::explanation } else { Console::waterfall };
         text.push_str(&shown(&console, timeline));
     }
     for leak in &outcome.leaks {

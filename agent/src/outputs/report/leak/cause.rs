@@ -4,11 +4,6 @@ use coroner_core::leak::{Leak, LeakCause, LeakClass, LeakKey, RuntimeAtEnd};
 
 /// One sentence.
 pub fn leak_cause(leak: &Leak) -> String {
-    let proven = if leak.cause.proven { ", as the kubelet's log says" } else { "" };
-    format!("{}{proven}", sentence(leak))
-}
-
-fn sentence(leak: &Leak) -> String {
     let is_pod = matches!(leak.key, LeakKey::Pod { .. });
     let name = leak.cause.name.as_deref();
     let kubelet = match &leak.cause.kubelet_version {

@@ -1,7 +1,7 @@
 //! The evidence of a leak in words.
 
 use coroner_core::{
-    input::{ContainerState, Daemon, KubeletStatement},
+    input::{ContainerState, Daemon, EventReason},
     leak::{Leak, LeakEvidenceKind as Kind, LeakKey},
     types::Source,
 };
@@ -31,7 +31,7 @@ pub(super) fn source(kind: &Kind) -> Source {
         | Kind::ShimRunning { .. }
         | Kind::Tasks { .. }
         | Kind::VolumesMounted { .. } => Source::Proc,
-        Kind::KubeletSaid { .. } | Kind::KubeletKnows { .. } => Source::Kubelet,
+        Kind::EventPosted { .. } => Source::Kubelet,
     }
 }
 
@@ -128,33 +128,16 @@ pub(super) fn sentence(leak: &Leak, kind: &Kind) -> String {
             };
             format!("still mounted below the pod's directory: {first}{more}")
         }
-        Kind::KubeletSaid { statement, count, container, failed, error } => {
+        Kind::EventPosted { event, count, container } => {
+            let what = match event {
+                EventReason::ExceededGrace => "a container did not end in its grace period",
+                _ => "the kubelet failed to stop the pod",
+            };
             let of = container.as_ref().map(|name| format!(" ({name})")).unwrap_or_default();
             let often = if *count > 1 { format!(", {count} times") } else { String::new() };
-            let failed = match failed.as_slice() {
-                [] => String::new(),
-                all => format!(": {}", all.join(", ")),
-            };
-            let error = match error {
-                Some(error) if failed.is_empty() => format!(": {error}"),
-                _ => String::new(),
-            };
-            format!("{}{of}{often}{failed}{error}", said(*statement))
-        }
-        Kind::KubeletKnows { knows: true } => "the kubelet, queried directly, has the pod".into(),
-        Kind::KubeletKnows { knows: false } => {
-            "the kubelet, queried directly, does not know the pod".into()
+            format!("by the kubelet's Event, {what}{of}{often}")
         }
     }
-}
-
-/// A statement of the kubelet as a clause.
-pub(in crate::outputs::report) fn said(statement: KubeletStatement) -> String {
-    let at = KubeletStatement::ALL.iter().position(|one| *one == statement).unwrap_or_default();
-    let meaning = KubeletStatement::MEANINGS[at + 1].trim().trim_end_matches('.');
-    let mut letters = meaning.chars();
-    let first = letters.next().map(|first| first.to_lowercase().to_string()).unwrap_or_default();
-    format!("{first}{}", letters.as_str())
 }
 
 fn after(version: &Option<String>) -> String {

@@ -4,7 +4,7 @@ use super::{apiserver::FakeApiserver, apiserver::Script, apiserver::status_objec
 use coroner::sources::kube::{EventsOptions, list_events};
 use coroner_core::{
     ids::{PodRef, PodUid},
-    input::{Input, KubeletEntry, KubeletEvent, KubeletKillReason},
+    input::{Input, KillReason, LookupEvent, PostedEvent},
 };
 use serde_json::{Value, json};
 use std::{collections::VecDeque, time::Duration};
@@ -38,7 +38,7 @@ fn list(items: &[Value]) -> Value {
 }
 
 /// Asks for the Events of these pods: the answer for each.
-async fn asked(server: &FakeApiserver, pods: &[PodRef]) -> VecDeque<Option<Vec<KubeletEntry>>> {
+async fn asked(server: &FakeApiserver, pods: &[PodRef]) -> VecDeque<Option<Vec<PostedEvent>>> {
     let folder = tempfile::tempdir().expect("a folder");
     let kubeconfig = kubeconfig(folder.path(), &format!("http://{}", server.address));
     let options = EventsOptions { kubeconfig: Some(kubeconfig), every: NEVER, node: "n1".into() };
@@ -52,8 +52,8 @@ async fn asked(server: &FakeApiserver, pods: &[PodRef]) -> VecDeque<Option<Vec<K
     let mut answers = VecDeque::new();
     while let Some(received) = events.recv().await {
         match received.input {
-            Input::Kubelet(KubeletEvent::Lookup { lists }) => assert!(lists),
-            Input::Kubelet(KubeletEvent::Events { pod, entries, .. }) => {
+            Input::Events(LookupEvent::Lookup { lists }) => assert!(lists),
+            Input::Events(LookupEvent::Events { pod, entries, .. }) => {
                 assert_eq!(Some(&pod), pods.get(answers.len()).map(|asked| &asked.uid));
                 answers.push_back(entries);
             }
@@ -80,8 +80,7 @@ async fn a_budget_bounds_the_lists_and_a_list_is_one_page() {
     let listed: Vec<bool> = answers.iter().map(Option::is_some).collect();
     assert_eq!(listed, [true, true, true, false, false]);
     let entry = &answers[0].as_ref().expect("listed")[0];
-    assert_eq!(entry.reason, Some(KubeletKillReason::LivenessProbe));
-    assert_eq!(entry.pod, Some(pods[0].uid.clone()));
+    assert_eq!(entry.reason, Some(KillReason::LivenessProbe));
     let got = server.script().got.clone();
     assert_eq!(got.len(), 3, "{got:?}");
     for ((path, query), pod) in got.iter().zip(&pods) {
@@ -156,7 +155,7 @@ async fn an_apiserver_that_does_not_answer_is_no_answer() {
         last = Some(received.input);
     }
     assert!(
-        matches!(last, Some(Input::Kubelet(KubeletEvent::Events { entries: None, .. }))),
+        matches!(last, Some(Input::Events(LookupEvent::Events { entries: None, .. }))),
         "{last:?}"
     );
 }
