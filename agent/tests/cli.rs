@@ -116,6 +116,40 @@ fn a_recording_that_cannot_be_made_is_refused_before_anything_is_attached() {
     assert!(err.contains("create its directory"), "{err}");
 }
 
+/// Of public reports: MicroShift puts the component's name before klog's header, and an excerpt begins with the pod's
+/// first line.
+#[test]
+fn the_kubelets_log_of_a_termination_is_shown_as_a_lane() {
+    let lines = [
+        r#"I1121 07:35:39.560000 1766 kubelet.go:2451] "SyncLoop DELETE" source="api" pods=["lab/one-of-two-overruns"]"#,
+        r#"I1121 07:35:42.745000 1766 kuberuntime_container.go:808] "Killing container with a grace period" pod="lab/one-of-two-overruns" podUID="a79add0d-98d3-451b-acf8-062cf38271a4" containerName="web" containerID="containerd://bb" gracePeriod=5"#,
+        r#"I1121 07:35:48.700000 1766 kubelet.go:2445] "SyncLoop REMOVE" source="api" pods=["lab/one-of-two-overruns"]"#,
+    ];
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let explain = |text: String| {
+        fs::write(file.path(), text).unwrap();
+        let log = file.path().display();
+        let (code, out, err) =
+            run(&mut coroner(&format!("explain one-of-two-overruns --sample --kubelet-log {log}")));
+        assert_eq!((code, &*err), (0, ""));
+        out.split_once("\nKubelet's log\n").map(|(_, lane)| lane.to_owned()).unwrap()
+    };
+    let prefix = "Nov 21 07:35:48 node microshift[17919]: kubelet ";
+    for text in [lines.join("\n"), lines.map(|line| format!("{prefix}{line}")).join("\n")] {
+        let lane = explain(text);
+        let of =
+            |name: &str| lane.lines().find(|line| line.trim_start().starts_with(name)).unwrap();
+        assert!(of("noticed").ends_with("+0.004 s          -  -v=2"), "{lane}");
+        assert!(of("kill").contains("+3.189 s"), "{lane}");
+        assert!(lane.contains("web, its end is not logged"), "{lane}");
+        assert!(lane.contains("3 lines of this pod; its times are taken as UTC"), "{lane}");
+        assert!(!lane.contains("damaged"), "{lane}");
+    }
+    assert!(explain("x\n".repeat(9)).contains("is not a kubelet's log"));
+    let other = lines[0].replace("one-of", "another");
+    assert!(explain(other).contains("No line of it is about this termination."));
+}
+
 #[test]
 fn the_sample_shows_something_without_a_node() {
     let (code, shown, err) = run(&mut coroner("explain --sample"));

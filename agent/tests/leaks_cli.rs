@@ -138,6 +138,28 @@ fn one_look_suspects() {
     assert!(err.contains("could not read: shims"), "{err}");
 }
 
+#[test]
+fn the_kubelets_log_is_quoted_below_the_leak() {
+    let node = FakeNode::new(BOOT);
+    let line = "E0101 19:37:59.123481 1 remote_runtime.go:205] \"StopPodSandbox from runtime service failed\" \
+                err=\"networkPlugin cni failed to teardown\" podSandboxID=\"s1\"";
+    std::fs::write(node.path("log"), format!("{line}\n{}\n", line.replace("s1", "s9"))).unwrap();
+    let log = format!("--kubelet-log {}", node.path("log").display());
+    let (code, out, err) = run(&mut node.leaks(&log));
+    assert_eq!(code, 0, "{err}");
+    for wanted in
+        ["candidate", "pod_worker_stuck", "the kubelet logged at ", "cni failed to teardown"]
+    {
+        assert!(out.contains(wanted), "{wanted}: {out}");
+    }
+    assert!(!out.contains("s9") && err.contains("2 lines of the kubelet's log"), "{out}{err}");
+    std::fs::write(node.path("log"), "something else\n").unwrap();
+    let (code, _, err) = run(&mut node.leaks(&log));
+    assert!(code == 0 && err.contains("is not a kubelet's log"), "{err}");
+    let (code, _, err) = run(&mut node.leaks("--kubelet-log - --watch"));
+    assert_eq!(code, 64, "{err}");
+}
+
 /// A container that is named as a shim, with a FIFO, to which nobody writes, where a shim has its bundle's
 /// configuration.
 #[test]

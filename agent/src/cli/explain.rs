@@ -1,6 +1,7 @@
 //! `coroner explain`: one pod's end, from a running agent, a recording, or the sample.
 
 use super::{
+    kubelet_log,
     output::document,
     print_note,
     replay::open,
@@ -26,6 +27,9 @@ use std::{
 const GO_ON: Duration = Duration::from_secs(120);
 
 pub(super) fn main(args: &ExplainArgs) -> anyhow::Result<()> {
+    if args.kubelet_log.is_some() && args.output != TextOutput::Text {
+        bail!("--kubelet-log adds a section to the text; use it with -o text");
+    }
     let wanted = PodSelector {
         pod: args.pod.as_deref(),
         namespace: args.namespace.as_deref(),
@@ -41,7 +45,14 @@ pub(super) fn main(args: &ExplainArgs) -> anyhow::Result<()> {
     let same: Vec<_> = same.iter().map(AsRef::as_ref).collect();
     let mut stdout = io::stdout().lock();
     let text = match args.output {
-        TextOutput::Text => report::explain(&account, &same, &Style::for_stdout()),
+        TextOutput::Text => {
+            let style = Style::for_stdout();
+            let mut text = report::explain(&account, &same, &style);
+            if let Some(log) = &args.kubelet_log {
+                text.push_str(&kubelet_log::lane(log, &account, &style)?);
+            }
+            text
+        }
         form => document(&Termination::from(&account), form == TextOutput::Yaml)?,
     };
     stdout.write_all(text.as_bytes())?;

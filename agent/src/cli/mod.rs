@@ -4,6 +4,7 @@ mod columns;
 pub mod doctor;
 mod explain;
 mod follow;
+pub mod kubelet_log;
 mod leaks;
 mod lists;
 mod output;

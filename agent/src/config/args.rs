@@ -379,6 +379,10 @@ pub struct LeaksArgs {
     /// Show details of each leak below the table: evidence, likely cause, remedy.
     #[arg(short, long, env = "CORONER_VERBOSE", value_parser = BoolishValueParser::new())]
     pub verbose: bool,
+    /// The kubelet's log (`-` for stdin), in klog's text or JSON, also as journalctl prints it: its lines that state why
+    /// something is not removed are quoted below each leak. Implies --verbose, decides nothing.
+    #[arg(long, env = "CORONER_KUBELET_LOG", value_name = "FILE")]
+    pub kubelet_log: Option<PathBuf>,
     /// Wait until leaks are confirmed, that is observed for --leak-threshold.
     #[arg(long, env = "CORONER_WAIT", value_parser = BoolishValueParser::new())]
     #[arg(conflicts_with = "watch")]
@@ -427,6 +431,10 @@ pub struct ExplainArgs {
     /// Only pods of this namespace.
     #[arg(short, long, env = "CORONER_NAMESPACE", value_name = "NAMESPACE")]
     pub namespace: Option<String>,
+    /// The kubelet's log around the termination (`-` for stdin), in klog's text or JSON, also as journalctl prints it:
+    /// shows the kubelet's stages, and quotes why something was not removed. Decides nothing.
+    #[arg(long, env = "CORONER_KUBELET_LOG", value_name = "FILE")]
+    pub kubelet_log: Option<PathBuf>,
     /// Which instance of the pod, for a static pod that was created again [default: the last one].
     #[arg(long, env = "CORONER_LIFE", value_name = "N")]
     pub life: Option<u32>,

@@ -1,6 +1,7 @@
 //! What the docs name exists: targets of links, flags, metrics. `cargo xtask docs` writes the generated pages, and the
 //! tests beside what they are made of fail while one is stale.
 
+mod kubelet;
 #[path = "../rust_files/mod.rs"]
 mod rust_files;
 

@@ -3,8 +3,10 @@
 use crate::{
     cli::{
         columns::Columns,
+        kubelet_log::{self, LeakQuotes},
         leaks::Printer,
         output::{document, json_line},
+        print_note,
     },
     config::args::ListOutput,
     linux::clock,
@@ -16,7 +18,7 @@ use coroner_core::{
     time::WallTime,
 };
 use serde::Serialize;
-use std::{fmt::Write, sync::Arc, time::Duration};
+use std::{fmt::Write, path::Path, sync::Arc, time::Duration};
 
 /// The list to print.
 #[derive(Clone, PartialEq, Debug)]
@@ -107,7 +109,9 @@ impl LeaksAnswer {
             ListOutput::Name => self.all().map(|leak| name(&leak.key) + "\n").collect(),
             form => {
                 let wide = form == ListOutput::Wide;
-                self.plain(wide, out.verbose, out.with_header, &Style::for_stdout())
+                let quotes = out.kubelet_log.as_deref().map(|log| self.quotes(log)).transpose()?;
+                let style = Style::for_stdout();
+                self.plain(wide, out.verbose, quotes.as_ref(), out.with_header, &style)
             }
         })
     }
@@ -129,7 +133,22 @@ impl LeaksAnswer {
         }
     }
 
-    fn plain(&self, wide: bool, verbose: bool, with_header: bool, style: &Style) -> String {
+    /// What the kubelet's log states of the leaks.
+    fn quotes(&self, log: &Path) -> anyhow::Result<LeakQuotes> {
+        let leaks: Vec<&Leak> = self.all().map(AsRef::as_ref).collect();
+        let quotes = kubelet_log::quotes(log, &leaks, self.now)?;
+        print_note(quotes.note());
+        Ok(quotes)
+    }
+
+    fn plain(
+        &self,
+        wide: bool,
+        verbose: bool,
+        quotes: Option<&LeakQuotes>,
+        with_header: bool,
+        style: &Style,
+    ) -> String {
         if self.all().next().is_none() {
             return self.nothing() + "\n";
         }
@@ -144,8 +163,9 @@ impl LeaksAnswer {
         let candidates = self.candidates.iter().map(|leak| self.row(leak, "candidate", wide));
         let mut text = Columns::new(header, with_header).rows(certain.chain(candidates));
         if verbose {
-            for leak in self.all() {
+            for (place, leak) in self.all().enumerate() {
                 let _ = write!(text, "\n{}", report::leak(leak, self.now, style));
+                quotes.into_iter().for_each(|quotes| quotes.write(place, &mut text, style));
             }
         }
         text
@@ -265,10 +285,10 @@ mod tests {
     #[test]
     fn tables() {
         let style = Style::default();
-        golden("leaks.txt", &answer(false).plain(false, false, true, &style));
-        golden("leaks_standalone.txt", &answer(true).plain(false, false, true, &style));
-        golden("leaks_wide.txt", &answer(true).plain(true, false, true, &style));
-        let verbose = answer(true).plain(false, true, true, &style);
+        golden("leaks.txt", &answer(false).plain(false, false, None, true, &style));
+        golden("leaks_standalone.txt", &answer(true).plain(false, false, None, true, &style));
+        golden("leaks_wide.txt", &answer(true).plain(true, false, None, true, &style));
+        let verbose = answer(true).plain(false, true, None, true, &style);
         assert_eq!(verbose.matches("cause   ").count(), 3, "{verbose}");
     }
 
@@ -279,7 +299,7 @@ mod tests {
             let now = WallTime(0);
             let all =
                 LeaksAnswer { list, standalone, candidates: Vec::new(), namespace: None, now };
-            all.plain(false, true, true, &Style::default())
+            all.plain(false, true, None, true, &Style::default())
         };
         let possible =
             |watched, candidates| progress(DetectionState::Possible, watched, candidates);

@@ -14,6 +14,7 @@ use answer::LeaksAnswer;
 use coroner_api::client::NoAgent;
 use std::{
     io::{self, IsTerminal, Write},
+    path::PathBuf,
     process::ExitCode,
     time::Duration,
 };
@@ -33,6 +34,16 @@ enum Mode {
 }
 
 pub(super) fn main(args: &LeaksArgs) -> anyhow::Result<ExitCode> {
+    if let Some(log) = &args.kubelet_log {
+        if !is_table(args.output) {
+            return Ok(usage(
+                "--kubelet-log adds quotes to the text; use it with -o table or wide",
+            ));
+        }
+        if args.watch && log.as_os_str() == "-" {
+            return Ok(usage("--kubelet-log - can be read once, not with --watch"));
+        }
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let result = runtime.block_on(answer(args));
     // A look at the host that hangs (a dead mount) must not keep the process alive.
@@ -80,6 +91,7 @@ fn status(args: &LeaksArgs, certain: usize) -> ExitCode {
 struct Printer {
     form: ListOutput,
     verbose: bool,
+    kubelet_log: Option<PathBuf>,
     with_header: bool,
     since: Option<Duration>,
     /// Each list replaces the previous one on the terminal.
@@ -96,7 +108,8 @@ impl Printer {
         let screen = args.watch && is_table(form) && io::stdout().is_terminal() && !dumb;
         Self {
             form,
-            verbose: args.verbose,
+            verbose: args.verbose || args.kubelet_log.is_some(),
+            kubelet_log: args.kubelet_log.clone(),
             with_header: !args.no_headers,
             since: args.since,
             screen,

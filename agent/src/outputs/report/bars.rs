@@ -6,21 +6,21 @@ use coroner_core::time::BootTime;
 const EIGHTHS: [char; 7] = ['▏', '▎', '▍', '▌', '▋', '▊', '▉'];
 
 /// Maps a stretch of time to cells.
-pub(super) struct Scale {
+pub(crate) struct Scale {
     began: u64,
     span: u64,
     cells: usize,
 }
 
 impl Scale {
-    pub(super) fn new(began: BootTime, ended: BootTime, cells: usize) -> Self {
+    pub(crate) fn new(began: BootTime, ended: BootTime, cells: usize) -> Self {
         Self { began: began.0, span: ended.0.saturating_sub(began.0).max(1), cells }
     }
 
     /// A bar of exactly `cells` columns. It begins at a whole cell (there are no blocks that
     /// leave their left side empty) and ends at an eighth; the shortest stretch is one eighth, so
     /// that nothing that took time is invisible.
-    pub(super) fn bar(&self, from: BootTime, to: BootTime, hatched: bool) -> String {
+    pub(crate) fn bar(&self, from: BootTime, to: BootTime, hatched: bool) -> String {
         let total = self.cells as u64 * 8;
         let end = self.eighths(to).min(total);
         let first = (self.eighths(from) / 8).min(self.cells as u64 - 1);

@@ -22,7 +22,7 @@ pub use line::{LogLine, log_line};
 pub use style::{ColorChoice, Style};
 pub(crate) use traffic::endpoint_lag;
 
-use bars::Scale;
+pub(crate) use bars::Scale;
 use coroner_core::{
     input::{ExitStatus, LossKind},
     report::{ContainerDeath, Finding, Milestone, Phase, PodTermination},
@@ -31,7 +31,7 @@ use coroner_core::{
     types::{Cause, Certainty, MilestoneKind, PhaseKind, Verdict},
 };
 use std::{fmt::Write, time::Duration};
-use style::Paint;
+pub(crate) use style::Paint;
 
 /// Column of names: the longest phase is `kubelet reaction`.
 const NAME: usize = 16;
@@ -201,7 +201,7 @@ fn warnings(text: &mut String, truncated: bool, lost: &[LossKind], indent: usize
 }
 
 /// Breaks a line at spaces to the style's width; `bullet` stands before its first part.
-fn wrap(text: &mut String, line: &str, indent: usize, bullet: &str, style: &Style) {
+pub(crate) fn wrap(text: &mut String, line: &str, indent: usize, bullet: &str, style: &Style) {
     let hang = indent + bullet.chars().count();
     let room = style.width.saturating_sub(hang).max(20);
     let mut used = 0;

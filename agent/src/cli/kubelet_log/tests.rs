@@ -1,0 +1,458 @@
+//! The reader on the wrappings of public reports, on what a tenant may write, and on logs of real kubelets.
+
+use super::{
+    lane::{KubeletLane, NamedPod},
+    line::{self, Statement},
+    quotes::{Leaked, Quote},
+    reading::{KubeletLog, LogEntry, read},
+    table::{Edge, MESSAGES, Stage},
+    zone::Zone,
+};
+use crate::outputs::report::{Style, samples};
+use coroner_core::{
+    ids::PodUid,
+    leak::{Leak, LeakKey},
+    report::PodTermination,
+    time::WallTime,
+    types::Cause,
+};
+use flate2::read::GzDecoder;
+use std::{fs::File, io::BufReader, path::Path};
+
+const UID: &str = "d695b232-ff16-454a-830b-02194bec6d01";
+const SANDBOX: &str = "d25b1fe9f0eae615534102c4a2d370897be12abe05d26408e6baed4556c3d1f1";
+
+/// All lines of the table.
+fn log(text: &str) -> KubeletLog {
+    read(text.as_bytes(), |_, _| true).unwrap()
+}
+
+/// The texts of its messages.
+fn messages(text: &str) -> Vec<&'static str> {
+    log(text).entries.iter().map(|entry| entry.statement.message.text).collect()
+}
+
+fn wall(text: &str) -> WallTime {
+    let time: jiff::Timestamp = text.parse().unwrap();
+    WallTime(time.as_nanosecond().try_into().unwrap())
+}
+
+/// A line of klog, of process 1766.
+fn klog(time: &str, rest: &str) -> String {
+    format!("E1127 {time}    1766 a.go:12] {rest}")
+}
+
+fn stuck(time: &str) -> String {
+    let text = "Pod worker has been requested for removal but is still not fully terminated";
+    klog(time, &format!("\"{text}\" podUID=\"{UID}\""))
+}
+
+#[test]
+fn a_line_is_the_kubelets_behind_any_prefix() {
+    let line = klog("19:38:07.123935", r#""SyncLoop DELETE" source="api" pods=["a/b"]"#);
+    let (go, json) = (format!("{line:?}"), serde_json::to_string(&line).unwrap());
+    for whole in [
+        line.clone(),
+        format!("??? {line}"),
+        line.replace("a.go", "??? a.go"),
+        line.replace("] \"", "] ??? \""),
+        format!("Nov 27 19:38:07 node kubelet[1766]: {line}"),
+        format!("Nov 27 19:38:07 node kubelet: {line}"),
+        format!("2026-11-27T19:38:07.123+01:00 node-1.example k3s[3]: {line}"),
+        format!("Mon 2026-11-27 14:18:35 UTC node kubelet[3]: {line}"),
+        format!("11月 27 19:38:07 node kubelet[3]: {line}"),
+        format!("нояб. 27 19:38:07 node snap.microk8s.daemon-kubelite[3]: {line}"),
+        format!("Nov 27 19:38:07 node microshift[17919]: kubelet {line}"),
+        format!("2026-11-27T19:38:07.5Z stderr F {line}"),
+        format!("2026-11-27 19:38:07.5 {line}"),
+        format!("MESSAGE={line}"),
+        format!("time=\"2026-11-27\" level=info msg={go} component=kubelet stream=stderr"),
+        format!("{{\"log\":{json},\"stream\":\"stderr\"}}"),
+        format!("{{\"__CURSOR\":\"s=1\", \"MESSAGE\" : {json}, \"_PID\":\"7\"}}"),
+        format!("{{\"insertId\":\"x\",\"jsonPayload\":{{\"MESSAGE\":{json}}}}}"),
+    ] {
+        let found = log(&format!("{whole}\n"));
+        assert_eq!((found.lines, found.entries.len()), (1, 1), "{whole}");
+        assert_eq!(found.entries[0].statement.subject.pods, ["a/b"], "{whole}");
+    }
+}
+
+#[test]
+fn json_of_the_kubelet_states_the_same_with_an_exact_time() {
+    let json = r#"{"ts":1795808287123.935,"caller":"kubelet/kubelet.go:1","msg":"SyncLoop DELETE","v":2,"source":"api","pods":[{"name":"b","namespace":"a"}]}"#;
+    for whole in [json.to_owned(), format!("Nov 27 19:38:07 node kubelet[1]: {json}")] {
+        let found = log(&whole);
+        assert_eq!(found.entries[0].statement.subject.pods, ["a/b"], "{whole}");
+        let time = found.entries[0].time.near(WallTime(0), 0).unwrap();
+        assert!(time.0.abs_diff(wall("2026-11-27T19:38:07.123935Z").0) < 1_000, "{time:?}");
+    }
+}
+
+#[test]
+fn a_header_elsewhere_in_a_line_is_not_the_kubelets() {
+    let line = stuck("19:38:07.123935");
+    let (go, json) = (format!("{line:?}"), serde_json::to_string(&line).unwrap());
+    for whole in [
+        format!("\t{line}"),
+        format!("        {line}"),
+        format!(" {line}"),
+        format!("Nov 27 19:38:07 node kubelet[1]: \t{line}"),
+        format!("Nov 27 19:38:07 node kubelet[1]:  {line}"),
+        format!("Nov 27 19:38:07 node kubelet[1]: #011{line}"),
+        format!("Nov 27 19:38:07 node kubelet[1]: error: {line}"),
+        format!("Nov 27 19:38:07 node kubelet[1]: kube-proxy {line}"),
+        format!("kube-apiserver {line}"),
+        format!("someone says {line}"),
+        format!("time=\"2026\" level=error stderr={go}"),
+        format!("{{\"output\":{json}}}"),
+        format!("time=\"2026\" msg={go} component=kube-apiserver"),
+        format!("time=\"2026\" level=error msg=\"pod said {}", &go[1..]),
+        format!("time=\"2026\" level=error pod=x {line}"),
+        format!("{{\"MESSAGE\":\"\\t{}", &json[1..]),
+        format!("{{\"MESSAGE\":\"x {}", &json[1..]),
+        klog("19:38:06.000000", &format!("\"x\" err={go}")),
+        line.replace("a.go:12]", "a.rs:12]"),
+        line.replace("a.go:12]", "a.go:]"),
+        line.replace("podUID", "and podUID"),
+        format!("{line} more"),
+        line.replace(&format!("\"{UID}\""), "\"unended"),
+    ] {
+        assert!(messages(&whole).is_empty(), "{whole}");
+    }
+}
+
+#[test]
+fn a_value_of_several_lines_states_nothing() {
+    let (inner, next) = (stuck("19:38:07.000000"), stuck("19:38:08.000000"));
+    let opener = klog("19:38:06.000000", "\"Probe failed\" probeType=\"Liveness\" output=<");
+    let forms: [(&str, &str, &str); 5] = [
+        ("", "", ""),
+        ("Nov 27 19:38:0%d node kubelet[17%d]: ", "\t", ""),
+        ("Nov 27 19:38:07 node kubelet[1]: ", "#011", ""),
+        // A terminal shows a tab as spaces.
+        ("Nov 27 19:38:07 node kubelet[1]: ", "        ", ""),
+        ("{\"MESSAGE\":\"", "\\t", "\"}"),
+    ];
+    for (prefix, tab, end) in forms {
+        let mut count = 0;
+        let mut put = |tab: &str, text: &str| {
+            count += 1;
+            let text = if end.is_empty() { text.to_owned() } else { text.replace('"', "\\\"") };
+            format!("{}{tab}{text}{end}\n", prefix.replace("%d", &count.to_string()))
+        };
+        let tab = if tab.is_empty() { "\t" } else { tab };
+        let mut text = put("", &opener);
+        for forged in [" >", " > x=1", "", "=<", &inner, "not a header", &inner] {
+            text += &put(tab, forged);
+        }
+        text += &put("", " > last=7");
+        text += &put("", &next);
+        assert_eq!(messages(&text).len(), 1, "{text}");
+        // Of an excerpt the end may be missing, and the beginning.
+        let cut = text.replace(" > last=7", "");
+        assert_eq!(messages(&cut).len(), 1, "{cut}");
+        let (_, cut) = text.split_once('\n').unwrap();
+        assert_eq!(messages(cut).len(), 1, "{cut}");
+    }
+    // In a quoted string it is one line.
+    let whole = klog("19:38:06.000000", "\"Kill container failed\" err=<\n\tx\n > podUID=u");
+    assert_eq!(messages(&format!("msg={whole:?}")), ["Kill container failed"]);
+}
+
+/// A tenant's NFS path with a line break, in the error of a mount: its lines have any header.
+#[test]
+fn what_follows_an_unstructured_line_is_forged_without_process_and_time() {
+    let mount = |time: &str| {
+        klog(
+            time,
+            &format!(
+                "Operation for \"{{volumeName:v podName:{UID} nodeName:}}\" failed. No retries permitted until x. Error: MountVolume.SetUp failed for volume \"v\" : mount failed: exit status 32\nMounting arguments: -t nfs h:/x"
+            ),
+        )
+    };
+    let own = klog("19:38:05.000000", &format!("\"Kill container failed\" podUID=\"{UID}\""));
+    let next = klog("19:38:09.000000", "\"SyncLoop DELETE\" source=\"api\" pods=[\"a/b\"]");
+    let foreign = stuck("19:38:07.500000").replace(" 1766 ", " 1 ");
+    for forged in [
+        // The error goes on behind the path.
+        format!("{}\nOutput: mount.nfs: x", stuck("19:38:07.500000")),
+        format!("{} is not a directory", stuck("19:38:07.500000")),
+        // From another process, which the kubelet's own next line shows.
+        foreign.clone(),
+        format!("{foreign}\n{}", foreign.replace("07.5", "07.6")),
+        // From the past, and from the future.
+        stuck("19:37:00.000000"),
+        stuck("19:59:00.000000"),
+    ] {
+        let text = format!("{own}\n{}\n{forged}\n{next}\n", mount("19:38:07.000000"));
+        assert_eq!(messages(&text), ["Kill container failed", "SyncLoop DELETE"], "{text}");
+    }
+    // A real line there counts, and a restart of the kubelet is another process.
+    let text = format!("{own}\n{}\n{}\n{next}\n", mount("19:38:07.000000"), stuck("19:38:08.0"));
+    assert_eq!(messages(&text.replace("08.0  ", "08.000000  ")).len(), 3, "{text}");
+    let restarted = next.replace(" 1766 ", " 2041 ");
+    assert_eq!(messages(&format!("{own}\n{restarted}\n")).len(), 2);
+}
+
+#[test]
+fn a_long_line_has_no_second_beginning() {
+    let long = klog("19:38:06.000000", &format!("\"x\" err=\"{}", "x".repeat(64 << 10)));
+    let at = 64 << 10;
+    let text = format!("{}{}\n", &long[..at], stuck("19:38:07.000000"));
+    assert!(messages(&text).is_empty());
+    assert_eq!(messages(&format!("{text}{}\n", stuck("19:38:08.000000"))).len(), 1);
+}
+
+#[test]
+fn each_message_of_a_version_stands_once() {
+    for (place, one) in MESSAGES.iter().enumerate() {
+        assert!(one.stage.is_some() || one.why.is_some() || !one.success.is_empty(), "{one:?}");
+        assert!((23..=36).contains(&one.versions.0) && one.versions.0 <= one.versions.1);
+        let overlaps = |other: &&super::table::Message| {
+            other.text == one.text && other.versions.0 <= one.versions.1
+        };
+        assert_eq!(MESSAGES[place + 1..].iter().find(overlaps).map(|one| one.text), None);
+    }
+}
+
+#[test]
+fn the_zone_is_utc_unless_only_another_one_fits() {
+    let moment = wall("2027-01-01T00:10:00Z");
+    let zone = |text: &str| {
+        let line = format!("I{text} 1 a.go:1] \"x\"");
+        let time = line::parse(&line).unwrap().time;
+        let zone = Zone::find([time].into_iter(), moment, |at| at.0.abs_diff(moment.0) < 120 << 30);
+        (zone.sentence(), time.near(moment, zone.ahead))
+    };
+    for (text, words) in [
+        ("0101 00:10:30.000000", "its times are taken as UTC"),
+        ("0101 05:40:30.000000", "its times are taken as UTC+05:30: UTC does not fit"),
+        ("1231 19:10:30.000000", "its times are taken as UTC-05:00: UTC does not fit"),
+    ] {
+        let at = Some(wall("2027-01-01T00:10:30Z"));
+        assert_eq!(zone(text), (words.to_owned(), at), "{text}");
+    }
+    assert!(zone("0601 00:00:00.000000").0.contains("in no zone"));
+    assert!(zone("1342 00:00:00.000000").0.contains("in no zone"), "no day at all");
+}
+
+/// The quotes of a log for the leak of the pod, which was deleted at 19:23:36.
+fn quoted(text: &str, mut leak: Leak) -> Vec<Quote> {
+    let now = wall("2026-11-27T19:40:00Z");
+    leak.pod.as_mut().unwrap().uid = PodUid::new(UID);
+    leak.evidence[0].at = Some(wall("2026-11-27T19:23:36Z"));
+    let mut leaked = Leaked::of(&leak);
+    let log = log(text);
+    // As the reading does.
+    for entry in &log.entries {
+        leaked.is_in(&entry.statement);
+    }
+    let timed = |entry: &LogEntry| (entry.time.near(now, 0).unwrap(), entry.statement.clone());
+    let timed: Vec<(WallTime, Statement)> = log.entries.iter().map(timed).collect();
+    let all: Vec<_> = timed.iter().map(|(at, statement)| (*at, statement)).collect();
+    leaked.quotes(&all)
+}
+
+fn leak() -> Leak {
+    Leak { key: LeakKey::Sandbox { id: SANDBOX.into() }, ..samples::leaked() }
+}
+
+fn operation(time: &str, action: &str) -> String {
+    klog(
+        time,
+        &format!(
+            "Operation for \"{{volumeName:kubernetes.io/nfs/{UID}-nfs-pv podName:{UID} nodeName:}}\" failed. No retries permitted until 2026-12-16 17:54:42 (durationBeforeRetry 2m2s). Error: {action} failed for volume \"nfs-pv\" : unmount failed: exit status 32\nUnmounting arguments: /var/lib/kubelet\nOutput: umount: not mounted.\n"
+        ),
+    )
+}
+
+/// `volume-not-mounted`.
+#[test]
+fn why_a_volume_is_not_unmounted_is_quoted_with_the_lines_below() {
+    let [first, last] = ["19:37:59.107302", "19:38:07.109885"]
+        .map(|time| operation(time, "UnmountVolume.TearDown"));
+    let other = klog("19:38:03.107520", r#""SyncLoop UPDATE" source="api" pods=["default/other"]"#);
+    let quotes = quoted(&format!("{first}\n{other}\n{last}\n"), leak());
+    let [quote] = &quotes[..] else { panic!("{quotes:#?}") };
+    assert_eq!((quote.count, quote.last), (2, wall("2026-11-27T19:38:07.109885Z")));
+    for wanted in ["UnmountVolume.TearDown failed", "exit status 32\nUnmounting", "not mounted."] {
+        assert!(quote.text.contains(wanted), "{quote:#?}");
+    }
+    let done = klog(
+        "19:38:09.000000",
+        &format!(
+            "UnmountVolume.TearDown succeeded for volume \"kubernetes.io/nfs/{UID}-nfs-pv\" (OuterVolumeSpecName: \"nfs-pv\") pod \"{UID}\" (UID: \"{UID}\"). InnerVolumeSpecName \"x\"."
+        ),
+    );
+    assert!(quoted(&format!("{last}\n{done}\n"), leak()).is_empty());
+    let of_another = done.replace("nfs-pv\" (Outer", "other\" (Outer");
+    assert_eq!(quoted(&format!("{last}\n{of_another}\n"), leak()).len(), 1);
+}
+
+/// `mount-failure-proves-busy`.
+#[test]
+fn why_a_volume_was_not_mounted_is_not_quoted() {
+    let failed = operation("19:28:00.112801", "MountVolume.SetUp");
+    assert!(quoted(&failed, leak()).is_empty());
+}
+
+/// `stale-kill-failure`.
+#[test]
+fn a_stop_that_succeeded_later_is_not_quoted() {
+    let id = "e25b1fe9f0eae615534102c4a2d370897be12abe05d26408e6baed4556c3d1f1";
+    let timeout = "rpc error: code = DeadlineExceeded desc = context deadline exceeded";
+    let kill = klog(
+        "19:27:59.059066",
+        &format!(
+            "\"Container termination failed with gracePeriod\" err=\"{timeout}\" pod=\"default/nfs\" podUID={UID} containerName=\"app\" containerID=\"containerd://{id}\" gracePeriod=30"
+        ),
+    );
+    let sync = klog(
+        "19:28:00.059074",
+        &format!(
+            "\"Error syncing pod, skipping\" err=\"failed to \\\"KillContainer\\\" for \\\"app\\\" with KillContainerError: \\\"{timeout}\\\"\" pod=\"default/nfs\" podUID={UID}"
+        ),
+    );
+    let died = |id: &str| {
+        klog(
+            "19:28:09.059079",
+            &format!(
+                "\"SyncLoop (PLEG): event for pod\" pod=\"default/nfs\" event=&{{ID:{UID} Type:ContainerDied Data:{id}}}"
+            ),
+        )
+    };
+    let volume = operation("19:38:07.059581", "UnmountVolume.TearDown");
+    let texts = |text: &str| -> Vec<String> {
+        let quotes = quoted(text, leak());
+        quotes.into_iter().map(|quote| quote.text.chars().take(20).collect()).collect()
+    };
+    let all = texts(&format!("{kill}\n{sync}\n{volume}\n"));
+    let wanted = ["Operation for \"{volu", "\"Error syncing pod, ", "\"Container terminati"];
+    assert_eq!(all, wanted);
+    assert_eq!(texts(&format!("{kill}\n{sync}\n{}\n{volume}\n", died(id))), all[..1]);
+    // The sandbox, or another container, is not this one.
+    assert_eq!(texts(&format!("{kill}\n{sync}\n{}\n{volume}\n", died(SANDBOX))), all);
+    // Before the deletion.
+    let earlier = format!("{kill}\n{sync}\n").replace("19:2", "19:1");
+    assert!(texts(&earlier).is_empty());
+    // Of a container that does not start.
+    assert!(texts(&sync.replace("KillContainer\\", "StartContainer\\")).is_empty());
+    // Another pod of that name.
+    assert!(texts(&format!("{kill}\n{sync}\n").replace(UID, "another")).is_empty());
+}
+
+/// `cri-dockerd-cni-teardown`.
+#[test]
+fn the_text_of_a_network_plugin_is_quoted_whole() {
+    let error = "rpc error: code = Unknown desc = networkPlugin cni failed to teardown pod \\\"web_default\\\" network: could not retrieve port mappings: key is not found";
+    let stop = |time| {
+        klog(
+            time,
+            &format!(
+                "\"StopPodSandbox from runtime service failed\" err=\"{error}\" podSandboxID=\"{SANDBOX}\""
+            ),
+        )
+    };
+    let failed = klog(
+        "19:37:59.123488",
+        &format!("\"Failed to stop sandbox\" podSandboxID={{Type:docker ID:{SANDBOX}}}"),
+    );
+    let quotes =
+        quoted(&format!("{}\n{failed}\n{}\n", stop("19:37:59.123481"), stop("19:38:03.1")), leak());
+    assert_eq!(quotes.len(), 2, "{quotes:#?}");
+    let text = format!("{}\n{failed}\n{}\n", stop("19:37:59.123481"), stop("19:38:03.123774"));
+    let quotes = quoted(&text, leak());
+    assert_eq!((quotes[0].count, quotes.len()), (2, 2), "{quotes:#?}");
+    assert!(quotes[0].text.contains(error), "{quotes:#?}");
+    let mut shown = String::new();
+    let hostile =
+        Quote { text: format!("{}\u{1b}[2J\u{202e}", quotes[0].text), ..quotes[0].clone() };
+    hostile.write(&mut shown, &Style { width: 10_000, color: false });
+    assert!(shown.contains(error) && !shown.contains(['\u{1b}', '\u{202e}']), "{shown}");
+    assert!(shown.starts_with("  ! the kubelet logged at 2026-11-27T19:38:03.123Z, 2 times since 2026-11-27T19:37:59.123Z:"), "{shown}");
+}
+
+/// The log of a recording of a real node.
+fn recorded(name: &str, pod: &mut NamedPod) -> KubeletLog {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/replay/recordings");
+    let file = File::open(folder.join(name).join("kubelet.log.gz")).unwrap();
+    read(BufReader::new(GzDecoder::new(file)), |_, statement| pod.is_in(statement)).unwrap()
+}
+
+fn account(pod: (&str, &str), cause: Cause, began: &str) -> PodTermination {
+    let mut account = samples::graceful();
+    let (name, uid) = pod;
+    account.pod.namespace = "default".into();
+    (account.pod.name, account.pod.uid) = (name.into(), PodUid::new(uid));
+    (account.cause, account.began_wall_ns) = (cause, wall(began).0);
+    account.containers.clear();
+    account
+}
+
+fn stages_in_order(lane: &KubeletLane, wanted: &[Stage]) {
+    let mut left = lane.spans.iter();
+    for stage in wanted {
+        assert!(
+            left.any(|span| span.stage == *stage),
+            "{stage} does not follow: {:#?}",
+            lane.spans
+        );
+    }
+}
+
+/// Seeds 000 and 001: the mirror pod is deleted and comes back, and its static pod does not notice; then the eight steps
+/// of the static pod's removal.
+#[test]
+fn the_stages_of_a_static_pod_and_its_mirror() {
+    use Stage::*;
+    let uid = "1de36ca0b481978dbf91bcea5e3e80ed";
+    let account = account(("st-sysnode", uid), Cause::StaticRemoved, "2026-11-22T06:40:18.117Z");
+    let mut pod = NamedPod::of(&account);
+    let log = recorded("k1.36-containerd2.1-systemd/static-and-mirror", &mut pod);
+    let lane = KubeletLane::of(&log.entries, &pod, &account);
+    stages_in_order(
+        &lane,
+        &[
+            MirrorCreate,
+            MirrorDelete,
+            MirrorCreate,
+            StatusUpdate,
+            Noticed,
+            Terminating,
+            PreStop,
+            Kill,
+            Pleg,
+            Terminated,
+            Unmount,
+            Cgroup,
+            Housekeeping,
+            MirrorDelete,
+            MirrorRemoved,
+            GarbageCollection,
+        ],
+    );
+    let noticed: Vec<_> = lane.spans.iter().filter(|span| span.stage == Noticed).collect();
+    let level = |stage| lane.spans.iter().find(|span| span.stage == stage).map(|span| span.level);
+    let levels = [Noticed, PreStop, Kill, Terminating].map(level);
+    assert_eq!(levels, [Some(2), Some(3), Some(2), Some(4)]);
+    assert_eq!(noticed.len(), 1, "the deletion of the mirror pod is no end of the static pod");
+}
+
+/// Seed 002: the sandbox of a pod whose worker started again and hangs is never removed.
+#[test]
+fn the_stages_of_a_pod_that_leaks_its_sandbox() {
+    use Stage::*;
+    let uid = "4393f462-f293-4c9f-a692-66663810a734";
+    let account = account(("leak2", uid), Cause::ApiDelete, "2026-11-21T02:56:50.8Z");
+    let mut pod = NamedPod::of(&account);
+    let log = recorded("k1.23-containerd1.7/leak-notready", &mut pod);
+    let lane = KubeletLane::of(&log.entries, &pod, &account);
+    let first = [Noticed, Terminating, Kill, Pleg, Terminated, Unmount, Cgroup, Removed, ApiDelete];
+    stages_in_order(&lane, &first);
+    assert!(!lane.spans.iter().any(|span| span.stage == GarbageCollection), "{:#?}", lane.spans);
+    let stuck =
+        lane.quotes.iter().find(|quote| quote.text.contains("is still not fully terminated"));
+    assert!(stuck.is_some_and(|quote| quote.count > 50), "{:#?}", lane.quotes);
+    // What the table calls the begin of a stage is never its end.
+    assert!(MESSAGES.iter().all(|one| one.stage != Some((Edge::Moment, Kill))));
+}
