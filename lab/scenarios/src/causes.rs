@@ -426,7 +426,7 @@ fn by_the_kubelet() -> Vec<Draft> {
     ]
 }
 
-/// A stop of which the kernel sees no reason, with and without the kubelet's own words.
+/// A stop of which the kernel sees no reason, with and without the kubelet's Events.
 fn by_its_words() -> Vec<Draft> {
     let stopped = |name, flags| {
         runs_on(name, 5)
