@@ -23,6 +23,8 @@ does not set it.
 
 *Stable* metrics change their name, type, labels or meaning only with a new major version. *Internal* metrics describe the agent's
 internals and may change with every minor version. The number of series is bounded: see [Cardinality](#cardinality).
+
+Each metric has its kind, what it counts, its labels with their values, and an example query.
 ";
 
 const TAIL: &str = "\
@@ -71,14 +73,10 @@ fn section(entry: &MetricEntry) -> String {
         Stability::Stable => "stable",
         Stability::Internal => "internal",
     };
-    let mut text = format!("\n### {}\n\n{kind}{unit} · {stability}\n\n", entry.name);
-    let _ = writeln!(text, "{}", entry.help);
+    let mut text = format!("\n### {}\n\n*{kind}{unit}, {stability}.* {}\n", entry.name, entry.help);
     if let MetricKind::Histogram(buckets) = entry.kind {
         let edges: Vec<_> = buckets.0.iter().map(f64::to_string).collect();
-        let _ = writeln!(text, "\nUpper bounds of the buckets: {}.", edges.join(", "));
-    }
-    if !entry.labels.is_empty() {
-        text += "\n| label | values |\n|---|---|\n";
+        let _ = writeln!(text, "Upper bounds of the buckets: {}.", edges.join(", "));
     }
     for label in entry.labels {
         let values = match entry.values(label).expect("each label has its values") {
@@ -87,9 +85,10 @@ fn section(entry: &MetricEntry) -> String {
             }
             Values::Open(bound) => bound.to_owned(),
         };
-        let _ = writeln!(text, "| `{label}` | {values} |");
+        let _ = writeln!(text, "- `{label}`: {values}");
     }
-    let _ = writeln!(text, "\n```promql\n{}\n```", entry.example);
+    let query = entry.example.split_whitespace().collect::<Vec<_>>().join(" ");
+    let _ = writeln!(text, "\n`{query}`");
     text
 }
 
