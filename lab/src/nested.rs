@@ -1,12 +1,8 @@
 //! The lab in PID, mount and cgroup namespaces of its own, as a node of kind, minikube or k3d is: processes have other
 //! ids there than for the kernel, and paths of cgroups begin elsewhere.
 
-use anyhow::{Context as _, Result, ensure};
-use coroner_lab_cluster::{
-    containerd::{cgroup_parent, clean_up, end_cgroup, hand_memory_down, unified_hierarchy},
-    kubelet::cgroup::is_empty,
-};
-use coroner_lab_harness::environment::work_directory;
+use anyhow::{Context as _, Result};
+use coroner_lab::containerd::{cleanup, enter_group, hand_memory_down, members, unified_hierarchy};
 use rustix::{
     mount::{MountFlags, MountPropagationFlags, mount, mount_bind, mount_change},
     process::{Pid, Signal, WaitOptions, kill_process, set_parent_process_death_signal, wait},
@@ -14,7 +10,7 @@ use rustix::{
 };
 use std::{
     ffi::{CString, OsString},
-    fs::{self, File},
+    fs,
     os::unix::{ffi::OsStrExt as _, process::CommandExt as _},
     path::Path,
     process::{Child, Command, ExitCode},
@@ -30,19 +26,16 @@ pub(crate) const INIT: &str = "init";
 
 /// This command line without the flag, in namespaces of its own.
 pub(crate) fn run(work: &Path) -> Result<ExitCode> {
-    let work = work_directory(work)?;
     // What a lab that was killed has left is not seen from within.
-    clean_up(&work)?;
+    let work = cleanup::claim(work)?.work().to_owned();
     let hierarchy = unified_hierarchy()?;
-    let name = format!("{}-node", cgroup_parent(&work));
-    let cgroup = hierarchy.join(name.trim_start_matches('/'));
-    make(&cgroup)?;
+    let cgroup = hierarchy.join(format!("{}-node", &cleanup::cgroup_name(&work)[1..]));
+    cleanup::end_cgroup(&cgroup)?;
     hand_memory_down(&hierarchy);
     // No process may be where a controller is handed down.
     let init = cgroup.join("init");
-    fs::create_dir(&init)?;
-    let open = |cgroup: &Path| File::options().write(true).open(cgroup.join("cgroup.procs"));
-    let (members, init) = (open(&cgroup)?, open(&init)?);
+    fs::create_dir_all(&init)?;
+    let (node, init) = (members(&cgroup)?, members(&init)?);
     let [from, to] = [&cgroup, &hierarchy].map(|path| CString::new(path.as_os_str().as_bytes()));
     let (from, to) = (from?, to?);
     let mut command = Command::new(std::env::current_exe()?);
@@ -51,9 +44,10 @@ pub(crate) fn run(work: &Path) -> Result<ExitCode> {
     unsafe {
         command.pre_exec(move || {
             set_parent_process_death_signal(Some(Signal::KILL))?;
-            rustix::io::write(&members, b"0")?;
+            // A cgroup namespace begins where its maker is.
+            enter_group(&node)?;
             unshare_unsafe(UnshareFlags::NEWNS | UnshareFlags::NEWCGROUP)?;
-            rustix::io::write(&init, b"0")?;
+            enter_group(&init)?;
             mount_change(c"/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
             mount(c"proc", c"/proc", c"proc", MountFlags::empty(), None)?;
             Ok(mount_bind(&from, &to)?)
@@ -64,30 +58,19 @@ pub(crate) fn run(work: &Path) -> Result<ExitCode> {
         unsafe { unshare_unsafe(UnshareFlags::NEWPID) }.context("cannot make a PID namespace")?;
         command.spawn().context("cannot start the lab in namespaces of its own")
     });
-    let removed = end_cgroup(&cgroup);
+    let removed = cleanup::end_cgroup(&cgroup);
     let code = code?;
     removed.map(|()| code)
 }
 
-/// Makes the node's cgroup. What is left of one whose process 1 was killed has no process.
-fn make(cgroup: &Path) -> Result<()> {
-    ensure!(
-        is_empty(cgroup),
-        "a lab is running in {}, or its last process has not ended",
-        cgroup.display()
-    );
-    end_cgroup(cgroup)?;
-    fs::create_dir(cgroup).with_context(|| format!("cannot make cgroup {}", cgroup.display()))
-}
-
-/// Process 1: runs the rest of the command line, and waits for all that nobody else waits for.
+/// Process 1: runs the rest of the command line, and waits for all that nothing else waits for.
 pub(crate) fn init(words: &[OsString]) -> Result<ExitCode> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(words);
     wait_for(move || Ok(command.spawn()?))
 }
 
-/// Starts a child and waits for its end; a Ctrl-C or SIGTERM is passed on to it. Other children may end before.
+/// Starts a child and waits for its exit; a Ctrl-C or SIGTERM is passed on to it. Other children may exit before.
 fn wait_for(start: impl FnOnce() -> Result<Child>) -> Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let entered = runtime.enter();
@@ -111,8 +94,8 @@ fn wait_for(start: impl FnOnce() -> Result<Child>) -> Result<ExitCode> {
     let child = Pid::from_child(&start()?);
     started.send(child)?;
     loop {
-        let ended = wait(WaitOptions::empty())?;
-        if let Some((_, status)) = ended.filter(|(pid, _)| *pid == child) {
+        let exited = wait(WaitOptions::empty())?;
+        if let Some((_, status)) = exited.filter(|(pid, _)| *pid == child) {
             let code = status.exit_status().and_then(|code| u8::try_from(code).ok());
             return Ok(code.map_or(ExitCode::FAILURE, ExitCode::from));
         }

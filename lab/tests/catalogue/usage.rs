@@ -1,29 +1,16 @@
-//! What the lab says without playing anything.
+//! What the lab prints without playing anything.
 
-use crate::binaries;
-use coroner_lab_scenarios::catalogue;
+use crate::binaries::LAB;
+use coroner_lab::scenarios::catalogue;
 use libtest_mimic::{Failed, Trial};
-use std::process::Command;
-
-/// `coroner-lab run`.
-pub(crate) fn lab_run() -> Command {
-    let mut command = Command::new(binaries::LAB);
-    command.arg("run");
-    command
-}
+use std::process::{Command, Output};
 
 pub(crate) fn trials() -> Vec<Trial> {
     let all: [(&str, fn()); 4] = [
-        (
-            "a_version_that_is_not_there_is_wrong_usage_and_says_which_are",
-            a_version_that_is_not_there_is_wrong_usage_and_says_which_are,
-        ),
-        (
-            "an_unknown_scenario_is_wrong_usage_and_lists_the_known_ones",
-            an_unknown_scenario_is_wrong_usage_and_lists_the_known_ones,
-        ),
-        ("the_list_needs_no_root_and_names_all", the_list_needs_no_root_and_names_all),
-        ("a_real_node_needs_all_three_of_its_flags", a_real_node_needs_all_three_of_its_flags),
+        ("a-version-that-is-not-there", a_version_that_is_not_there),
+        ("an-unknown-scenario", an_unknown_scenario),
+        ("the-list", the_list),
+        ("a-real-node", a_real_node),
     ];
     let passes = |test: fn()| {
         test();
@@ -32,30 +19,34 @@ pub(crate) fn trials() -> Vec<Trial> {
     all.map(|(name, test)| Trial::test(format!("usage/{name}"), move || passes(test))).into()
 }
 
-fn a_version_that_is_not_there_is_wrong_usage_and_says_which_are() {
-    let output = lab_run().args(["--containerd", "0.1"]).output().unwrap();
-    assert_eq!(output.status.code(), Some(64));
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(told.contains("containerd 0.1") && told.contains("cargo xtask setup"), "{told}");
+fn run(arguments: &[&str]) -> Output {
+    Command::new(LAB).arg("run").args(arguments).output().unwrap()
 }
 
-fn an_unknown_scenario_is_wrong_usage_and_lists_the_known_ones() {
-    let output = lab_run().args(["--scenario", "nonsense"]).output().unwrap();
+fn a_version_that_is_not_there() {
+    let output = run(&["--containerd", "0.1"]);
     assert_eq!(output.status.code(), Some(64));
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(told.contains("\"nonsense\"") && told.contains("handles-sigterm"), "{told}");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(text.contains("containerd 0.1") && text.contains("cargo xtask setup"), "{text}");
 }
 
-fn the_list_needs_no_root_and_names_all() {
-    let output = lab_run().args(["--list"]).output().unwrap();
+fn an_unknown_scenario() {
+    let output = run(&["--scenario", "nonsense"]);
+    assert_eq!(output.status.code(), Some(64));
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(text.contains("\"nonsense\"") && text.contains("handles-sigterm"), "{text}");
+}
+
+fn the_list() {
+    let output = run(&["--list"]);
     assert!(output.status.success());
-    let told = String::from_utf8_lossy(&output.stdout);
+    let text = String::from_utf8_lossy(&output.stdout);
     for scenario in catalogue() {
-        assert!(told.contains(scenario.name), "{} is missing\n{told}", scenario.name);
+        assert!(text.contains(scenario.name), "{} is missing\n{text}", scenario.name);
     }
 }
 
-fn a_real_node_needs_all_three_of_its_flags() {
-    let output = lab_run().args(["--cri", "unix:///run/x.sock"]).output().unwrap();
+fn a_real_node() {
+    let output = run(&["--cri", "unix:///run/x.sock"]);
     assert_eq!(output.status.code(), Some(64), "{}", String::from_utf8_lossy(&output.stderr));
 }

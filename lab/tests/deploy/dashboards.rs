@@ -8,8 +8,11 @@ use crate::{
 use anyhow::{Context as _, Result, ensure};
 use axum::{Router, routing::get};
 use coroner::outputs::metrics::{CATALOGUE, MetricKind, Values};
-use coroner_lab_cluster::{port::Port, wait};
-use coroner_lab_harness::agent::{Http, die_with_parent, tail};
+use coroner_lab::{
+    agent::{Http, die_with_parent, tail},
+    port::Port,
+    wait,
+};
 use serde_json::{Value, json};
 use std::{
     fmt::Write as _,
@@ -142,7 +145,7 @@ impl Prometheus {
         let parameters =
             form_urlencoded::Serializer::new(String::new()).append_pair(name, query).finish();
         let (_, body) = self.http.page(&format!("/api/v1/{path}?{parameters}")).await?;
-        let answer: Value = serde_json::from_slice(&body)?;
+        let answer: Value = serde_json::from_str(&body)?;
         ensure!(answer["status"] == "success", "{query}: {}", answer["error"]);
         Ok(answer["data"].clone())
     }

@@ -2,10 +2,7 @@
 
 use anyhow::Result;
 use rcgen::{CertifiedKey, generate_simple_self_signed};
-use std::{
-    net::{Ipv4Addr, SocketAddr},
-    sync::Arc,
-};
+use std::{net::SocketAddr, sync::Arc};
 use tokio::{
     io::copy_bidirectional,
     net::{TcpListener, TcpStream},
@@ -15,17 +12,14 @@ use tokio_rustls::{
     rustls::{ServerConfig, pki_types::PrivatePkcs8KeyDer},
 };
 
-/// Takes TLS off every connection and passes it on to `to`, which clients call `name`: the address, and what clients have to
-/// trust.
-pub(crate) async fn front(name: &str, to: SocketAddr) -> Result<(SocketAddr, String)> {
+/// Takes TLS off every connection and passes it on to `to`, which clients call `name`. What clients have to trust.
+pub(crate) fn front(name: &str, listener: TcpListener, to: SocketAddr) -> Result<String> {
     let CertifiedKey { cert, signing_key } = generate_simple_self_signed([name.to_owned()])?;
     let key = PrivatePkcs8KeyDer::from(signing_key.serialize_der());
     let tls = ServerConfig::builder()
         .with_no_client_auth()
         .with_single_cert(vec![cert.der().clone()], key.into())?;
     let tls = TlsAcceptor::from(Arc::new(tls));
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
-    let address = listener.local_addr()?;
     tokio::spawn(async move {
         while let Ok((connection, _)) = listener.accept().await {
             let tls = tls.clone();
@@ -39,5 +33,5 @@ pub(crate) async fn front(name: &str, to: SocketAddr) -> Result<(SocketAddr, Str
             });
         }
     });
-    Ok((address, cert.pem()))
+    Ok(cert.pem())
 }

@@ -2,116 +2,91 @@
 //! what a runtime does behind the program's back.
 
 use crate::{
-    args::Behaviour,
-    beat, http, listen,
+    args::{Behaviour, Work},
+    http,
     log::{Event, line},
     process::{
-        block, check, dispose, fault, handle, handle_term, leave, leave_after, map, retry, sleep,
-        sleep_for_ever, wait_for, wait_for_wake, work_after,
+        block, check, dispose, fault, handle, handle_term, leave, leave_after, map, retry,
+        sleep_forever, wait_for, wait_for_wake, work_after,
     },
+    serve::{self, Service},
 };
 use std::{
     convert::Infallible,
-    ffi::c_int,
     io::{self, Error},
     mem::MaybeUninit,
-    ptr,
+    ptr, thread,
     time::Duration,
 };
 
-/// Lives the given life; returns only where it could not begin.
+/// Behaves like that; returns only where it could not begin.
 pub(crate) fn run(behaviour: Behaviour) -> io::Result<Infallible> {
     match behaviour {
         Behaviour::Pause => pause(),
-        Behaviour::Handle { signal, work, exit } => {
-            let woken = handle(c_int::from(signal))?;
+        Behaviour::Handle { on, work } => {
+            let woken = handle(on)?;
             line(Event::Start);
-            work_after(woken, work, exit)
+            work_after(woken, work)
         }
         Behaviour::Overrun => {
             handle_term()?;
-            line(Event::Start);
-            sleep_for_ever()
+            idle()
         }
-        Behaviour::Default => {
-            line(Event::Start);
-            sleep_for_ever()
-        }
+        Behaviour::Default => idle(),
         Behaviour::SigIgn => {
             dispose(libc::SIGTERM, libc::SIG_IGN)?;
-            line(Event::Start);
-            sleep_for_ever()
+            idle()
         }
         Behaviour::Block => {
             block(&[libc::SIGTERM])?;
-            line(Event::Start);
-            sleep_for_ever()
+            idle()
         }
-        Behaviour::Sigwait { work, exit } => {
+        Behaviour::Sigwait(work) => {
             let set = block(&[libc::SIGTERM])?;
             line(Event::Start);
             wait_for(&set)?;
             line(Event::Term);
-            leave_after(work, exit)
+            leave_after(work)
         }
-        Behaviour::Signalfd { work, exit } => signalfd(work, exit),
-        Behaviour::GoStyle { work } => go_style(work),
-        Behaviour::LeaderExits { work, exit } => leader_exits(work, exit),
-        Behaviour::Serve { at, port, work, good, exit } => {
+        Behaviour::Signalfd(work) => signalfd(work),
+        Behaviour::GoStyle(work) => go_style(work.time),
+        Behaviour::LeaderExits(work) => leader_exits(work),
+        Behaviour::Serve { port, work } => {
             let woken = handle_term()?;
-            http::serve(at, port, work, good)?;
+            http::serve(port, work.time)?;
             line(Event::Start);
-            work_after(woken, Duration::ZERO, exit)
+            wait_for_wake(woken)?;
+            leave(work.exit)
         }
-        Behaviour::Listen { door, manner, stop } => listen::run(&door, manner, stop),
-        Behaviour::Relay { door, to, stop } => listen::relay::run(&door, to, stop),
+        Behaviour::Listen { door, work, stop } => serve::run(&door, Service::Lines(work), stop),
+        Behaviour::Relay { door, to, stop } => serve::run(&door, Service::Relay(to), stop),
         Behaviour::Call { every } => {
             let woken = handle_term()?;
             line(Event::Start);
             wait_for_wake(woken)?;
-            http::call_for_ever(every)
+            http::call_forever(every)
         }
-        Behaviour::Spawn { children, work, exit } => spawn(children, work, exit),
+        Behaviour::Spawn { children, work } => spawn(children, work),
         Behaviour::Shell { child } => shell(&child),
         Behaviour::Crash { after } => crash(after),
         Behaviour::Flood => flood(),
         Behaviour::Oom { after, mib } => oom(after, mib),
-        Behaviour::Job { work, exit } => {
+        Behaviour::Job(work) => {
             line(Event::Start);
-            leave_after(work, exit)
+            leave_after(work)
         }
-        Behaviour::Kill { pid, signal, work, exit } => {
+        Behaviour::Kill { pid, on, work } => {
             line(Event::Start);
             // SAFETY: kill touches no memory.
-            check(unsafe { libc::kill(pid, c_int::from(signal)) })?;
-            leave_after(work, exit)
+            check(unsafe { libc::kill(pid, on) })?;
+            leave_after(work)
         }
-        Behaviour::KillNeighbour { behaviour, signal } => {
-            let set = block(&[libc::SIGUSR1])?;
-            line(Event::Start);
-            wait_for(&set)?;
-            let neighbour = process_with(&behaviour)?;
-            // SAFETY: kill touches no memory.
-            check(unsafe { libc::kill(neighbour, c_int::from(signal)) })?;
-            sleep_for_ever()
-        }
-        Behaviour::Beat { page, term, end } => beat::run(&page, term, end),
     }
 }
 
-/// The process of this PID namespace that runs this program with this behaviour.
-fn process_with(behaviour: &str) -> io::Result<libc::pid_t> {
-    for entry in std::fs::read_dir("/proc")? {
-        let entry = entry?;
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
-            continue;
-        };
-        let command = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
-        if command.split(|byte| *byte == 0).nth(1) == Some(behaviour.as_bytes()) {
-            return Ok(pid);
-        }
-    }
-    Err(Error::other(format!("no process runs {behaviour:?}")))
+fn idle() -> ! {
+    line(Event::Start);
+    sleep_forever()
 }
 
 fn pause() -> io::Result<Infallible> {
@@ -129,7 +104,7 @@ fn pause() -> io::Result<Infallible> {
     }
 }
 
-fn signalfd(work: Duration, exit: u8) -> io::Result<Infallible> {
+fn signalfd(work: Work) -> io::Result<Infallible> {
     let set = block(&[libc::SIGTERM])?;
     // SAFETY: the set is initialised.
     let descriptor = check(unsafe { libc::signalfd(-1, &set, libc::SFD_CLOEXEC) })?;
@@ -142,7 +117,7 @@ fn signalfd(work: Duration, exit: u8) -> io::Result<Infallible> {
         return Err(Error::other("signalfd gave a short record"));
     }
     line(Event::Term);
-    leave_after(work, exit)
+    leave_after(work)
 }
 
 /// What Go's runtime does with a SIGTERM that the program did not ask for (`dieFromSignal` in
@@ -152,7 +127,7 @@ fn go_style(work: Duration) -> io::Result<Infallible> {
     let woken = handle_term()?;
     line(Event::Start);
     wait_for_wake(woken)?;
-    sleep(work);
+    thread::sleep(work);
     line(Event::Exit);
     dispose(libc::SIGTERM, libc::SIG_DFL)?;
     // SAFETY: raising a signal on this thread and leaving touch no memory.
@@ -165,11 +140,11 @@ fn go_style(work: Duration) -> io::Result<Infallible> {
 
 /// The leading thread takes the stop signal and leaves the work to another one. It does not leave
 /// earlier: runc takes a zombie leader for a container that has stopped, and sends it nothing.
-fn leader_exits(work: Duration, exit: u8) -> io::Result<Infallible> {
+fn leader_exits(work: Work) -> io::Result<Infallible> {
     let woken = handle_term()?;
     line(Event::Start);
     wait_for_wake(woken)?;
-    std::thread::Builder::new().name("successor".into()).spawn(move || leave_after(work, exit))?;
+    thread::Builder::new().name("successor".into()).spawn(move || leave_after(work))?;
     // exit(2), not exit_group(2): only the leading thread ends. It stays a zombie until the others
     // are gone, which is what confuses tools that look for pid == tid.
     // SAFETY: the thread owns nothing that anybody else uses.
@@ -177,16 +152,16 @@ fn leader_exits(work: Duration, exit: u8) -> io::Result<Infallible> {
     Err(Error::other("the leading thread could not leave"))
 }
 
-fn spawn(children: u32, work: Duration, exit: u8) -> io::Result<Infallible> {
+fn spawn(children: u32, work: Work) -> io::Result<Infallible> {
     for _ in 0..children {
         // SAFETY: this process has one thread; the child only sleeps.
         if check(unsafe { libc::fork() })? == 0 {
-            sleep_for_ever()
+            sleep_forever()
         }
     }
     let woken = handle_term()?;
     line(Event::Start);
-    work_after(woken, work, exit)
+    work_after(woken, work)
 }
 
 /// As `sh -c 'app; true'`: not replaced by its child, without a handler, passing nothing on.
@@ -207,7 +182,7 @@ fn flood() -> io::Result<Infallible> {
             // SAFETY: kill touches no memory.
             check(unsafe { libc::kill(libc::getpid(), libc::SIGHUP) })?;
         }
-        sleep(Duration::from_millis(2));
+        thread::sleep(Duration::from_millis(2));
     }
 }
 
@@ -215,18 +190,18 @@ fn crash(after: Duration) -> io::Result<Infallible> {
     // Rust's own handler for stack overflows would run first.
     dispose(libc::SIGSEGV, libc::SIG_DFL)?;
     line(Event::Start);
-    sleep(after);
+    thread::sleep(after);
     fault()
 }
 
 fn oom(after: Duration, mib: usize) -> io::Result<Infallible> {
     line(Event::Start);
-    sleep(after);
+    thread::sleep(after);
     let bytes = mib.checked_mul(1 << 20).ok_or_else(|| Error::other("--mib is out of range"))?;
     let memory = map(bytes, libc::PROT_READ | libc::PROT_WRITE)?;
     for offset in (0..bytes).step_by(4096) {
         // SAFETY: within the mapping of `bytes` bytes.
         unsafe { ptr::write_volatile(memory.add(offset), 1) };
     }
-    sleep_for_ever()
+    sleep_forever()
 }

@@ -1,6 +1,9 @@
 //! What a process does to itself: handlers, masks, sleeps, exits. Plain system calls.
 
-use crate::log::{Event, line};
+use crate::{
+    args::Work,
+    log::{Event, line},
+};
 use std::{
     convert::Infallible,
     ffi::c_int,
@@ -8,7 +11,6 @@ use std::{
     mem::MaybeUninit,
     ptr,
     sync::atomic::{AtomicI32, Ordering},
-    time::Duration,
 };
 
 /// The writing end of the pipe through which the handler wakes the main thread. A pipe and not
@@ -47,9 +49,9 @@ pub(crate) fn handle(signal: c_int) -> io::Result<c_int> {
     Ok(ends[0])
 }
 
-pub(crate) fn work_after(woken: c_int, work: Duration, exit: u8) -> io::Result<Infallible> {
+pub(crate) fn work_after(woken: c_int, work: Work) -> io::Result<Infallible> {
     wait_for_wake(woken)?;
-    leave_after(work, exit)
+    leave_after(work)
 }
 
 pub(crate) fn wait_for_wake(woken: c_int) -> io::Result<()> {
@@ -58,9 +60,10 @@ pub(crate) fn wait_for_wake(woken: c_int) -> io::Result<()> {
     retry(|| unsafe { libc::read(woken, (&raw mut byte).cast(), 1) }).map(drop)
 }
 
-pub(crate) fn leave_after(work: Duration, exit: u8) -> ! {
-    sleep(work);
-    leave(exit)
+pub(crate) fn leave_after(work: Work) -> ! {
+    // std continues after interruptions: a second signal does not shorten the work.
+    std::thread::sleep(work.time);
+    leave(work.exit)
 }
 
 pub(crate) fn leave(exit: u8) -> ! {
@@ -69,12 +72,7 @@ pub(crate) fn leave(exit: u8) -> ! {
     unsafe { libc::_exit(c_int::from(exit)) }
 }
 
-pub(crate) fn sleep(time: Duration) {
-    // std continues after interruptions: a second signal does not shorten the work.
-    std::thread::sleep(time);
-}
-
-pub(crate) fn sleep_for_ever() -> ! {
+pub(crate) fn sleep_forever() -> ! {
     loop {
         // SAFETY: no memory is involved.
         unsafe { libc::pause() };

@@ -3,7 +3,7 @@
 
 use super::node::{Agent, Node};
 use anyhow::{Context as _, Result};
-use coroner_lab_cluster::{kubelet::translate::PodId, network::Network};
+use coroner_lab::{containerd::Network, driver::PodId};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntry};
 use serde_json::{Value, json};
 use std::{fs, net::SocketAddr, path::PathBuf, time::Duration};

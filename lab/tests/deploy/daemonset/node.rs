@@ -9,20 +9,16 @@ use crate::{
 use anyhow::{Context as _, Result, ensure};
 use coroner::config::args::DEFAULT_API_PORT;
 use coroner_core::{report::PodTermination, types::Verdict};
-use coroner_lab_cluster::{
-    Cluster,
-    apiserver::{ResourceKind, token},
-    containerd::ContainerdOptions,
+use coroner_lab::{
+    agent::{Http, tail},
+    containerd::{Network, cleanup},
+    driver::{PodId, SECCOMP_PROFILES},
     image as workload,
-    kubelet::{security::SECCOMP_PROFILES, translate::PodId},
-    network::{Forward, Network},
+    lab::{Lab, LabOptions, NODE},
     wait,
 };
-use coroner_lab_harness::{
-    agent::{Http, tail},
-    environment::work_directory,
-};
 use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::Pod};
+use rustix::process::Pid;
 use serde_json::{Value, json};
 use std::{
     collections::BTreeMap,
@@ -30,6 +26,7 @@ use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
 };
+use tokio::{io::copy_bidirectional, net::TcpListener};
 
 /// What the chart calls everything.
 const NAME: &str = "coroner";
@@ -39,9 +36,8 @@ const NAMESPACE: &str = "lab";
 const FIRST: &str = "c0";
 
 pub(super) struct Node {
-    lab: Cluster,
-    work: PathBuf,
-    apiserver: Forward,
+    lab: Lab,
+    apiserver: SocketAddr,
 }
 
 /// The agent's pod.
@@ -53,7 +49,6 @@ pub(super) struct Agent<'a> {
     http: Http,
     /// Its API, as `kubectl port-forward` reaches it.
     api: Http,
-    _forwards: [Forward; 2],
 }
 
 /// A way to die: the containers' command lines with their verdicts, and the deletion's grace (`None`: the containers exit on
@@ -82,31 +77,28 @@ impl Death {
 }
 
 impl Node {
-    /// Brings the lab up and imports the image by the name that the chart has. The apiserver grants the agent what the
-    /// chart's ClusterRole does.
+    /// Brings the lab up and imports the image by the name that the chart has.
     pub(super) async fn start(directory: &Path) -> Result<Self> {
         ensure!(rustix::process::geteuid().is_root(), "the lab needs root: run this with sudo");
         let workload = Path::new(env!("CARGO_BIN_EXE_coroner-lab")).with_file_name("workload");
         let workload = env::var_os("CORONER_LAB_WORKLOAD").map_or(workload, PathBuf::from);
         let archive = image();
         ensure!(archive.is_file(), "{} is not there: cargo xtask image", archive.display());
-        let work = work_directory(&directory.join("w"))?;
-        let lab = Cluster::start(ContainerdOptions::new(work.clone(), workload), &|_| ()).await?;
+        let lab = Lab::start(LabOptions::new(directory.join("w"), workload)?, &|_| ()).await?;
         let objects = rendered(&[], &json!({}))?;
         let set = named(&objects, "DaemonSet")?;
         let name = &set["spec"]["template"]["spec"]["containers"][0]["image"];
-        lab.import(&archive, name.as_str().context("no image")?).await?;
-        for kind in [ResourceKind::ClusterRole, ResourceKind::ClusterRoleBinding] {
-            lab.store().create(kind, "", named(&objects, kind.name())?.clone())?;
-        }
-        let network = lab.node_network().await;
-        let address = network.addresses().context("the node has no address")?.v4;
-        let (front, certificate) = tls::front(&address.to_string(), lab.apiserver()).await?;
-        let apiserver = Forward::out_of_network(&network, front)?;
-        let node = Self { lab, work, apiserver };
+        let name = name.as_str().context("no image")?;
+        lab.containerd.lock().await.import(&archive, &[name]).await?;
+        let network = lab.node_network();
+        let address = network.addresses.first().context("the node has no address")?;
+        let front = network.listen((Ipv4Addr::UNSPECIFIED, 0).into())?;
+        let apiserver = (*address, front.local_addr()?.port()).into();
+        let certificate = tls::front(&address.to_string(), front, lab.apiserver())?;
+        let node = Self { lab, apiserver };
         fs::create_dir_all(node.credentials())?;
-        let files =
-            [("token", token(NAME, NAME)), ("namespace", NAME.to_owned()), ("ca.crt", certificate)];
+        // To the lab's apiserver, whoever has a token is the agent.
+        let files = [("token", NAME), ("namespace", NAME), ("ca.crt", &certificate)];
         for (name, content) in files {
             fs::write(node.credentials().join(name), content)?;
         }
@@ -115,12 +107,12 @@ impl Node {
 
     /// What the kubelet projects into a pod.
     fn credentials(&self) -> PathBuf {
-        self.work.join("credentials")
+        self.lab.work().join("credentials")
     }
 
     /// Puts a seccomp profile where the kubelet takes those of the type Localhost from.
     pub(super) fn install_seccomp_profile(&self, name: &str) -> Result<()> {
-        let profiles = self.lab.host_root().join(SECCOMP_PROFILES.trim_start_matches('/'));
+        let profiles = self.lab.host_root.join(SECCOMP_PROFILES.trim_start_matches('/'));
         fs::create_dir_all(&profiles)?;
         fs::copy(workspace().join("deploy/seccomp").join(name), profiles.join(name))?;
         Ok(())
@@ -132,7 +124,7 @@ impl Node {
         pod["metadata"]["name"] = NAME.into();
         pod["metadata"]["namespace"] = NAME.into();
         let spec = &mut pod["spec"];
-        spec["nodeName"] = self.lab.node().into();
+        spec["nodeName"] = NODE.into();
         let list = |value: &mut Value, item: Value| match value.as_array_mut() {
             Some(items) => items.push(item),
             None => *value = json!([item]),
@@ -142,7 +134,7 @@ impl Node {
         for volume in spec["volumes"].as_array_mut().into_iter().flatten() {
             // The agent of this machine may have the directory.
             if volume["hostPath"]["path"] == "/run/coroner" {
-                volume["hostPath"]["path"] = json!(self.work.join("socket"));
+                volume["hostPath"]["path"] = json!(self.lab.work().join("socket"));
             }
         }
         let container = &mut spec["containers"][0];
@@ -151,12 +143,12 @@ impl Node {
         list(&mut container["volumeMounts"], mount);
         for variable in container["env"].as_array_mut().into_iter().flatten() {
             if variable["value"] == "/proc/1/root" {
-                variable["value"] = json!(self.lab.host_root());
+                variable["value"] = json!(self.lab.host_root);
             }
         }
         for (name, value) in [
-            ("KUBERNETES_SERVICE_HOST", self.apiserver.address.ip().to_string()),
-            ("KUBERNETES_SERVICE_PORT", self.apiserver.address.port().to_string()),
+            ("KUBERNETES_SERVICE_HOST", self.apiserver.ip().to_string()),
+            ("KUBERNETES_SERVICE_PORT", self.apiserver.port().to_string()),
         ] {
             list(&mut container["env"], json!({"name": name, "value": value}));
         }
@@ -170,11 +162,10 @@ impl Node {
         let look = async || Ok(self.object(&id)?.status.and_then(|it| it.pod_ip));
         let ip: IpAddr = self.wait(&id, "an address", look).await?.parse()?;
         let address = (ip, 9470).into();
-        let into = Forward::into_network(self.lab.node_network().await, address).await?;
         let loopback = (Ipv4Addr::LOCALHOST, DEFAULT_API_PORT).into();
-        let api = Forward::into_network(network, loopback).await?;
-        let (http, api_http) = (Http::new(into.address), Http::new(api.address));
-        let agent = Agent { node: self, id, address, http, api: api_http, _forwards: [into, api] };
+        let http = Http::new(forward(self.lab.node_network().clone(), address).await?);
+        let api = Http::new(forward(network, loopback).await?);
+        let agent = Agent { node: self, id, address, http, api };
         let answers = async || Ok(agent.page("/healthz").await.ok().filter(|answer| answer.0));
         self.wait(&agent.id, "an answer of the liveness probe", answers).await?;
         Ok(agent)
@@ -182,7 +173,7 @@ impl Node {
 
     /// `kubectl create`.
     pub(super) fn add(&self, pod: Pod) -> Result<PodId> {
-        PodId::of(&self.lab.create(pod)?).context("the apiserver gave the pod no UID")
+        PodId::of(&self.lab.create(&pod)?).context("the apiserver gave the pod no UID")
     }
 
     pub(super) async fn network(&self, id: &PodId) -> Result<Network> {
@@ -216,7 +207,7 @@ impl Node {
     /// The end of the log of a pod's container.
     fn log(&self, id: &PodId) -> String {
         let container = if id.name == NAME { NAME } else { FIRST };
-        tail(&id.log_file(self.lab.logs(), container), 15)
+        tail(&self.lab.log(id, container), 15)
     }
 
     /// A pod of the lab's own workload: each container behaves as its command line says.
@@ -233,7 +224,7 @@ impl Node {
         let pod = json!({
             "metadata": {"name": name, "namespace": NAMESPACE},
             "spec": {
-                "nodeName": self.lab.node(), "hostNetwork": true, "restartPolicy": "Never",
+                "nodeName": NODE, "hostNetwork": true, "restartPolicy": "Never",
                 "containers": containers,
             },
         });
@@ -242,8 +233,10 @@ impl Node {
 
     /// The directory of the cgroup of a neighbour's container.
     pub(super) async fn cgroup(&self, id: &PodId) -> Result<PathBuf> {
-        let pid = async || Ok(self.lab.main_pid(id, FIRST).ok());
-        self.lab.cgroup_of(self.wait(id, "a process", pid).await?)
+        let pid = async || Ok(self.lab.main_pid(&self.object(id)?, FIRST).ok());
+        let pid = self.wait(id, "a process", pid).await?;
+        let pid = Pid::from_raw(pid).context("no process")?;
+        cleanup::cgroup_of(pid, &self.lab.cgroup_root)
     }
 
     /// Takes everything down; what remains is an error.
@@ -256,7 +249,7 @@ impl Agent<'_> {
     /// Whether a probe of this path succeeds, as the kubelet's prober: anything below 400; and the answer.
     pub(super) async fn page(&self, path: &str) -> Result<(bool, String)> {
         let (status, body) = self.http.page(path).await?;
-        Ok((status.as_u16() < 400, String::from_utf8_lossy(&body).into_owned()))
+        Ok((status.as_u16() < 400, body))
     }
 
     /// Waits until the readiness probe succeeds; its answer.
@@ -267,7 +260,7 @@ impl Agent<'_> {
 
     /// The first process of its container, as the host numbers it.
     pub(super) fn pid(&self) -> Result<i32> {
-        self.node.lab.main_pid(&self.id, NAME)
+        self.node.lab.main_pid(&self.node.object(&self.id)?, NAME)
     }
 
     /// Pods die, all at the same time, and the agent reports each with its verdicts.
@@ -283,7 +276,7 @@ impl Agent<'_> {
         if death.grace.is_some() {
             // The workload logs this once it can take a signal.
             let has_started = |n: usize| {
-                let log = id.log_file(node.lab.logs(), &format!("c{n}"));
+                let log = node.lab.log(&id, &format!("c{n}"));
                 fs::read_to_string(log).is_ok_and(|log| log.contains("start"))
             };
             let starts = async || Ok((0..behaviours.len()).all(has_started).then_some(()));
@@ -311,4 +304,21 @@ impl Agent<'_> {
     pub(super) async fn end(self) -> Result<()> {
         self.node.remove(std::slice::from_ref(&self.id), None).await
     }
+}
+
+/// An address of this machine, behind which is one of another network; until the test ends.
+async fn forward(network: Network, to: SocketAddr) -> Result<SocketAddr> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+    let address = listener.local_addr()?;
+    tokio::spawn(async move {
+        while let Ok((mut outside, _)) = listener.accept().await {
+            let network = network.clone();
+            tokio::spawn(async move {
+                if let Ok(mut inside) = network.connect(to).await {
+                    let _ = copy_bidirectional(&mut outside, &mut inside).await;
+                }
+            });
+        }
+    });
+    Ok(address)
 }
