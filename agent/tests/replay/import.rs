@@ -97,7 +97,7 @@ pub(crate) fn text(value: &Value) -> String {
 }
 
 /// The runtime of the recorded nodes is behind a wrapper that drops limits and executes it as `runc-real`
-/// or `crun-real` (README-systemd.md).
+/// or `crun-real` (README.md).
 fn comm(task: &Value) -> String {
     let comm = text(&task["comm"]);
     comm.strip_suffix("-real").map(str::to_owned).unwrap_or(comm)
