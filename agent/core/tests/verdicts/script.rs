@@ -155,7 +155,7 @@ impl Script {
     }
 }
 
-/// One signal_generate, as the table of KERNEL.md §5 tells them apart.
+/// One signal_generate.
 pub(crate) struct Signal(SignalGenerated);
 
 impl Signal {
