@@ -107,7 +107,7 @@ async fn observe(config: Config) -> anyhow::Result<()> {
     })?;
     let metrics =
         Metrics::new().and_then(Metrics::with_process).context("cannot register the metrics")?;
-    let metrics = metrics.with_limits(config.limits);
+    let metrics = metrics.with_workloads(config.workload_series);
     let host_root = config.sources.cri.host_root.clone();
     let boot_id = host::boot_id(&host_root);
     let node = config.sources.kube.as_ref().map_or_else(

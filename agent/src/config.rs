@@ -7,7 +7,7 @@ use crate::{
     config::args::{
         DetectionArgs, LeakArgs, LeaksArgs, NodeArgs, RunArgs, SourceArgs, TrafficCounting,
     },
-    outputs::{events, http::tls, metrics, recording},
+    outputs::{events, http::tls, recording},
     sources::{cri, host, kernel, kube, traffic::Attachment},
 };
 use std::{
@@ -24,8 +24,8 @@ const MIN_THRESHOLD: Duration = Duration::from_secs(1);
 const MAX_THRESHOLD: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Bounds the load on a Prometheus that scrapes all nodes.
 const MAX_SERIES: usize = 10_000;
-/// Workloads or namespaces with series of their own: each has up to a dozen, or 22.
-const MAX_OPTED: usize = 1_000;
+/// Likewise, of each metric by workload.
+const MAX_WORKLOAD_SERIES: usize = 2_000;
 /// Maximum length of a process name in /proc (`TASK_COMM_LEN` − 1).
 const MAX_COMM: usize = 15;
 /// A longer window would report terminations too late to be useful.
@@ -50,8 +50,8 @@ pub struct Config {
     pub api_listen: Option<SocketAddr>,
     /// Terminations kept for the HTTP API.
     pub history: usize,
-    /// Series that there are only if asked for.
-    pub limits: metrics::Limits,
+    /// Series of each metric by workload; 0: by namespace only.
+    pub workload_series: usize,
     /// The engine's settle window.
     pub settle: Duration,
     /// Stay unready if the kernel side cannot start.
@@ -211,13 +211,8 @@ pub enum ConfigError {
     #[error("--events-lookup {0:?}: must be at least {MIN_LOOKUP:?}, or off")]
     Lookup(Duration),
     /// Out of bounds.
-    #[error("--{flag} {given}: must be at most {MAX_OPTED}")]
-    Opted {
-        /// Of this flag.
-        flag: &'static str,
-        /// What was given.
-        given: usize,
-    },
+    #[error("--workload-metrics {0}: must be at most {MAX_WORKLOAD_SERIES}")]
+    WorkloadSeries(usize),
     /// Out of bounds.
     #[error("--history-limit {0}: must be at most {MAX_HISTORY}")]
     History(usize),
@@ -247,13 +242,8 @@ impl Config {
         if args.history > MAX_HISTORY {
             return Err(ConfigError::History(args.history));
         }
-        for (flag, given) in [
-            ("workload-metrics", args.workload_metrics),
-            ("namespace-histograms", args.namespace_histograms),
-        ] {
-            if given > MAX_OPTED {
-                return Err(ConfigError::Opted { flag, given });
-            }
+        if args.workload_metrics > MAX_WORKLOAD_SERIES {
+            return Err(ConfigError::WorkloadSeries(args.workload_metrics));
         }
         if args.settle > MAX_SETTLE {
             return Err(ConfigError::Settle(args.settle));
@@ -292,10 +282,7 @@ impl Config {
             socket,
             api_listen: args.api_listen.0,
             history: args.history,
-            limits: metrics::Limits {
-                workloads: args.workload_metrics,
-                namespaces: args.namespace_histograms,
-            },
+            workload_series: args.workload_metrics,
             settle: args.settle,
             stay_unready: args.stay_unready,
             record: args
@@ -575,16 +562,7 @@ mod tests {
                 ConfigError::Kubelet("a-name-of-16-chars".into()),
             ),
             ("--no-api --history-limit 100001", &host(), ConfigError::History(100_001)),
-            (
-                "--no-api --workload-metrics 1001",
-                &host(),
-                ConfigError::Opted { flag: "workload-metrics", given: 1_001 },
-            ),
-            (
-                "--no-api --namespace-histograms 1001",
-                &host(),
-                ConfigError::Opted { flag: "namespace-histograms", given: 1_001 },
-            ),
+            ("--no-api --workload-metrics 2001", &host(), ConfigError::WorkloadSeries(2_001)),
             (
                 "--no-api --settle-window 601s",
                 &host(),

@@ -23,7 +23,7 @@ use coroner_core::{
     report::PodTermination,
 };
 use http_body_util::BodyExt;
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, io::Read as _, sync::Arc, time::Duration};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tower::ServiceExt;
 
@@ -321,6 +321,29 @@ async fn a_scrape_is_shared_for_a_second() {
     agent.scrape.lock().as_mut().unwrap().0 = long_ago;
     let (_, third) = get(&agent, "/metrics").await;
     assert_ne!(first, third);
+}
+
+#[tokio::test]
+async fn a_scrape_is_compressed_for_whom_accepts_it() {
+    let agent = agent();
+    let (_, plain) = get(&agent, "/metrics").await;
+    for (accepted, is_compressed) in
+        [("gzip", true), ("deflate, gzip;q=0.5", true), ("identity", false), ("gzip;q=0", false)]
+    {
+        let request = Request::get("/metrics").header("accept-encoding", accepted);
+        let request = request.body(Body::empty()).unwrap();
+        let answer = router(agent.clone(), Audience::Network).oneshot(request).await.unwrap();
+        let coding = answer.headers().get("content-encoding").cloned();
+        assert_eq!(coding.is_some_and(|coding| coding == "gzip"), is_compressed, "{accepted}");
+        let body = answer.into_body().collect().await.unwrap().to_bytes();
+        let mut text = String::new();
+        if is_compressed {
+            flate2::read::GzDecoder::new(&body[..]).read_to_string(&mut text).unwrap();
+        } else {
+            text = String::from_utf8(body.to_vec()).unwrap();
+        }
+        assert_eq!(text, plain, "{accepted}");
+    }
 }
 
 /// Each page goes on where the one before ended, whatever came meanwhile.

@@ -16,6 +16,14 @@ labels! {
         Final = "final",
     }
 
+    /// What kind of request a pod's end follows.
+    pub enum CauseClass {
+        /// Somebody deleted it.
+        Deletion = "deletion",
+        /// Something made it leave its node.
+        Eviction = "eviction",
+    }
+
     /// Why a pod or a container was stopped. A closed set: it is a metric's label. The reasons to stop one container
     /// stand together, from `Liveness` to `Restart`.
     pub enum Cause {
@@ -257,6 +265,23 @@ impl Cause {
     /// A reason to stop one container; a pod's cause only if the pod ended with that container.
     pub fn is_of_a_container(self) -> bool {
         (Self::Liveness..=Self::Restart).contains(&self)
+    }
+
+    /// `None`: the pod ended on its own, or one of its containers was stopped.
+    pub fn class(self) -> Option<CauseClass> {
+        match self {
+            Self::ApiDelete | Self::ForceDelete | Self::PodGc | Self::StaticRemoved => {
+                Some(CauseClass::Deletion)
+            }
+            Self::ApiEviction
+            | Self::NodePressureEviction
+            | Self::LocalStorageLimit
+            | Self::Preemption
+            | Self::KubeletPreemption
+            | Self::TaintEviction
+            | Self::NodeShutdown => Some(CauseClass::Eviction),
+            _ => None,
+        }
     }
 
     /// The pod's deletion was requested at the apiserver.

@@ -1,6 +1,6 @@
 //! Command-line flags and their environment variables. [`crate::config`] validates them.
 
-use crate::outputs::report::ColorChoice;
+use crate::outputs::{metrics, report::ColorChoice};
 use clap::{Args, Parser, Subcommand, ValueEnum, builder::BoolishValueParser};
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
@@ -238,14 +238,10 @@ pub struct RunArgs {
     /// their stop signal.
     #[arg(long, env = "CORONER_TRAFFIC", value_name = "WHEN", default_value = "on-demand")]
     pub traffic: TrafficCounting,
-    /// Number of workloads (Deployments, StatefulSets, DaemonSets, Jobs) with a metric of their containers' deaths;
-    /// all others are counted as `other`. 0 turns the metric off.
-    #[arg(long, env = "CORONER_WORKLOAD_METRICS", value_name = "N", default_value_t = 0)]
+    /// Number of series in each metric by workload; the series that was counted least recently makes room for a new one.
+    /// 0 counts by namespace only.
+    #[arg(long, env = "CORONER_WORKLOAD_METRICS", value_name = "N", default_value_t = metrics::SERIES)]
     pub workload_metrics: usize,
-    /// Number of namespaces with a histogram of their own of how long terminations take; all others share one. 0
-    /// turns these histograms off.
-    #[arg(long, env = "CORONER_NAMESPACE_HISTOGRAMS", value_name = "N", default_value_t = 0)]
-    pub namespace_histograms: usize,
     /// Log the kernel programs' own diagnostics (debug builds only).
     #[arg(long, env = "CORONER_DEBUG_BPF", value_parser = BoolishValueParser::new())]
     pub debug_bpf: bool,

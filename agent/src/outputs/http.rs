@@ -19,8 +19,10 @@ use axum::{
     body::Bytes,
     extract::{FromRequestParts, Path, Query, Request, State},
     http::{
-        HeaderValue, StatusCode,
-        header::{CONTENT_TYPE, HOST, X_CONTENT_TYPE_OPTIONS},
+        HeaderMap, HeaderValue, StatusCode,
+        header::{
+            ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, HOST, VARY, X_CONTENT_TYPE_OPTIONS,
+        },
         request::Parts,
         uri::Authority,
     },
@@ -35,11 +37,13 @@ use coroner_core::{
     report::{ContainerDeath, PodTermination},
     time::BootTime,
 };
+use flate2::{Compression, write::GzEncoder};
 use lists::list;
 use parking_lot::Mutex;
 use serde::{Deserialize, de::DeserializeOwned};
 use std::{
     future::Future,
+    io::Write as _,
     net::IpAddr,
     sync::{Arc, LazyLock},
     time::Duration,
@@ -94,8 +98,8 @@ pub struct SharedState {
     /// The leaks that are certain.
     pub leaks: Mutex<LeakStore>,
     pub metrics: Metrics,
-    /// The last scrape, and when it was computed.
-    pub scrape: Mutex<Option<(BootTime, Bytes)>>,
+    /// The last scrape, plain and compressed, and when it was computed.
+    pub scrape: Mutex<Option<(BootTime, [Bytes; 2])>>,
     /// Wakes the watches when a list changed; true: the agent stops.
     pub news: watch::Sender<bool>,
     /// What this agent observes.
@@ -245,17 +249,35 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Parameters<T> 
 }
 
 /// At most one scrape a second is computed, and all who ask in that second share its bytes.
-async fn metrics(State(shared): State<Arc<SharedState>>) -> Response {
+async fn metrics(State(shared): State<Arc<SharedState>>, headers: HeaderMap) -> Response {
     let now = clock::boot_now();
     let mut last = shared.scrape.lock();
     if last.as_ref().is_none_or(|(at, _)| now.since(*at) >= SCRAPE_AGE) {
-        match shared.metrics.scrape(shared.health.lock()) {
-            Ok(text) => *last = Some((now, text.into())),
-            Err(error) => return no(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+        let scrape = shared.metrics.scrape(shared.health.lock()).map_err(|error| error.to_string());
+        let forms = scrape.and_then(|text| {
+            let compressed = gzip(text.as_bytes()).map_err(|error| error.to_string())?;
+            Ok([text.into(), compressed.into()])
+        });
+        match forms {
+            Ok(forms) => *last = Some((now, forms)),
+            Err(error) => return no(StatusCode::INTERNAL_SERVER_ERROR, error),
         }
     }
-    let text = last.as_ref().map(|(_, text)| text.clone()).unwrap_or_default();
-    ([(CONTENT_TYPE, prometheus::TEXT_FORMAT)], text).into_response()
+    let [plain, compressed] = last.as_ref().map(|(_, forms)| forms.clone()).unwrap_or_default();
+    let content = [(CONTENT_TYPE, prometheus::TEXT_FORMAT), (VARY, "accept-encoding")];
+    let accepted = headers.get(ACCEPT_ENCODING).and_then(|accepted| accepted.to_str().ok());
+    let is_gzip =
+        |coding: &str| coding.trim().split(';').next() == Some("gzip") && !coding.ends_with("q=0");
+    if accepted.is_some_and(|accepted| accepted.split(',').any(is_gzip)) {
+        return (content, [(CONTENT_ENCODING, "gzip")], compressed).into_response();
+    }
+    (content, plain).into_response()
+}
+
+fn gzip(text: &[u8]) -> std::io::Result<Vec<u8>> {
+    let mut compressed = GzEncoder::new(Vec::new(), Compression::fast());
+    compressed.write_all(text)?;
+    compressed.finish()
 }
 
 async fn healthz(State(shared): State<Arc<SharedState>>) -> Response {

@@ -193,7 +193,8 @@ async fn running(lab: &BenchLab<'_>, containers: usize) -> anyhow::Result<()> {
 }
 
 async fn terminations(agent: &MeasuredAgent) -> anyhow::Result<u64> {
-    agent.metric("coroner_pod_terminations_total", "").await
+    let unmeasured = agent.metric("coroner_pod_terminations_unmeasured_total", "").await?;
+    Ok(unmeasured + agent.metric("coroner_pod_termination_duration_seconds_count", "").await?)
 }
 
 fn name(number: usize) -> String {

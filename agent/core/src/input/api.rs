@@ -141,9 +141,9 @@ impl fmt::Display for Workload {
 }
 
 impl Workload {
-    /// A Job, to whose pods no Service sends clients.
+    /// A Job or the runs of a CronJob, to whose pods no Service sends clients.
     pub fn is_job(&self) -> bool {
-        self.kind == "Job"
+        matches!(&*self.kind, "Job" | "CronJob")
     }
 }
 

@@ -1,6 +1,9 @@
 //! The catalogue: one table from which the metrics are registered, tested and documented.
 
-use super::labels::{self as of, Values};
+use super::{
+    labels::{self as of, Values},
+    zero_first::ZeroFirst,
+};
 use prometheus::{
     CounterVec, GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry,
     core::Collector,
@@ -105,6 +108,9 @@ macro_rules! catalogue {
     (@new $entry:ident, HistogramVec) => {
         $entry.histogram()
     };
+    (@new $entry:ident, ZeroFirst) => {
+        ZeroFirst::new($entry)
+    };
     (@new $entry:ident, $type:ident) => {
         $type::new(Opts::new($entry.name, $entry.help), $entry.labels)
     };
@@ -142,26 +148,31 @@ impl MetricEntry {
 
 catalogue! {
     "Pod terminations" {
-        pod_terminations: IntCounterVec =
+        pod_terminations: ZeroFirst =
             "coroner_pod_terminations_total", "", ["cause": CAUSES], Stable,
             "Pod terminations on this node, by cause.",
             "sum by (cause) (rate(coroner_pod_terminations_total[1h]))";
         termination_duration: HistogramVec(DURATIONS) =
-            "coroner_pod_termination_duration_seconds", "seconds", [], Stable,
-            "Time from the deletion request until the pod's processes, sandbox and object are \
-             gone. Excludes terminations whose start was not observed.",
+            "coroner_pod_termination_duration_seconds", "seconds", ["cause_class": CAUSE_CLASSES], Stable,
+            "Time from the deletion or eviction of a pod until its processes, sandbox and object are gone. Excludes \
+             pods that ended for another or an unknown cause, and terminations whose start was not observed.",
             "histogram_quantile(0.99, sum by (le) \
              (rate(coroner_pod_termination_duration_seconds_bucket[1h])))";
-        namespace_duration: HistogramVec(DURATIONS) =
-            "coroner_namespace_pod_termination_duration_seconds", "seconds",
-            ["namespace": OPTED_NAMESPACE], Stable,
-            "As coroner_pod_termination_duration_seconds, by namespace; only with \
-             --namespace-histograms.",
-            "histogram_quantile(0.99, sum by (namespace, le) \
-             (rate(coroner_namespace_pod_termination_duration_seconds_bucket[1d])))";
+        deletions: ZeroFirst =
+            "coroner_pod_deletions_total", "", ["pod_namespace": NAMESPACE, "slow": BOOLEAN], Stable,
+            "The deletions and evictions in coroner_pod_termination_duration_seconds, by namespace, and whether they \
+             took more than 45 s.",
+            "sum by (pod_namespace) (increase(coroner_pod_deletions_total{slow=\"true\"}[1d])) / \
+             sum by (pod_namespace) (increase(coroner_pod_deletions_total[1d]))";
+        completion_duration: HistogramVec(REMOVALS) =
+            "coroner_pod_completion_duration_seconds", "seconds", [], Stable,
+            "Time that a pod which was neither deleted nor evicted took from its end to the removal of its sandbox and \
+             object: of completed Jobs, and of pods that a deadline, a probe or somebody on the node stopped.",
+            "histogram_quantile(0.99, sum by (le) \
+             (rate(coroner_pod_completion_duration_seconds_bucket[1h])))";
         phase_seconds: CounterVec =
             "coroner_pod_termination_phase_seconds_total", "seconds", ["phase": PHASES], Stable,
-            "Seconds that terminating pods spent in each phase.",
+            "Seconds that pods which were deleted or evicted spent in each phase.",
             "topk(3, sum by (phase) (rate(coroner_pod_termination_phase_seconds_total[1h])))";
         terminating: GaugeVec =
             "coroner_pods_terminating", "", [], Stable,
@@ -172,7 +183,7 @@ catalogue! {
             "Time from the stop of a sandbox to its removal by the kubelet's garbage collection.",
             "histogram_quantile(0.9, sum by (le) \
              (rate(coroner_sandbox_removal_duration_seconds_bucket[1h])))";
-        pod_findings: IntCounterVec =
+        pod_findings: ZeroFirst =
             "coroner_pod_findings_total", "", ["finding": POD_FINDINGS], Stable,
             "Findings on terminated pods, without the findings on their containers.",
             "sum by (finding) (increase(coroner_pod_findings_total[1d])) > 0";
@@ -185,28 +196,22 @@ catalogue! {
             "coroner_pod_terminations_incomplete_total", "", [], Internal,
             "Pod terminations whose report may be incomplete because evidence was lost.",
             "sum(increase(coroner_pod_terminations_incomplete_total[1d]))";
-        updates: IntCounterVec =
+        updates: ZeroFirst =
             "coroner_pod_termination_updates_total", "", ["change": CHANGES], Internal,
             "Revisions of termination reports by late evidence, whether already counted or not: a \
              container's verdict changed, or something else.",
             "sum by (change) (rate(coroner_pod_termination_updates_total[1h]))";
     }
     "Traffic" {
-        connections_cut: IntCounterVec =
-            "coroner_pod_connections_cut_total", "", ["namespace": NAMESPACE], Stable,
-            "Connections of clients that the exit of a terminating pod's process cut in the middle \
-             of a request or with unread data, by namespace (the first 100 observed, then other).",
-            "sum by (namespace) (increase(coroner_pod_connections_cut_total[1d])) > 0";
-        connections_refused: IntCounterVec =
-            "coroner_pod_connections_refused_total", "", ["namespace": NAMESPACE], Stable,
-            "Connections of clients that a terminating pod refused, by namespace. No series before \
-             Linux 6.10, which does not show them. Pods that listened on no port do not count.",
-            "sum by (namespace) (increase(coroner_pod_connections_refused_total[1d])) > 0";
-        connections_late: IntCounterVec =
-            "coroner_pod_connections_late_total", "", ["namespace": NAMESPACE], Stable,
-            "Connections that clients opened to a terminating pod after its stop signal, by \
-             namespace.",
-            "sum by (namespace) (rate(coroner_pod_connections_late_total[1h]))";
+        connections: ZeroFirst =
+            "coroner_pod_connections_total", "",
+            ["pod_namespace": NAMESPACE, "workload_type": OF_WORKLOAD, "workload": OF_WORKLOAD,
+             "event": CONNECTION_EVENTS], Stable,
+            "Connections of clients that a terminating pod cut in the middle of a request or with unread data, that it \
+             refused (visible from Linux 6.10: refusals_visible of coroner_node_info), or that clients opened late, \
+             after its stop signal. Pods of Jobs do not count.",
+            "sum by (pod_namespace, workload_type, workload) \
+             (increase(coroner_pod_connections_total{event=~\"cut|refused\"}[1d])) > 0";
         endpoint_lag: HistogramVec(DURATIONS) =
             "coroner_pod_last_new_connection_seconds", "seconds", [], Stable,
             "Time from a pod's stop signal to the last new connection of a client, accepted or \
@@ -214,31 +219,26 @@ catalogue! {
              clients connected while they terminated; 0 if none did after the stop signal.",
             "histogram_quantile(0.99, sum by (le) \
              (rate(coroner_pod_last_new_connection_seconds_bucket[1d])))";
-        traffic_not_visible: IntCounterVec =
+        traffic_not_visible: ZeroFirst =
             "coroner_pod_traffic_not_visible_total", "", ["reason": TRAFFIC_BLINDNESS], Stable,
             "Terminated pods whose connections were not visible, by reason.",
             "sum by (reason) (increase(coroner_pod_traffic_not_visible_total[1d]))";
     }
     "Container deaths" {
-        container_deaths: IntCounterVec =
-            "coroner_container_deaths_total", "", ["namespace": NAMESPACE, "verdict": VERDICTS], Stable,
-            "Container deaths, by namespace (the first 100 observed, then other) and verdict.",
-            "sum by (namespace) \
-             (increase(coroner_container_deaths_total{verdict=\"stop_signal_ignored\"}[1d])) > 0";
-        workload_deaths: IntCounterVec =
-            "coroner_workload_container_deaths_total", "",
-            ["namespace": OF_WORKLOAD, "workload_kind": OF_WORKLOAD, "workload": OF_WORKLOAD,
-             "verdict": VERDICTS], Stable,
-            "Container deaths, by workload (Deployment, StatefulSet, DaemonSet, Job, or another \
-             controller) and verdict; only with --workload-metrics.",
-            "topk(10, sum by (namespace, workload_kind, workload) \
-             (increase(coroner_workload_container_deaths_total{verdict=~\"stop_signal_ignored|\
+        container_deaths: ZeroFirst =
+            "coroner_container_deaths_total", "",
+            ["pod_namespace": NAMESPACE, "workload_type": OF_WORKLOAD, "workload": OF_WORKLOAD,
+             "pod_container": OF_WORKLOAD, "verdict": VERDICTS], Stable,
+            "Container deaths, by workload, container and verdict.",
+            "topk(10, sum by (pod_namespace, workload_type, workload, pod_container) \
+             (increase(coroner_container_deaths_total{verdict=~\"stop_signal_ignored|\
              grace_exceeded\"}[1d])))";
-        sigkill_wait: CounterVec =
-            "coroner_container_sigkill_wait_seconds_total", "seconds", ["namespace": NAMESPACE], Stable,
+        sigkill_wait: ZeroFirst =
+            "coroner_container_sigkill_wait_seconds_total", "seconds",
+            ["pod_namespace": NAMESPACE, "workload_type": OF_WORKLOAD, "workload": OF_WORKLOAD], Stable,
             "Seconds from the stop signal to SIGKILL, of containers that ignored or blocked the stop signal or \
-             exceeded the grace period, by namespace.",
-            "topk(10, sum by (namespace) (increase(coroner_container_sigkill_wait_seconds_total[1d])))";
+             exceeded the grace period.",
+            "topk(10, sum by (pod_namespace, workload) (increase(coroner_container_sigkill_wait_seconds_total[1d])))";
         stop_duration: HistogramVec(DURATIONS) =
             "coroner_container_stop_duration_seconds", "seconds", [], Stable,
             "Time from the start of stopping a container (preStop hook or stop signal) to the \
@@ -251,11 +251,11 @@ catalogue! {
              grace period.",
             "1 - sum(rate(coroner_container_stop_grace_ratio_bucket{le=~\"1(\\\\.0)?\"}[1h])) / \
              sum(rate(coroner_container_stop_grace_ratio_count[1h]))";
-        container_findings: IntCounterVec =
+        container_findings: ZeroFirst =
             "coroner_container_findings_total", "", ["finding": CONTAINER_FINDINGS], Stable,
             "Findings on terminated containers.",
             "sum by (finding) (increase(coroner_container_findings_total[1d])) > 0";
-        contradictions: IntCounterVec =
+        contradictions: ZeroFirst =
             "coroner_contradictions_total", "", ["kind": CONTRADICTIONS], Stable,
             "Containers whose runtime or apiserver status contradicts the kernel's records.",
             "sum by (kind) (increase(coroner_contradictions_total[1d])) > 0";
@@ -271,12 +271,14 @@ catalogue! {
             "Leaked sandboxes on this node, by class.",
             "sum by (node, class) (coroner_leaked_sandboxes) > 0";
         leaked_created: GaugeVec =
-            "coroner_leaked_sandbox_created_timestamp_seconds", "seconds", ["namespace": OF_POD, "pod": OF_POD, "uid": OF_POD, "sandbox": SANDBOX, "class": SANDBOX_CLASSES, "cause": LEAK_CAUSES], Stable,
+            "coroner_leaked_sandbox_created_timestamp_seconds", "seconds",
+            ["pod_namespace": OF_POD, "pod_name": OF_POD, "uid": OF_POD, "sandbox": SANDBOX, "class": SANDBOX_CLASSES,
+             "cause": LEAK_CAUSES], Stable,
             "Creation time of a leaked sandbox; present only while the leak exists, for the \
              oldest --leak-series leaks.",
             "topk(10, time() - coroner_leaked_sandbox_created_timestamp_seconds)";
         leaked_observed: GaugeVec =
-            "coroner_leaked_sandbox_observed_timestamp_seconds", "seconds", ["namespace": OF_POD, "sandbox": SANDBOX], Stable,
+            "coroner_leaked_sandbox_observed_timestamp_seconds", "seconds", ["pod_namespace": OF_POD, "sandbox": SANDBOX], Stable,
             "Time when a leaked sandbox was first observed as leaked: the agent's start, if the leak \
              is older; for the same leaks as the creation time.",
             "topk(10, time() - coroner_leaked_sandbox_observed_timestamp_seconds)";
@@ -301,11 +303,11 @@ catalogue! {
             "coroner_leaks", "", ["cause": LEAK_CAUSES], Stable,
             "All leaks on this node (sandboxes, orphans, stuck pods), by likely cause.",
             "sum by (cause) (coroner_leaks) > 0";
-        leaks_opened: IntCounterVec =
+        leaks_opened: ZeroFirst =
             "coroner_leaks_opened_total", "", ["class": CLASSES], Stable,
             "Confirmed leaks.",
             "sum by (class) (increase(coroner_leaks_opened_total[1d])) > 0";
-        leaks_resolved: IntCounterVec =
+        leaks_resolved: ZeroFirst =
             "coroner_leaks_resolved_total", "", ["class": CLASSES], Stable,
             "Resolved leaks: gone, or changed to another class.",
             "sum by (class) (increase(coroner_leaks_resolved_total[1d])) > 0";
@@ -381,6 +383,11 @@ catalogue! {
             "coroner_build_info", "", ["version": VERSION], Stable,
             "1, with the agent's version as label.",
             "count by (version) (coroner_build_info)";
+        node_info: GaugeVec =
+            "coroner_node_info", "",
+            ["kernel": OF_NODE, "runtime": OF_NODE, "kubelet": OF_NODE, "refusals_visible": BOOLEAN], Stable,
+            "1, with the node's versions as labels, and whether its kernel shows refused connections.",
+            "count by (kernel, refusals_visible) (coroner_node_info)";
         inputs: IntCounterVec =
             "coroner_inputs_total", "", ["source": INPUTS], Internal,
             "Inputs to the engine, by source.",

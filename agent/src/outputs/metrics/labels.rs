@@ -1,6 +1,6 @@
 //! The values that the labels can have.
 
-use super::{Adapter, DropReason, NAMESPACES, OTHER};
+use super::{Adapter, DropReason};
 use crate::{
     outputs::events,
     sources::{cut::Cut, kernel},
@@ -8,7 +8,7 @@ use crate::{
 use coroner_core::{
     input::{LossKind, TaskState, TrafficBlindness},
     leak::{BlockedOn, DetectionState, LeakCause, LeakClass},
-    types::{Cause, Change, Contradiction, FindingKind, PhaseKind, Verdict},
+    types::{Cause, CauseClass, Change, Contradiction, FindingKind, PhaseKind, Verdict},
 };
 
 /// What values a label can have.
@@ -38,18 +38,10 @@ macro_rules! closed {
     )* };
 }
 
-/// Of a pod's end.
-pub(super) const CAUSES: Values =
-    Values::Closed(|| Cause::ALL.iter().map(|cause| cause.as_str()).collect());
-
-/// Those of them that are counted from zero: those of a container's own stop end a pod only where it is not
-/// restarted, and would take nine series of each node.
-pub(super) const PODS_OWN_CAUSES: Values = Values::Closed(|| {
-    let of_pod = Cause::ALL.iter().filter(|cause| !cause.is_of_a_container());
-    of_pod.map(|cause| cause.as_str()).collect()
-});
-
 closed! {
+    CAUSES = Cause;
+    CAUSE_CLASSES = CauseClass;
+    CONNECTION_EVENTS = super::ConnectionEnd;
     CUTS = Cut;
     VERDICTS = Verdict;
     CONTRADICTIONS = Contradiction;
@@ -62,19 +54,17 @@ closed! {
     DROPS = DropReason;
 }
 
-pub(super) const NAMESPACE: Values = Values::Open(
-    "the first 100 namespaces with a pod on the node, then `other`; also `other` if the pod is \
-     unknown",
-);
-const _: () = assert!(NAMESPACES == 100 && matches!(OTHER.as_bytes(), b"other"));
-
-pub(super) const OPTED_NAMESPACE: Values = Values::Open(
-    "the first namespaces with a termination, as many as `--namespace-histograms` says, then `other`",
-);
+pub(super) const NAMESPACE: Values =
+    Values::Open("of the pod; `other` beyond [the bound](#cardinality), or if the pod is unknown");
 
 pub(super) const OF_WORKLOAD: Values = Values::Open(
-    "of the first workloads with a pod on the node, as many as `--workload-metrics` says; then `other`",
+    "empty for a pod without a controller; `other` beyond [the bound](#cardinality), or if the pod is unknown",
 );
+
+pub(super) const OF_NODE: Values =
+    Values::Open("as the kernel, the runtime and the Node object say; empty until then");
+
+pub(super) const BOOLEAN: Values = Values::Closed(|| vec!["true", "false"]);
 
 pub(super) const POD_FINDINGS: Values = Values::Closed(|| {
     let of_pod = FindingKind::ALL.iter().filter(|kind| kind.is_of_the_pod());

@@ -5,6 +5,7 @@
 mod catalogue;
 mod labels;
 mod process;
+mod zero_first;
 
 pub use catalogue::{Buckets, CATALOGUE, MetricEntry, MetricKind, Stability};
 use coroner_core::{
@@ -20,7 +21,7 @@ use coroner_core::{
     pod_view::{LOST, REFUSED},
     report::{ContainerDeath, Finding, PodTermination, Traffic},
     time::WallTime,
-    types::{Change, MilestoneKind, PhaseKind, Verdict},
+    types::{Cause, Change, MilestoneKind, PhaseKind, Verdict},
 };
 pub use labels::Values;
 
@@ -36,9 +37,9 @@ use crate::{
 };
 use catalogue::Families;
 use parking_lot::Mutex;
-use prometheus::{Encoder, IntCounter, IntCounterVec, Registry, TextEncoder};
+use prometheus::{Encoder, IntCounter, Registry, TextEncoder};
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::HashMap,
     ops::Deref,
     sync::{
         Arc, OnceLock,
@@ -46,9 +47,12 @@ use std::{
     },
     time::Duration,
 };
+use zero_first::ZeroFirst;
 
-/// Namespaces that get a label value of their own.
-const NAMESPACES: usize = 100;
+/// Series of each family by namespace or workload, if `--workload-metrics` does not say.
+pub const SERIES: usize = 150;
+/// A deletion that takes longer is slow: the usual grace of 30 s, the kubelet's 2 s, and 13 s for the node's own work.
+const SLOW: Duration = Duration::from_secs(45);
 /// The label value of the rest.
 const OTHER: &str = "other";
 
@@ -61,12 +65,9 @@ const WAITED_FOR_SIGKILL: [Verdict; 3] =
 pub struct Metrics {
     registry: Registry,
     families: Families,
-    namespaces: Mutex<BTreeSet<String>>,
-    limits: Limits,
-    /// Namespaces with a histogram of their own, if asked for.
-    measured: Mutex<BTreeSet<String>>,
-    /// Workloads with series of their own, if asked for: namespace and workload.
-    workloads: Mutex<BTreeSet<(String, Workload)>>,
+    by_workload: bool,
+    /// Runtime and kubelet, as far as they are known.
+    versions: Mutex<[String; 2]>,
     /// As what each leak that stands was counted last.
     classes: Mutex<HashMap<LeakKey, LeakClass>>,
     sources: OnceLock<SourceCounters>,
@@ -74,21 +75,12 @@ pub struct Metrics {
     events: OnceLock<Arc<events::EventCounters>>,
 }
 
-/// How many series there are of what has none unless asked for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Limits {
-    /// Workloads with series of their own; 0: no metrics of workloads.
-    pub workloads: usize,
-    /// Namespaces with a histogram of their own; 0: none.
-    pub namespaces: usize,
-}
-
 /// What the adapters count, shared with them.
 #[derive(Debug, Default)]
 pub struct SourceCounters {
     /// The kernel side.
     pub kernel: Arc<kernel::KernelCounters>,
-    /// The kernel shows refused connections: otherwise they have no series, rather than a 0.
+    /// The kernel shows refused connections.
     pub shows_refusals: bool,
     /// The container runtime.
     pub cri: Arc<cri::CriCounters>,
@@ -117,6 +109,16 @@ labels! {
         Api = "api",
     }
 
+    /// What happened to a client's connection.
+    pub enum ConnectionEnd {
+        /// The process ended in the middle of a request, or with unread data.
+        Cut = "cut",
+        /// The pod did not accept it.
+        Refused = "refused",
+        /// The client opened it after the stop signal.
+        Late = "late",
+    }
+
     /// Why the HTTP server closed a connection.
     pub enum DropReason {
         /// The client took nothing of its answer for ten seconds.
@@ -131,30 +133,31 @@ labels! {
 }
 
 impl Metrics {
-    /// Registers the catalogue. Values of closed sets exist from the start, so that a rate over
-    /// their first increase is right. Fails only if the catalogue itself is wrong.
+    /// Registers the catalogue. Fails only if the catalogue itself is wrong.
     pub fn new() -> prometheus::Result<Self> {
         let registry = Registry::new();
         let families = Families::register(&registry)?;
         let metrics = Self {
             registry,
             families,
-            namespaces: Mutex::default(),
-            limits: Limits::default(),
-            measured: Mutex::default(),
-            workloads: Mutex::default(),
+            by_workload: true,
+            versions: Mutex::default(),
             classes: Mutex::default(),
             sources: OnceLock::new(),
             recording: OnceLock::new(),
             events: OnceLock::new(),
         };
         metrics.initialise();
-        Ok(metrics)
+        Ok(metrics.with_workloads(SERIES))
     }
 
-    /// With what there is only if asked for.
-    pub fn with_limits(self, limits: Limits) -> Self {
-        Self { limits, ..self }
+    /// With at most so many series in each family by workload; 0: by namespace only.
+    pub fn with_workloads(self, series: usize) -> Self {
+        let of = &self.families;
+        for family in [&of.container_deaths, &of.sigkill_wait, &of.connections, &of.deletions] {
+            family.bound(if series == 0 { SERIES } else { series });
+        }
+        Self { by_workload: series > 0, ..self }
     }
 
     /// Adds this process' own memory, CPU and file descriptors.
@@ -166,15 +169,7 @@ impl Metrics {
     fn initialise(&self) {
         let of = &self.families;
         for (counter, values) in [
-            (&of.pod_terminations, labels::PODS_OWN_CAUSES),
-            (&of.container_findings, labels::CONTAINER_FINDINGS),
-            (&of.pod_findings, labels::POD_FINDINGS),
-            (&of.contradictions, labels::CONTRADICTIONS),
-            (&of.traffic_not_visible, labels::TRAFFIC_BLINDNESS),
             (&of.evidence_lost, labels::LOSSES),
-            (&of.updates, labels::CHANGES),
-            (&of.leaks_opened, labels::CLASSES),
-            (&of.leaks_resolved, labels::CLASSES),
             (&of.inputs, labels::INPUTS),
             (&of.requests_dropped, labels::ADAPTERS),
             (&of.http_dropped, labels::DROPS),
@@ -182,6 +177,9 @@ impl Metrics {
             for value in values.closed() {
                 counter.with_label_values(&[value]);
             }
+        }
+        for class in labels::CAUSE_CLASSES.closed() {
+            of.termination_duration.with_label_values(&[class]);
         }
         for phase in labels::PHASES.closed() {
             of.phase_seconds.with_label_values(&[phase]);
@@ -196,6 +194,19 @@ impl Metrics {
     pub fn watch(&self, sources: SourceCounters) {
         // A second call would be a second set of adapters: the first one's counters stay.
         let _ = self.sources.set(sources);
+        self.node_info(|_| {});
+    }
+
+    fn node_info(&self, learn: impl FnOnce(&mut [String; 2])) {
+        let mut versions = self.versions.lock();
+        learn(&mut versions);
+        let uname = rustix::system::uname();
+        let kernel = uname.release().to_string_lossy();
+        let refusals = self.sources.get().is_some_and(|sources| sources.shows_refusals);
+        let refusals = if refusals { "true" } else { "false" };
+        let info = &self.families.node_info;
+        info.reset();
+        info.with_label_values(&[&kernel, &*versions[0], &*versions[1], refusals]).set(1.0);
     }
 
     /// The inputs are recorded: its counters are read at each scrape.
@@ -213,21 +224,14 @@ impl Metrics {
         let source = match &received.input {
             Input::Kernel(_) => "kernel",
             Input::Cri(event) => {
-                if let CriEvent::Sandboxes { sandboxes, .. } = event {
-                    for sandbox in sandboxes {
-                        self.bounded(&sandbox.namespace);
-                    }
+                if let CriEvent::Connected { runtime, .. } = event {
+                    self.node_info(|[known, _]| known.clone_from(runtime));
                 }
                 "cri"
             }
             Input::Api(event) => {
-                let pods = match event {
-                    ApiEvent::Snapshot { pods } => pods.as_slice(),
-                    ApiEvent::Applied(pod) => std::slice::from_ref(pod),
-                    _ => &[],
-                };
-                for pod in pods {
-                    self.workload(&pod.namespace, pod.workload.as_deref(), None);
+                if let ApiEvent::Node(node) = event {
+                    self.node_info(|[_, known]| known.clone_from(&node.kubelet_version));
                 }
                 "api"
             }
@@ -356,7 +360,7 @@ impl Metrics {
             Report::PodTerminated(account) => self.removal(account),
             Report::PodUpdated(account, change) => {
                 if change.is_revision() {
-                    self.families.updates.with_label_values(&[change.as_str()]).inc();
+                    self.families.updates.add(&[change.as_str()], 1.0);
                 }
                 if *change == Change::SandboxRemoved {
                     self.removal(account);
@@ -382,26 +386,28 @@ impl Metrics {
             return;
         }
         if let Some(before) = before {
-            self.families.leaks_resolved.with_label_values(&[before.as_str()]).inc();
+            self.families.leaks_resolved.add(&[before.as_str()], 1.0);
         }
         if let Some(class) = class {
-            self.families.leaks_opened.with_label_values(&[class.as_str()]).inc();
+            self.families.leaks_opened.add(&[class.as_str()], 1.0);
         }
     }
 
     fn container(&self, death: &ContainerDeath) {
         let of = &self.families;
-        let namespace = match &death.pod {
-            Some(pod) => self.bounded(&pod.namespace),
-            None => OTHER.to_owned(),
+        let [namespace, kind, name] = self.labels(death.pod.as_ref(), death.workload.as_ref());
+        let container = if death.pod.is_none() {
+            OTHER
+        } else if self.by_workload {
+            &*death.name
+        } else {
+            ""
         };
-        of.container_deaths.with_label_values(&[namespace.as_str(), death.verdict.as_str()]).inc();
-        if let Some(pod) = &death.pod {
-            self.workload(&pod.namespace, death.workload.as_ref(), Some(death.verdict));
-        }
+        let verdict = death.verdict.as_str();
+        of.container_deaths.add(&[&namespace, &kind, &name, container, verdict], 1.0);
         count(&of.container_findings, &death.findings);
         for kind in death.findings.iter().filter_map(|f| f.contradiction) {
-            of.contradictions.with_label_values(&[kind.as_str()]).inc();
+            of.contradictions.add(&[kind.as_str()], 1.0);
         }
         let times =
             [MilestoneKind::TermSent, MilestoneKind::KillSent].map(|kind| death.milestone(kind));
@@ -409,7 +415,7 @@ impl Metrics {
             (times, WAITED_FOR_SIGKILL.contains(&death.verdict))
         {
             let waited = kill.at.since(term.at).as_secs_f64();
-            of.sigkill_wait.with_label_values(&[namespace.as_str()]).inc_by(waited);
+            of.sigkill_wait.add(&[&namespace, &kind, &name], waited);
         }
         if death.truncated {
             return; // its times would be too short by an unknown amount
@@ -426,32 +432,25 @@ impl Metrics {
         }
     }
 
-    /// By workload, for the first of them. What has no controller is not counted: its pods have names of their own.
-    fn workload(&self, namespace: &str, workload: Option<&Workload>, verdict: Option<Verdict>) {
-        // Asked for each update of a pod, and off by default: nothing is copied then.
-        let Some(workload) = workload.filter(|_| self.limits.workloads > 0) else { return };
-        let key = (namespace.to_owned(), workload.clone());
-        let Some(own) = within(&self.workloads, key, self.limits.workloads) else { return };
-        let (namespace, kind, name) = match own {
-            true => (namespace, &*workload.kind, &*workload.name),
-            false => (OTHER, OTHER, OTHER),
-        };
-        for each in Verdict::ALL {
-            let deaths = &self.families.workload_deaths;
-            let deaths = deaths.with_label_values(&[namespace, kind, name, each.as_str()]);
-            deaths.inc_by(u64::from(verdict == Some(*each)));
-        }
+    /// `pod_namespace`, `workload_type` as kubernetes-mixin has it, and `workload`.
+    fn labels(&self, pod: Option<&PodRef>, workload: Option<&Workload>) -> [String; 3] {
+        let Some(pod) = pod else { return [OTHER; 3].map(str::to_owned) };
+        let (kind, name) = workload
+            .filter(|_| self.by_workload)
+            .map_or_else(Default::default, |of| (of.kind.to_lowercase(), of.name.to_string()));
+        [pod.namespace.to_string(), kind, name]
     }
 
     fn pod(&self, account: &PodTermination) {
         let of = &self.families;
-        of.pod_terminations.with_label_values(&[account.cause.as_str()]).inc();
+        of.pod_terminations.add(&[account.cause.as_str()], 1.0);
+        let class = account.cause.class();
         count(&of.pod_findings, &account.findings);
         let is_job = account.workload.as_ref().is_some_and(Workload::is_job);
         if let Some(traffic) = account.traffic.as_ref().filter(|_| !is_job) {
             self.traffic(account, traffic);
         }
-        for phase in &account.phases {
+        for phase in account.phases.iter().filter(|_| class.is_some()) {
             // Of a phase whose end was not seen, the rest may be the next one's.
             let lost = if phase.is_exact() { Duration::ZERO } else { phase.uncertainty };
             let add = |kind: PhaseKind, time: Duration| {
@@ -464,37 +463,35 @@ impl Metrics {
         if !account.incomplete.is_empty() {
             of.incomplete.with_label_values::<&str>(&[]).inc();
         }
-        if account.truncated || !account.is_exact() {
+        if account.truncated || !account.is_exact() || account.cause == Cause::Unknown {
             of.unmeasured.with_label_values::<&str>(&[]).inc();
-        } else {
-            let took = account.total().as_secs_f64();
-            of.termination_duration.with_label_values::<&str>(&[]).observe(took);
-            let namespace = &account.pod.namespace;
-            if let Some(own) = within(&self.measured, namespace.clone(), self.limits.namespaces) {
-                let label = if own { namespace } else { OTHER };
-                of.namespace_duration.with_label_values(&[label]).observe(took);
-            }
+            return;
         }
+        let took = account.total();
+        let Some(class) = class else {
+            of.completion_duration.with_label_values::<&str>(&[]).observe(took.as_secs_f64());
+            return;
+        };
+        of.termination_duration.with_label_values(&[class.as_str()]).observe(took.as_secs_f64());
+        let slow = if took > SLOW { "true" } else { "false" };
+        of.deletions.add(&[&account.pod.namespace, slow], 1.0);
     }
 
     fn traffic(&self, account: &PodTermination, traffic: &Traffic) {
         let of = &self.families;
         if let Some(reason) = traffic.not_visible {
-            of.traffic_not_visible.with_label_values(&[reason.as_str()]).inc();
+            of.traffic_not_visible.add(&[reason.as_str()], 1.0);
             return;
         }
-        let namespace = self.bounded(&account.pod.namespace);
-        let clients =
-            |events: &[ConnectionEvent]| traffic.sum(&[TrafficPeer::Client], events).count;
-        for (counter, count) in [
-            (&of.connections_cut, clients(&LOST)),
-            (&of.connections_late, clients(&[ConnectionEvent::OpenedAfterStop])),
-        ] {
-            counter.with_label_values(&[namespace.as_str()]).inc_by(count);
-        }
+        let [namespace, kind, name] = self.labels(Some(&account.pod), account.workload.as_ref());
+        let clients = |end: ConnectionEnd, events: &[ConnectionEvent]| {
+            let count = traffic.sum(&[TrafficPeer::Client], events).count;
+            of.connections.add(&[&namespace, &kind, &name, end.as_str()], count as f64);
+        };
+        clients(ConnectionEnd::Cut, &LOST);
+        clients(ConnectionEnd::Late, &[ConnectionEvent::OpenedAfterStop]);
         if traffic.sees_refusals && !account.never_listened() {
-            let counter = of.connections_refused.with_label_values(&[namespace.as_str()]);
-            counter.inc_by(clients(&REFUSED));
+            clients(ConnectionEnd::Refused, &REFUSED);
         }
         if let Some(lag) = report::endpoint_lag(account) {
             of.endpoint_lag.with_label_values::<&str>(&[]).observe(lag.as_secs_f64());
@@ -506,32 +503,6 @@ impl Metrics {
             let family = &self.families.removal_duration;
             family.with_label_values::<&str>(&[]).observe(took.as_secs_f64());
         }
-    }
-
-    /// The namespace as a label's value: its own name for the first hundred.
-    ///
-    /// Its counters begin at 0 with a namespace's first pod on the node: Prometheus' `increase()`
-    /// ignores the first sample of a series, which would be the first death.
-    fn bounded(&self, namespace: &str) -> String {
-        let mut seen = self.namespaces.lock();
-        if seen.contains(namespace) {
-            return namespace.to_owned();
-        }
-        let label = if seen.len() < NAMESPACES { namespace } else { OTHER };
-        if seen.insert(label.to_owned()) {
-            let of = &self.families;
-            for counter in [&of.connections_cut, &of.connections_late] {
-                counter.with_label_values(&[label]);
-            }
-            if self.sources.get().is_some_and(|sources| sources.shows_refusals) {
-                of.connections_refused.with_label_values(&[label]);
-            }
-            of.sigkill_wait.with_label_values(&[label]);
-            for verdict in Verdict::ALL {
-                of.container_deaths.with_label_values(&[label, verdict.as_str()]);
-            }
-        }
-        label.to_owned()
     }
 
     /// The longest that a call to the runtime of the last minute or two took, or waits now.
@@ -641,13 +612,6 @@ impl Metrics {
     }
 }
 
-/// Whether it is among the first `most`; `None`: none is to be counted.
-fn within<T: Ord>(known: &Mutex<BTreeSet<T>>, one: T, most: usize) -> Option<bool> {
-    let mut known = known.lock();
-    let own = known.contains(&one) || known.len() < most && known.insert(one);
-    (most > 0).then_some(own)
-}
-
 /// From the sandbox's stop to its removal, where both are known.
 pub fn sandbox_removal(account: &PodTermination) -> Option<Duration> {
     let stopped = account.milestone(MilestoneKind::SandboxStopped)?;
@@ -657,9 +621,9 @@ pub fn sandbox_removal(account: &PodTermination) -> Option<Duration> {
     (removed.uncertainty.max(stopped.uncertainty) <= took / 2).then_some(took)
 }
 
-fn count(family: &IntCounterVec, findings: &[Finding]) {
+fn count(family: &ZeroFirst, findings: &[Finding]) {
     for finding in findings {
-        family.with_label_values(&[finding.kind.as_str()]).inc();
+        family.add(&[finding.kind.as_str()], 1.0);
     }
 }
 

@@ -10,16 +10,14 @@ const HEAD: &str = "\
 The agent serves these metrics on `/metrics`, in the Prometheus text format. Times are in seconds, sizes in bytes. Counters
 begin at zero when the agent starts.
 
-Series whose labels are all closed sets exist as soon as the counted event is possible. Series by namespace begin at zero with the
-first pod of the namespace on the node, and series by workload with the workload's first pod, so that `increase()` counts the first
-event. A scrape changes nothing: every Prometheus server gets the same values.
+Series of counters with labels do not exist before something is counted, and then show 0 for two minutes, so that `increase()`
+sees the first event. A scrape changes nothing: every Prometheus server gets the same values.
 
 A termination and the deaths in it are counted once: when the report is final, or 60 s after the pod has terminated
 ([revisions](deaths.md#revisions)). Later updates are only in `coroner_pod_termination_updates_total`.
 
-Labels that name a workload (`namespace`, `pod`) belong to coroner: scrape with `honorLabels: true` (as the chart's PodMonitor
-does), otherwise Prometheus renames them to `exported_…`. `node` is a label of the target, which the PodMonitor adds; the agent
-does not set it.
+No label is one of a scrape's own (`namespace`, `pod`, `container`, `node`, `job`, `instance`, `endpoint`): `honorLabels` is not
+needed. `node` is a label of the target, which the chart's monitors add; the agent does not set it.
 
 *Stable* metrics change their name, type, labels or meaning only with a new major version. *Internal* metrics describe the agent's
 internals and may change with every minor version. The number of series is bounded: see [Cardinality](#cardinality).
@@ -36,17 +34,36 @@ These are the standard process metrics, with CPU time in nanosecond resolution: 
 
 ## Cardinality
 
-A node with 250 pods in 30 namespaces and no leaks has at most 910 series with the agent's defaults; a test checks this
-(`agent/src/outputs/metrics/tests.rs`). These bounds hold on any node, for any uptime of the agent:
+A node has SERIES series: so many at the start, and on a node with 250 pods of 75 workloads in 30 namespaces after each pod has been
+deleted once. A test counts them (`agent/src/outputs/metrics/tests.rs`). A fleet has, in thousands of series:
 
-| label | bound |
+| nodes | at the start | full |
+|---:|---:|---:|
+FLEETS
+These bounds hold on any node, for any uptime of the agent:
+
+| series | bound |
 |---|---|
-| `namespace` of `coroner_container_deaths_total` | the first 100, then `other`; each with all 12 verdicts |
-| identity labels of `coroner_leaked_sandbox_created_timestamp_seconds` and `…_observed_…` | `--leak-series` (50) each, and only while the leak exists |
-| labels of `coroner_workload_container_deaths_total` | `--workload-metrics` (0) workloads, then `other`; each with all 12 verdicts |
-| `namespace` of `coroner_namespace_pod_termination_duration_seconds` | `--namespace-histograms` (0), then `other` |
+| of each metric by namespace or workload | `--workload-metrics` (150). Beyond it the series that was counted least recently makes room, if nothing was counted on it for ten minutes; if there is none, the new one is counted as `other` |
+| `coroner_leaked_sandbox_created_timestamp_seconds` and `…_observed_…` | `--leak-series` (50) each, and only while the leak exists |
 | all others | closed sets, listed above |
 ";
+
+/// Series of a node at the start, and of a full one.
+pub(super) const SERIES: [usize; 2] = [267, 380];
+
+/// As every page says it.
+fn series() -> String {
+    format!("{} to {} series", SERIES[0], SERIES[1])
+}
+
+fn with_series(text: &str) -> String {
+    let [idle, full] = SERIES;
+    let fleets = [100, 500, 5_000].map(|nodes| {
+        format!("| {nodes} | {} | {} |\n", nodes * idle / 1_000, nodes * full / 1_000)
+    });
+    text.replace("SERIES series", &series()).replace("FLEETS\n", &(fleets.concat() + "\n"))
+}
 
 /// The whole page.
 pub(super) fn page() -> String {
@@ -59,7 +76,7 @@ pub(super) fn page() -> String {
         }
         page += &section(entry);
     }
-    page + "\n" + TAIL
+    page + "\n" + &with_series(TAIL)
 }
 
 fn section(entry: &MetricEntry) -> String {
@@ -101,4 +118,13 @@ fn docs_metrics_md_is_what_the_catalogue_says() {
     }
     let written = fs::read_to_string(&path).unwrap_or_default();
     assert_eq!(written, page, "docs/metrics.md is stale; run `cargo xtask docs`");
+}
+
+#[test]
+fn every_page_has_the_same_number_of_series() {
+    for page in ["README.md", "docs/scale.md", "docs/performance.md", "docs/metrics.md"] {
+        let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(page));
+        let (text, series) = (text.unwrap(), series());
+        assert!(text.contains(&series), "{page} does not say {series}");
+    }
 }

@@ -71,7 +71,7 @@ pub fn pod(pod: &Pod) -> Option<ApiPod> {
 }
 
 /// The controller of a pod; of a ReplicaSet that a Deployment made, the Deployment
-/// (`NewRSNameFromDeployment`: its name and the hash). A mirror pod's is no workload.
+/// (`NewRSNameFromDeployment`: its name and the hash); of a CronJob's run, the CronJob. A mirror pod's is no workload.
 fn workload(metadata: &ObjectMeta) -> Option<Box<Workload>> {
     let owners = metadata.owner_references.as_deref().unwrap_or_default();
     let owner =
@@ -82,9 +82,22 @@ fn workload(metadata: &ObjectMeta) -> Option<Box<Workload>> {
         "ReplicaSet" => {
             deployment().map_or(("ReplicaSet", owner.name.as_str()), |name| ("Deployment", name))
         }
+        "Job" => {
+            let created = metadata.creation_timestamp.as_ref().map(wall);
+            cron_job(&owner.name, created).map_or(("Job", &*owner.name), |name| ("CronJob", name))
+        }
         kind => (kind, owner.name.as_str()),
     };
     Some(Box::new(Workload { kind: kind.into(), name: name.into() }))
+}
+
+/// The CronJob of a Job: its name, and the minutes since the epoch for which the run was scheduled (`getJobName` in
+/// cronjob_controllerv2.go), in the week before the pod was created. Other numbers are part of a Job's own name.
+fn cron_job(job: &str, created: Option<WallTime>) -> Option<&str> {
+    let (name, minutes) = job.rsplit_once('-')?;
+    let scheduled = minutes.parse::<i64>().ok()?.checked_mul(60)?;
+    let since = created?.0 / 1_000_000_000 - scheduled;
+    (0..=7 * 86_400).contains(&since).then_some(name)
 }
 
 /// The UID of the static pod whose mirror this is. The node owns a mirror, which the kubelet and
@@ -434,6 +447,7 @@ mod tests {
             let owner = json!({ "apiVersion": "v1", "kind": kind, "name": name, "uid": "r", "controller": controller });
             let metadata = json!({
                 "name": "web-0", "namespace": "shop", "uid": "u1", "labels": labels, "ownerReferences": [owner],
+                "creationTimestamp": "2026-11-28T01:00:07Z",
             });
             let workload = converted(json!({ "metadata": metadata })).unwrap().workload;
             workload.map(|workload| format!("{}/{}", workload.kind, workload.name))
@@ -444,6 +458,9 @@ mod tests {
         assert_eq!(told("ReplicaSet", "web", hash()), "ReplicaSet/web", "nobody's");
         assert_eq!(told("ReplicaSet", "web-1", json!({})), "ReplicaSet/web-1");
         assert_eq!(told("StatefulSet", "db", json!({})), "StatefulSet/db");
+        assert_eq!(told("Job", "backup-29930460", json!({})), "CronJob/backup");
+        assert_eq!(told("Job", "backup-29930461", json!({})), "Job/backup-29930461", "after it");
+        assert_eq!(told("Job", "migrate-20261128", json!({})), "Job/migrate-20261128", "a date");
         assert_eq!(owned("StatefulSet", "db", false, json!({})), None);
         assert_eq!(owned("Node", "n1", true, json!({})), None);
     }

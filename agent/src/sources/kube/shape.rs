@@ -109,6 +109,7 @@ const METADATA: Keep = Object(&[
             ]),
         ),
     ),
+    ("creationTimestamp", WORD),
     ("deletionTimestamp", WORD),
     ("deletionGracePeriodSeconds", Number),
     ("finalizers", List(MAX_FINALIZERS, Cut::Finalizers, &NAME)),
