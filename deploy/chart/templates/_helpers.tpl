@@ -17,9 +17,63 @@
 {{ toYaml $labels }}
 {{- end }}
 
-{{/* It is immutable in a DaemonSet. */}}
+{{/* Of a release's pods; with a pool, of its own. It is immutable in a DaemonSet. */}}
 {{- define "coroner.selector" -}}
 app.kubernetes.io/name: coroner
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- with .Values.pool }}
+coroner/node-pool: {{ . }}
+{{- end }}
+{{- end }}
+
+{{/* What the release's objects are called. */}}
+{{- define "coroner.fullname" -}}
+{{- $chart := .Values.nameOverride | default "coroner" -}}
+{{- $name := ternary .Release.Name (printf "%s-%s" .Release.Name $chart) (contains $chart .Release.Name) -}}
+{{ .Values.fullnameOverride | default $name | trunc 63 | trimSuffix "-" }}
+{{- end }}
+
+{{/* Of objects without a namespace: another release may have the same name in another one. */}}
+{{- define "coroner.clusterName" -}}
+{{- $name := include "coroner.fullname" . -}}
+{{ eq $name .Release.Namespace | ternary $name (printf "%s-%s" .Release.Namespace $name) }}
+{{- end }}
+
+{{- define "coroner.serviceAccount" -}}
+{{ .Values.serviceAccount.name | default (include "coroner.fullname" .) }}
+{{- end }}
+
+{{/* The values of each DaemonSet, with the name of its pool. As JSON: a template has no other way to return a list. */}}
+{{- define "coroner.pools" -}}
+{{- $pools := list -}}
+{{- range $name, $pool := .Values.nodePools | default (dict "" dict) -}}
+{{- $values := set (deepCopy $.Values) "pool" $name -}}
+{{- range $key, $value := $pool -}}
+{{- if has $key (list "config" "nodeSelector") -}}
+{{- range $inner, $one := $value }}{{ $_ := set (get $values $key) $inner $one }}{{ end -}}
+{{- else }}{{ $_ := set $values $key $value }}{{ end -}}
+{{- end -}}
+{{- $pools = append $pools $values -}}
+{{- end -}}
+{{ toJson $pools }}
+{{- end }}
+
+{{/* The values' affinity, and no node without a machine of its own: EKS Fargate, virtual-kubelet (AKS' add-on among others)
+and AKS' second virtual nodes. A pod there would stay pending. */}}
+{{- define "coroner.affinity" -}}
+{{- $affinity := deepCopy .Values.affinity -}}
+{{- $node := get $affinity "nodeAffinity" | default dict -}}
+{{- $required := get $node "requiredDuringSchedulingIgnoredDuringExecution" | default dict -}}
+{{- $terms := list -}}
+{{- range get $required "nodeSelectorTerms" | default (list dict) -}}
+{{- $all := get . "matchExpressions" | default list -}}
+{{- range $key, $value := dict "eks.amazonaws.com/compute-type" "fargate" "type" "virtual-kubelet" "virtualization" "virtualnode2" -}}
+{{- $all = append $all (dict "key" $key "operator" "NotIn" "values" (list $value)) -}}
+{{- end -}}
+{{- $terms = append $terms (set . "matchExpressions" $all) -}}
+{{- end -}}
+{{- $_ := set $node "requiredDuringSchedulingIgnoredDuringExecution" (dict "nodeSelectorTerms" $terms) -}}
+{{ set $affinity "nodeAffinity" $node | toYaml }}
 {{- end }}
 
 {{- define "coroner.image" -}}

