@@ -14,7 +14,7 @@ impl Item for CriSandbox {
     type Status = ();
     type Other = CriContainer;
 
-    fn keys(&self) -> (&SandboxId, &PodUid, WallTime) {
+    fn keys(&self) -> (&SandboxId, &PodUid, Option<WallTime>) {
         (&self.id, &self.pod, self.created)
     }
 
@@ -46,7 +46,7 @@ impl Item for CriContainer {
     type Status = ContainerStatus;
     type Other = CriSandbox;
 
-    fn keys(&self) -> (&ContainerId, &SandboxId, WallTime) {
+    fn keys(&self) -> (&ContainerId, &SandboxId, Option<WallTime>) {
         (&self.id, &self.sandbox, self.created)
     }
 
@@ -76,6 +76,8 @@ pub struct CriState {
     pub containers: Lists<CriContainer>,
     /// The connection to the runtime.
     pub connection: Connection,
+    /// Sandboxes that no list can show.
+    pub unreadable: u32,
     process: Option<DaemonProcess>,
 }
 
@@ -127,6 +129,7 @@ impl CriState {
                     known.status.runtime_type = Some(runtime);
                 }
             }
+            CriEvent::UnreadableSandboxes(count) => self.unreadable = count,
             CriEvent::ContainerCgroup { .. }
             | CriEvent::SandboxStatus(_)
             | CriEvent::SandboxStatusRefused { .. } => {}

@@ -222,10 +222,10 @@ fn dated(mut received: Received, from: WallTime, by: i64) -> Received {
     };
     match &mut received.input {
         Input::Cri(CriEvent::Sandboxes { sandboxes, .. }) => {
-            sandboxes.iter_mut().for_each(|sandbox| shift(&mut sandbox.created));
+            sandboxes.iter_mut().filter_map(|one| one.created.as_mut()).for_each(shift);
         }
         Input::Cri(CriEvent::Containers { containers, .. }) => {
-            containers.iter_mut().for_each(|container| shift(&mut container.created));
+            containers.iter_mut().filter_map(|one| one.created.as_mut()).for_each(shift);
         }
         Input::Cri(CriEvent::ContainerExited(exit)) => {
             exit.started.iter_mut().chain(&mut exit.finished).for_each(shift);

@@ -21,7 +21,7 @@ pub trait Item: PartialEq {
     type Other: Item;
 
     /// Its id, what it belongs to, and when it was created.
-    fn keys(&self) -> (&Self::Id, &Self::Parent, WallTime);
+    fn keys(&self) -> (&Self::Id, &Self::Parent, Option<WallTime>);
     /// Its state; a sandbox is running or exited.
     fn state(&self) -> ContainerState;
     /// Marks a change of it.
@@ -323,9 +323,9 @@ mod tests {
         type Status = ();
         type Other = Self;
 
-        fn keys(&self) -> (&u32, &(), WallTime) {
+        fn keys(&self) -> (&u32, &(), Option<WallTime>) {
             self.1.set(self.1.get() + 1);
-            (&self.0, &(), WallTime(self.0.into()))
+            (&self.0, &(), Some(WallTime(self.0.into())))
         }
 
         fn state(&self) -> ContainerState {

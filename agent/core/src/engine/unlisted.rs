@@ -64,9 +64,9 @@ fn unlisted(
         let missed = known.ended().filter(|ended| cri.has_listed_since(*ended));
         let began = |sandbox: &Sandbox| {
             let own = stores.processes_of_sandbox(&sandbox.info.id).and_then(|own| own.created);
-            own.unwrap_or_else(|| anchor.boot(sandbox.info.created))
+            own.or_else(|| Some(anchor.boot(sandbox.info.created?)))
         };
-        let before = cri.sandboxes_of(uid).rfind(|sandbox| began(sandbox) <= created);
+        let before = cri.sandboxes_of(uid).rfind(|sandbox| began(sandbox) <= Some(created));
         let own = before.filter(|sandbox| match sandbox.ended {
             Some(ended) => listed.is_none() && created < ended.latest,
             // The next list may still show the container.
@@ -84,7 +84,7 @@ fn unlisted(
             (None, _) => return None,
         };
         let container = CriContainer {
-            created: anchor.wall(created),
+            created: Some(anchor.wall(created)),
             id: id.clone(),
             sandbox: of,
             name: attempt.name.clone(),
@@ -144,7 +144,7 @@ fn removed_sandbox(
         namespace,
         attempt: before.map_or(0, |before| before.info.attempt.saturating_add(1)),
         ready: false,
-        created,
+        created: Some(created),
         handler: String::new(),
         config_source: Some(if object.is_mirror() { "file" } else { "api" }.into()),
     })

@@ -35,6 +35,9 @@ pub enum CriEvent {
         /// The answer, in no order.
         sandboxes: Vec<CriSandbox>,
     },
+    /// So many sandboxes in the full lists cannot be read: what no list shows may be one of them. Sent before a list, when
+    /// the number has changed.
+    UnreadableSandboxes(u32),
     /// ListContainers.
     Containers {
         /// When the call was made.
@@ -133,8 +136,9 @@ pub struct CriSandbox {
     pub attempt: u32,
     /// SANDBOX_READY.
     pub ready: bool,
-    /// created_at.
-    pub created: WallTime,
+    /// created_at; `None`: unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created: Option<WallTime>,
     /// Runtime handler, empty for the default.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub handler: String,
@@ -156,8 +160,9 @@ pub struct CriContainer {
     pub attempt: u32,
     /// The container's state.
     pub state: ContainerState,
-    /// created_at.
-    pub created: WallTime,
+    /// created_at; `None`: unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created: Option<WallTime>,
     /// Label `io.kubernetes.pod.uid`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<PodUid>,

@@ -5,7 +5,7 @@ use crate::{api::PodObject, cri::Sandbox, ids::*, leak::LeakClass, table::Table,
 use std::{cell::OnceCell, collections::BTreeMap};
 
 /// The age of a sandbox among those of its pod; the greatest is the newest.
-type Place<'a> = (WallTime, u32, &'a str);
+type Place<'a> = (Option<WallTime>, u32, &'a str);
 
 fn place(sandbox: &Sandbox) -> Place<'_> {
     (sandbox.info.created, sandbox.info.attempt, sandbox.info.id.as_str())

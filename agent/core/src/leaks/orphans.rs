@@ -40,6 +40,9 @@ impl Orphans {
         namespaces: &UnusedNamespaces<'_>,
         classes: &mut Classes,
     ) {
+        if facts.stores.cri.unreadable > 0 {
+            return; // each may be that of a sandbox which could not be read
+        }
         let (shims, pod_cgroups) = surveyed(facts);
         for shim in self.shims.iter().map(|at| &shims[*at]) {
             let DaemonProcess { pid, started } = shim.process;
@@ -71,7 +74,9 @@ pub(super) fn is_unseen(
     namespaces: &UnusedNamespaces<'_>,
     key: &LeakKey,
 ) -> bool {
-    let Some(survey) = facts.survey else { return true };
+    let Some(survey) = facts.survey.filter(|_| facts.stores.cri.unreadable == 0) else {
+        return true;
+    };
     match key {
         LeakKey::Shim { .. } => survey.shims.is_none(),
         LeakKey::Netns { name, .. } => {

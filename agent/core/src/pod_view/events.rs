@@ -36,7 +36,9 @@ impl<'a> PodView<'a> {
         let info = &container.info;
         let processes = self.processes_of(&info.id);
         let created = processes.and_then(|own| own.created);
-        let created = created.unwrap_or_else(|| self.stores.anchor.boot(info.created));
+        let created = created.or_else(|| Some(self.stores.anchor.boot(info.created?)));
+        // If that is unknown, no Event is surely its.
+        let created = created.unwrap_or(BootTime(u64::MAX));
         let until = ended.unwrap_or(BootTime(u64::MAX));
         let is_its = |posted: &&&Posted| {
             let event = &posted.event;

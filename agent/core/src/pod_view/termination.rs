@@ -159,7 +159,7 @@ impl<'a> PodView<'a> {
     /// (pod_workers.go, `allowStaticPodStart`).
     fn is_replaced(&self) -> bool {
         let own = self.pod_ref();
-        let created = self.sandboxes.iter().map(|sandbox| sandbox.info.created).max();
+        let created = self.sandboxes.iter().filter_map(|sandbox| sandbox.info.created).max();
         self.stores.cri.sandboxes.entries().values().any(|other| {
             let is_namesake =
                 (&other.info.namespace, &other.info.name) == (&own.namespace, &own.name);
@@ -167,7 +167,7 @@ impl<'a> PodView<'a> {
             is_namesake
                 && other.info.is_static()
                 && other.info.pod != own.uid
-                && Some(other.info.created) > created
+                && other.info.created > created
         })
     }
 
@@ -305,7 +305,7 @@ impl<'a> PodView<'a> {
                     Some((hook.ended?.0, Source::Kernel))
                 }
                 Hook::Sleep(slept) => {
-                    let began = self.stores.anchor.boot(container.info.created);
+                    let began = self.stores.anchor.boot(container.info.created?);
                     Some((began + seconds(*slept), Source::Inferred))
                 }
                 Hook::HttpGet | Hook::TcpSocket => None,

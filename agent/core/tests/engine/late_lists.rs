@@ -258,7 +258,7 @@ fn a_clock_that_is_set_back_reorders_no_attempts() {
     world.api(ApiEvent::Applied(pod.clone()));
     world.starts(1);
     let mut first = container(1, ContainerState::Running);
-    first.created = WallTime(600_000_000_000);
+    first.created = Some(WallTime(600_000_000_000));
     world.lists(vec![sandbox(1, true)], vec![first.clone()]);
     world.exits(1, CODE_0);
     first.state = ContainerState::Exited;

@@ -6,7 +6,7 @@ use super::{
     random::cases,
     world::{ids, of_file, sandbox},
 };
-use coroner_core::{input::DaemonState, leak::LeakKey};
+use coroner_core::{input::DaemonState, leak::LeakKey, time::WallTime};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -104,7 +104,7 @@ fn happens(node: &mut LeakyNode, event: HistoryEvent) {
             let mut again = node.sandboxes[&ids(n).1].clone();
             again.id = ids(n + PODS).1;
             (again.attempt, again.ready) = (1, true);
-            again.created.0 += 1_000;
+            again.created = again.created.map(|at| WallTime(at.0 + 1_000));
             node.sandboxes.insert(again.id.clone(), again);
         }
         HistoryEvent::Api(answers) => node.api_answers = answers,

@@ -8,8 +8,8 @@ use super::{
 use coroner_core::{
     ids::CgroupId,
     input::{
-        ApiContainer, DaemonProcess, DaemonState, HostSurvey, NetNamespace, PodCgroup, PodVolume,
-        SandboxNetwork, Shim,
+        ApiContainer, CriEvent, DaemonProcess, DaemonState, HostSurvey, Input, NetNamespace,
+        PodCgroup, PodVolume, SandboxNetwork, Shim,
     },
     leak::{BlockedOn, DetectionState, Leak, LeakCause, LeakClass, LeakKey},
     time::WallTime,
@@ -62,6 +62,22 @@ fn a_network_namespace_of_nobody() {
     node.networks.insert(ids(1).1, claims("/var/run/netns/cni-claimed"));
     node.seconds(THRESHOLD + 2 * MARGIN);
     assert_eq!(node.found, [LeakKey::Netns { name: "cni-orphan".into(), inode: 3 }]);
+}
+
+/// Its remedy would delete the network below a sandbox that still exists (containerd#9673).
+#[test]
+fn what_an_unreadable_sandbox_may_own_is_no_orphan() {
+    let mut node = surveyed(HostSurvey {
+        shims: Some(vec![shim(3, "gone")]),
+        netns: Some(vec![namespace("cni-orphan", Some(3), 0)]),
+        ..HostSurvey::default()
+    });
+    node.say(Input::Cri(CriEvent::UnreadableSandboxes(1)));
+    node.seconds(LONG);
+    assert!(node.is_quiet());
+    node.say(Input::Cri(CriEvent::UnreadableSandboxes(0)));
+    node.seconds(LONG);
+    assert_eq!(node.found.len(), 2);
 }
 
 #[test]

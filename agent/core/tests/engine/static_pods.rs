@@ -58,7 +58,8 @@ fn a_manifest_that_was_changed_is_not_called_removed() {
         let mut world = World::in_sync();
         life(&mut world);
         let mut next = next;
-        (next.name, next.created) = (name.into(), WallTime(sandbox(1, true).created.0 + 1));
+        (next.name, next.created) =
+            (name.into(), sandbox(1, true).created.map(|at| WallTime(at.0 + 1)));
         let ended = (of_file(sandbox(1, false)), container(1, ContainerState::Exited));
         world.later(500).lists(vec![ended.0, next], vec![ended.1]);
         world.api(ApiEvent::Deleted(mirror("a")));

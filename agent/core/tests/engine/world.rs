@@ -287,7 +287,7 @@ pub(crate) fn sandbox(n: u64, ready: bool) -> CriSandbox {
         namespace: "default".into(),
         attempt: 0,
         ready,
-        created: WallTime(n as i64),
+        created: Some(WallTime(n as i64)),
         handler: String::new(),
         config_source: Some("api".into()),
     }
@@ -301,7 +301,7 @@ pub(crate) fn container(n: u64, state: ContainerState) -> CriContainer {
         name: "c".into(),
         attempt: 0,
         state,
-        created: WallTime(n as i64),
+        created: Some(WallTime(n as i64)),
         pod: Some(pod),
         hash: None,
         grace_seconds: Some(30),

@@ -172,7 +172,7 @@ impl Truth {
             namespace: "default".into(),
             attempt: 0,
             ready,
-            created: self.wall(BEGIN),
+            created: Some(self.wall(BEGIN)),
             handler: String::new(),
             config_source: Some("api".into()),
         });
@@ -183,7 +183,7 @@ impl Truth {
                 name: name(one.container),
                 attempt: one.number,
                 state: state?,
-                created: self.wall(one.began),
+                created: Some(self.wall(one.began)),
                 pod: Some(uid()),
                 hash: Some(one.hash.into()),
                 grace_seconds: Some(self.grace as i64),

@@ -50,9 +50,6 @@ pub enum InvalidItem {
     /// A state that this version does not know.
     #[error("its state {0} is unknown")]
     State(i32),
-    /// A time before 1970.
-    #[error("its time {0} is negative")]
-    Time(i64),
     /// Not a message of the protocol.
     #[error("it cannot be decoded")]
     Undecodable,
@@ -177,7 +174,7 @@ pub fn sandbox(raw: RawSandbox) -> Result<CriSandbox, InvalidItem> {
             Ok(v1::PodSandboxState::SandboxNotready) => false,
             Err(_) => return Err(InvalidItem::State(raw.state)),
         },
-        created: created(raw.created_at)?,
+        created: moment(raw.created_at),
         handler: raw.handler,
         config_source: annotations.get(CONFIG_SOURCE).cloned(),
     })
@@ -205,7 +202,7 @@ pub fn container(raw: RawContainer) -> Result<CriContainer, InvalidItem> {
         name,
         attempt: raw.attempt,
         state: state(raw.state),
-        created: created(raw.created_at)?,
+        created: moment(raw.created_at),
         pod: labels.get(POD_UID).filter(|uid| !uid.is_empty()).map(PodUid::new),
         hash: annotations.get(HASH).cloned(),
         grace_seconds: annotations
@@ -226,8 +223,8 @@ pub fn exit(raw: &RawStatus) -> Result<Option<CriExit>, InvalidItem> {
     }
     Ok(Some(CriExit {
         container: ContainerId::new(&raw.id),
-        started: moment(raw.started_at)?,
-        finished: moment(raw.finished_at)?,
+        started: moment(raw.started_at),
+        finished: moment(raw.finished_at),
         exit_code: raw.exit_code,
         reason: raw.reason.clone(),
     }))
@@ -329,11 +326,8 @@ fn hook(json: &str) -> Option<Hook> {
     }
 }
 
-fn created(ns: i64) -> Result<WallTime, InvalidItem> {
-    if ns < 0 { Err(InvalidItem::Time(ns)) } else { Ok(WallTime(ns)) }
-}
-
-/// A time of which 0 says that it is not set.
-fn moment(ns: i64) -> Result<Option<WallTime>, InvalidItem> {
-    created(ns).map(|time| (ns != 0).then_some(time))
+/// 0 says that a time is not set, as does Go's zero time, in the year 1: containerd before 1.7.16 lists with it a sandbox whose
+/// network could be neither set up nor removed (containerd#9673).
+fn moment(ns: i64) -> Option<WallTime> {
+    (ns > 0).then_some(WallTime(ns))
 }

@@ -100,6 +100,8 @@ struct PollState {
     /// The container whose cgroup, and the sandbox whose status, is being asked for.
     asking: (Option<ContainerId>, Option<SandboxId>),
     outage_logged: bool,
+    /// Sandboxes of the last full list that could not be read.
+    unreadable: u32,
     backoff: ExponentialBackoff,
 }
 
@@ -121,6 +123,7 @@ impl Poller {
             trim_at: None,
             asking: (None, None),
             outage_logged: false,
+            unreadable: 0,
             backoff: backoff(),
         };
         let pool = BlockingPool::new(LOOK_LIMIT, 2);

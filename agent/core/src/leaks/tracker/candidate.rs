@@ -194,7 +194,7 @@ impl Candidate {
         let (attempt, created) = match key {
             LeakKey::Sandbox { id } => {
                 let info = &facts.stores.cri.sandbox(id)?.info;
-                (Some(info.attempt), Some(info.created))
+                (Some(info.attempt), info.created)
             }
             LeakKey::Pod { uid } => (None, facts.object(uid)?.request().map(|r| r.api_time)),
             _ => (None, None),

@@ -43,7 +43,7 @@ fn a_sandbox() {
         namespace: "shop".into(),
         attempt: 2,
         ready: false,
-        created: WallTime(5),
+        created: Some(WallTime(5)),
         handler: "kata".into(),
         config_source: Some("file".into()),
     };
@@ -79,7 +79,6 @@ fn nonsensical_sandboxes() {
         (RawSandbox { namespace: String::new(), ..unnamed() }, InvalidItem::NoName),
         (RawSandbox { state: 2, ..raw_sandbox() }, InvalidItem::State(2)),
         (RawSandbox { state: -1, ..raw_sandbox() }, InvalidItem::State(-1)),
-        (RawSandbox { created_at: -1, ..raw_sandbox() }, InvalidItem::Time(-1)),
     ] {
         assert_eq!(sandbox(raw), Err(expected));
     }
@@ -93,7 +92,7 @@ fn a_container() {
         name: "app".into(),
         attempt: 3,
         state: ContainerState::Running,
-        created: WallTime(7),
+        created: Some(WallTime(7)),
         pod: Some("u1".into()),
         hash: Some("5c0ffee".into()),
         grace_seconds: Some(30),
@@ -124,7 +123,6 @@ fn nonsensical_containers() {
             RawContainer { name: String::new(), labels: HashMap::new(), ..raw_container() },
             InvalidItem::NoName,
         ),
-        (RawContainer { created_at: i64::MIN, ..raw_container() }, InvalidItem::Time(i64::MIN)),
     ] {
         assert_eq!(container(raw), Err(expected));
     }
@@ -193,7 +191,18 @@ fn exits() {
         assert_eq!(exit(&RawStatus { state, ..raw.clone() }), Ok(None));
     }
     assert_eq!(exit(&RawStatus { id: String::new(), ..raw.clone() }), Err(InvalidItem::NoId));
-    assert_eq!(exit(&RawStatus { finished_at: -9, ..raw }), Err(InvalidItem::Time(-9)));
+}
+
+/// A time that is only shown does not decide whether a thing exists (containerd#9673).
+#[test]
+fn a_time_that_cannot_be_is_unknown() {
+    for unknown in [-6_795_364_578_871_345_152, -1, 0, i64::MIN] {
+        let read = sandbox(RawSandbox { created_at: unknown, ..raw_sandbox() });
+        assert_eq!(read.unwrap().created, None);
+        let read = container(RawContainer { created_at: unknown, ..raw_container() });
+        assert_eq!(read.unwrap().created, None);
+        assert_eq!(moment(unknown), None);
+    }
 }
 
 #[test]

@@ -244,7 +244,7 @@ mod tests {
             namespace: String::new(),
             attempt: 0,
             ready: true,
-            created: WallTime(0),
+            created: Some(WallTime(0)),
             handler: String::new(),
             config_source: None,
         }
@@ -257,7 +257,7 @@ mod tests {
             name: String::new(),
             attempt: 0,
             state: ContainerState::Exited,
-            created: WallTime(0),
+            created: Some(WallTime(0)),
             pod: None,
             hash: None,
             grace_seconds: None,

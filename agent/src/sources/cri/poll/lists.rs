@@ -127,6 +127,7 @@ impl Poller {
         let (began, cuts) = (Instant::now(), &self.options.counters.truncated);
         let asked = clock::boot_now();
         let (mut sandboxes, mut seen) = (Vec::new(), std::mem::take(&mut self.state.lock().seen.0));
+        let mut unreadable = 0;
         self.state.lock().index.begin_full();
         seen.begin();
         let each = |item| {
@@ -134,11 +135,22 @@ impl Poller {
                 let one = convert::sandbox(client::sandbox(item, cuts)?)?;
                 Ok(self.state.lock().index.sharing_sandbox(one))
             });
-            sandboxes.extend(self.sensible("sandbox", read));
+            match self.sensible("sandbox", read) {
+                Some(one) => sandboxes.push(one),
+                None => unreadable += 1,
+            }
         };
         connection.sandboxes(None, each).await?;
         seen.end(MANY_SANDBOXES);
         let at = clock::boot_now();
+        if std::mem::replace(&mut self.state.lock().unreadable, unreadable) != unreadable {
+            tracing::warn!(
+                count = unreadable,
+                "sandboxes that the runtime lists cannot be read (debug lines say why); while there are any, no shim, network \
+                 namespace or pod cgroup is reported as orphaned"
+            );
+            self.answer(at, CriEvent::UnreadableSandboxes(unreadable)).await?;
+        }
         {
             let mut state = self.state.lock();
             state.seen.0 = seen;
