@@ -96,7 +96,8 @@ pub(in crate::cli) fn lane(
     }
     let lane = KubeletLane::of(&log.entries, &pod, account);
     if lane.spans.is_empty() && lane.quotes.is_empty() {
-        wrap(&mut text, "No line of it is about this termination.", 2, "", style);
+        let line = format!("No line of it is about this termination{}.", log.gaps());
+        wrap(&mut text, &line, 2, "", style);
         return Ok(text);
     }
     let cells = style.width.saturating_sub(BESIDE).clamp(10, 80);
@@ -125,13 +126,14 @@ pub(in crate::cli) fn lane(
             span.failed.then(|| "failed".to_owned()),
             span.to.is_none().then(|| "its end is not logged".to_owned()),
         ];
-        let notes: Vec<_> = notes.into_iter().flatten().collect();
+        let notes = notes.into_iter().flatten().collect::<Vec<_>>().join(", ");
         if !notes.is_empty() {
-            wrap(&mut text, &notes.join(", "), NAME + 4, "", style);
+            wrap(&mut text, &notes, NAME + 4, "", style);
         }
     }
     lane.quotes.iter().take(MAX_QUOTES).for_each(|quote| quote.write(&mut text, style));
-    let line = format!("{} lines of this pod; {}", log.entries.len(), lane.zone.sentence());
+    let zone = lane.zone.sentence("a stage of this pod is near its termination");
+    let line = format!("{} lines of this pod; {zone}{}", log.entries.len(), log.gaps());
     wrap(&mut text, &line, 2, "• ", style);
     Ok(text)
 }
@@ -154,20 +156,23 @@ impl KubeletLane {
             let after = ended.0.saturating_add(after.as_nanos() as i64);
             (before..=after).contains(&at.0)
         };
-        let times = entries.iter().map(|entry| entry.time);
+        // Why something is not removed is logged for hours: that fits in any zone.
+        let stages = entries.iter().filter(|entry| entry.statement.why.is_none());
+        let times = stages.map(|entry| entry.time);
         let zone = Zone::find(times, began, |at| within(at, NEAR, NEAR));
         let at = |time: LineTime| time.near(began, zone.ahead);
         let timed = entries.iter().filter_map(|entry| Some((at(entry.time)?, &entry.statement)));
         let of_mirror = |statement: &Statement| {
             statement.message.stage.is_some_and(|(_, stage)| stage.is_of_a_mirror())
         };
-        let all: Vec<_> = timed
+        let mut all: Vec<_> = timed
             .filter(|(at, statement)| {
                 within(*at, if of_mirror(statement) { AFTER } else { BEFORE }, AFTER)
             })
             .collect();
+        all.sort_by_key(|(at, _)| *at);
         let stated = all.iter().filter(|(_, statement)| pod.is_surely_in(&statement.subject));
-        Self { spans: spans(&all, pod), quotes: of_entries(stated.copied(), |_| true), zone }
+        Self { spans: spans(&all, pod), quotes: of_entries(stated.copied()), zone }
     }
 }
 

@@ -82,7 +82,8 @@ pub(super) enum TextPlace {
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct KlogLine<'a> {
     pub(super) time: LineTime,
-    pub(super) process: u64,
+    /// The time in the prefix, s of the day: who writes the text does not write it.
+    pub(super) clock: Option<i64>,
     pub(super) place: TextPlace,
     /// The text that follows the header.
     pub(super) text: Cow<'a, str>,
@@ -107,7 +108,7 @@ pub(super) fn parse(line: &str) -> Option<KlogLine<'_>> {
     let Some((at, header)) = header(line) else { return json(line) };
     let (prefix, rest) = (&line[..at], &line[at + header.length..]);
     let (place, text) = match prefix.strip_suffix('"') {
-        None => (plain(prefix)?, Cow::Borrowed(rest)),
+        None => (plain(prefix)?, Cow::Borrowed(rest.strip_prefix(MARK).unwrap_or(rest))),
         Some(before) => {
             let (text, after) = unquoted(rest)?;
             // k0s names the component behind the text.
@@ -118,12 +119,15 @@ pub(super) fn parse(line: &str) -> Option<KlogLine<'_>> {
             (TextPlace::Quoted(key(before)?.to_owned()), Cow::Owned(text.trim_end().to_owned()))
         }
     };
-    let text = match text {
-        Cow::Borrowed(text) => Cow::Borrowed(text.strip_prefix(MARK).unwrap_or(text)),
-        owned => owned,
-    };
-    let (time, process) = (header.time, header.process);
-    Some(KlogLine { time, process, place, text, members: None })
+    let (time, clock) = (header.time, clock(prefix));
+    Some(KlogLine { time, clock, place, text, members: None })
+}
+
+/// The time with which a line begins, s of the day.
+pub(super) fn clock(line: &str) -> Option<i64> {
+    let clock = line.get(line.find(':')?.checked_sub(2)?..)?;
+    let number = |at: usize| clock.get(at..at + 2)?.parse::<i64>().ok();
+    Some((number(0)? * 60 + number(3)?) * 60 + number(6)?)
 }
 
 /// The text of a line without a header, at the place where the kubelet's stands.
@@ -148,7 +152,6 @@ pub(super) fn text_at<'a>(line: &'a str, place: &TextPlace) -> Option<Cow<'a, st
 
 struct KlogHeader {
     time: LineTime,
-    process: u64,
     length: usize,
 }
 
@@ -188,7 +191,7 @@ fn header_at(text: &str) -> Option<KlogHeader> {
     let is_file = file.len() <= 80 && file.ends_with(".go") && file.bytes().all(plain);
     let is_number = !line.is_empty() && line.bytes().all(|byte| byte.is_ascii_digit());
     let length = text.len() - rest.len() + rest.find("] ")? + 2;
-    (is_file && is_number).then_some(KlogHeader { time, process: process.parse().ok()?, length })
+    (is_file && is_number && process.parse::<u64>().is_ok()).then_some(KlogHeader { time, length })
 }
 
 /// The form of a prefix after which the kubelet's text may stand: a time, or the header of syslog with the name of the
@@ -198,25 +201,26 @@ fn plain(prefix: &str) -> Option<TextPlace> {
         return Some(TextPlace::Plain(EXPORTED.to_owned()));
     }
     let fits = prefix.len() <= MAX_PREFIX && !prefix.contains(['"', '=', '\t', '\\']);
+    let own = ["kubelet ", "??? "].iter().find_map(|own| prefix.strip_suffix(own));
+    let own = own.unwrap_or(prefix);
     // The lines of a value are indented.
-    let is_indented = prefix.ends_with("  ") || prefix == " ";
+    let is_indented = own.ends_with("  ") || own.starts_with(' ');
     let ends = prefix.is_empty() || prefix.ends_with(' ');
     if !fits || is_indented || !ends {
         return None;
     }
-    let words: Vec<&str> = prefix.split_ascii_whitespace().collect();
+    let words: Vec<&str> = own.split_ascii_whitespace().collect();
     let is_tag = |word: &&str| word.ends_with(':') && word.contains(char::is_alphabetic);
-    let (before, after) = match words.iter().position(is_tag) {
-        Some(tag) => (&[][..], &words[tag + 1..]),
+    let is_plain = match words.iter().position(is_tag) {
+        Some(tag) => tag + 1 == words.len(),
         None => {
             let streams = ["stdout", "stderr", "F", "|"];
-            let is_time = |word: &&&str| {
+            let is_time = |word: &&str| {
                 word.contains(|one: char| one.is_ascii_digit()) || streams.contains(word)
             };
-            words.split_at(words.iter().take_while(is_time).count())
+            words.len() <= 6 && words.iter().all(is_time)
         }
     };
-    let is_plain = before.len() <= 6 && matches!(after, [] | ["kubelet" | "???"]);
     is_plain.then(|| TextPlace::Plain(form_of(prefix)))
 }
 
@@ -247,30 +251,19 @@ fn unquoted(text: &str) -> Option<(String, &str)> {
         match rest.next()? {
             '"' => return Some((out, rest.as_str())),
             '\\' => {
-                let digits = match rest.next()? {
-                    'n' => {
-                        out.push('\n');
-                        continue;
-                    }
-                    't' => {
-                        out.push('\t');
-                        continue;
-                    }
-                    'r' | 'a' | 'b' | 'f' | 'v' => {
-                        out.push(' ');
-                        continue;
-                    }
-                    'x' => 2,
-                    'u' => 4,
-                    'U' => 8,
-                    other => {
-                        out.push(other);
-                        continue;
-                    }
+                let (digits, one) = match rest.next()? {
+                    'n' => (0, '\n'),
+                    't' => (0, '\t'),
+                    'r' | 'a' | 'b' | 'f' | 'v' => (0, ' '),
+                    'x' => (2, ' '),
+                    'u' => (4, ' '),
+                    'U' => (8, ' '),
+                    other => (0, other),
                 };
                 let code = rest.as_str().get(..digits)?;
                 let code = u32::from_str_radix(code, 16).ok().and_then(char::from_u32);
-                out.push(code.unwrap_or(char::REPLACEMENT_CHARACTER));
+                let unknown = if digits == 0 { one } else { char::REPLACEMENT_CHARACTER };
+                out.push(code.unwrap_or(unknown));
                 rest = rest.as_str()[digits..].chars();
             }
             other => out.push(other),
@@ -299,7 +292,8 @@ fn json(line: &str) -> Option<KlogLine<'_>> {
     let fits = file.ends_with(".go") && number.parse::<u32>().is_ok();
     members.get("msg")?.as_str()?;
     let (time, text) = (LineTime::Exact(time), Cow::Borrowed(&line[start..]));
-    fits.then_some(KlogLine { time, process: 0, place, text, members: Some(members) })
+    let clock = clock(&line[..start]);
+    fits.then_some(KlogLine { time, clock, place, text, members: Some(members) })
 }
 
 /// What a line of the table is about.

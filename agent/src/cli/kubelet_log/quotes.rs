@@ -18,8 +18,8 @@ use std::{
 
 /// Quotes below one leak.
 const MAX_QUOTES: usize = 8;
-/// A log may be this much ahead of this machine's clock, ns.
-const AHEAD: i64 = 60_000_000_000;
+/// The last line of a log that goes on is at most so much older than this machine's clock, or ahead of it, ns.
+const RECENT: std::ops::RangeInclusive<i64> = -60_000_000_000..=300_000_000_000;
 
 /// Lines of one message about one thing.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -44,20 +44,13 @@ impl Quote {
     }
 }
 
-/// The quotes of statements in order of time, the newest first: those that were not followed by a success.
-pub(super) fn of_entries<'a>(
-    all: impl Iterator<Item = (WallTime, &'a Statement)> + Clone,
-    holds: impl Fn(&Stated<'a>) -> bool,
-) -> Vec<Quote> {
+/// The quotes of statements in order of time, the newest first.
+pub(super) fn of_entries<'a>(all: impl Iterator<Item = (WallTime, &'a Statement)>) -> Vec<Quote> {
     let mut quotes: Vec<(&Statement, Topic, Quote)> = Vec::new();
-    let whys = all.filter_map(|(at, statement)| {
-        let (topic, text) = statement.why.as_ref()?;
-        let stated = Stated { at, statement, topic: *topic };
-        holds(&stated).then_some((stated, text))
-    });
-    for (Stated { at, statement, topic }, text) in whys {
+    for (at, statement) in all {
+        let Some((topic, text)) = &statement.why else { continue };
         let same = |(known, of, _): &&mut (&Statement, Topic, Quote)| {
-            (known.message, *of) == (statement.message, topic)
+            (known.message, *of) == (statement.message, *topic)
                 && (&known.subject.container, &known.subject.volume)
                     == (&statement.subject.container, &statement.subject.volume)
         };
@@ -68,7 +61,7 @@ pub(super) fn of_entries<'a>(
             }
             None => {
                 let quote = Quote { first: at, last: at, count: 1, text: text.clone() };
-                quotes.push((statement, topic, quote));
+                quotes.push((statement, *topic, quote));
             }
         }
     }
@@ -77,17 +70,11 @@ pub(super) fn of_entries<'a>(
     quotes
 }
 
-/// A statement of why something is not removed.
-pub(super) struct Stated<'a> {
-    at: WallTime,
-    statement: &'a Statement,
-    topic: Topic,
-}
-
 /// The quotes for leaks, from one log.
 pub(in crate::cli) struct LeakQuotes {
     of: Vec<Vec<Quote>>,
-    note: String,
+    /// What a reader should know of the log.
+    pub(in crate::cli) note: String,
 }
 
 impl LeakQuotes {
@@ -95,11 +82,6 @@ impl LeakQuotes {
     pub(in crate::cli) fn write(&self, place: usize, text: &mut String, style: &Style) {
         let quotes = self.of.get(place).into_iter().flatten().take(MAX_QUOTES);
         quotes.for_each(|quote| quote.write(text, style));
-    }
-
-    /// What a reader should know of the log.
-    pub(in crate::cli) fn note(&self) -> &str {
-        &self.note
     }
 }
 
@@ -118,14 +100,19 @@ pub(in crate::cli) fn quotes(
         let note = format!("{} is not a kubelet's log: no line has klog's header", path.display());
         return Ok(LeakQuotes { of: Vec::new(), note });
     }
-    let newest = log.entries.last().map(|entry| entry.time);
-    let zone = Zone::find(newest.into_iter(), now, |at| at.0 <= now.0.saturating_add(AHEAD));
+    let zone = Zone::find(log.last.into_iter(), now, |at| RECENT.contains(&(now.0 - at.0)));
     let timed = log.entries.iter();
-    let timed: Vec<_> = timed
+    let mut timed: Vec<_> = timed
         .filter_map(|entry| Some((entry.time.near(now, zone.ahead)?, &entry.statement)))
         .collect();
+    timed.sort_by_key(|(at, _)| *at);
     let of = leaked.iter_mut().map(|one| one.quotes(&timed)).collect();
-    let note = format!("{} lines of the kubelet's log: {}", log.lines, zone.sentence());
+    let (zone, gaps) = (zone.sentence("its last line is recent"), log.gaps());
+    let older = match leaked.iter().map(|one| one.older).sum() {
+        0 => String::new(),
+        count => format!("; statements from before the deletion, not quoted: {count}"),
+    };
+    let note = format!("{} lines of the kubelet's log: {zone}{gaps}{older}", log.lines);
     Ok(LeakQuotes { of, note })
 }
 
@@ -137,6 +124,8 @@ pub(super) struct Leaked {
     /// The sandbox, and what the log says belongs to the pod, with the container's name where it is known.
     ids: BTreeMap<String, Option<String>>,
     sandboxes: BTreeSet<String>,
+    /// Statements from before the deletion.
+    older: usize,
 }
 
 impl Leaked {
@@ -156,6 +145,7 @@ impl Leaked {
             deleted: deleted.min(),
             ids: sandbox.iter().map(|id| (id.clone(), None)).collect(),
             sandboxes: sandbox.into_iter().collect(),
+            older: 0,
         }
     }
 
@@ -172,17 +162,19 @@ impl Leaked {
 
     pub(super) fn quotes(&mut self, all: &[(WallTime, &Statement)]) -> Vec<Quote> {
         let own: Vec<_> = all.iter().filter(|(_, one)| self.is_in(one)).copied().collect();
-        let holds = |stated: &Stated<'_>| {
-            let is_newer = self.deleted.is_none_or(|deleted| stated.at >= deleted);
-            let is_over = own.iter().any(|(at, later)| *at > stated.at && self.ends(later, stated));
-            is_newer && !is_over
+        let (older, own): (Vec<_>, Vec<_>) =
+            own.into_iter().partition(|(at, _)| self.deleted.is_some_and(|deleted| *at < deleted));
+        self.older = older.iter().filter(|(_, one)| one.why.is_some()).count();
+        let is_over = |(at, failed): &(WallTime, &Statement)| {
+            own.iter().any(|(later, done)| later > at && self.ends(done, failed))
         };
-        of_entries(own.iter().copied(), holds)
+        of_entries(own.iter().copied().filter(|one| !is_over(one)))
     }
 
     /// Whether a statement of a success is about the same thing.
-    fn ends(&self, success: &Statement, failed: &Stated<'_>) -> bool {
-        let (done, of) = (&success.subject, &failed.statement.subject);
+    fn ends(&self, success: &Statement, failed: &Statement) -> bool {
+        let (done, of) = (&success.subject, &failed.subject);
+        let Some((topic, _)) = &failed.why else { return false };
         if success.message.text.contains("(PLEG)") {
             let Some(id) = &done.id else { return false };
             let name = self.ids.get(id).and_then(Option::as_ref);
@@ -194,7 +186,7 @@ impl Leaked {
             let is_sandbox = self.sandboxes.contains(id);
             return !done.goes_on
                 && same
-                && match failed.topic {
+                && match topic {
                     Topic::Container => !is_sandbox,
                     Topic::Sandbox => is_sandbox,
                     _ => false,
@@ -203,7 +195,7 @@ impl Leaked {
         let agree = |one: &Option<String>, other: &Option<String>| {
             one.is_none() || other.is_none() || one == other
         };
-        success.message.success.contains(&failed.topic)
+        success.message.success.contains(topic)
             && agree(&done.id, &of.id)
             && agree(&done.volume, &of.volume)
             && agree(&done.container, &of.container)

@@ -2,8 +2,8 @@
 
 use super::{
     lane::{KubeletLane, NamedPod},
-    line::{self, Statement},
-    quotes::{Leaked, Quote},
+    line,
+    quotes::{Leaked, Quote, quotes},
     reading::{KubeletLog, LogEntry, read},
     table::{Edge, MESSAGES, Stage},
     zone::Zone,
@@ -101,6 +101,8 @@ fn a_header_elsewhere_in_a_line_is_not_the_kubelets() {
         format!("Nov 27 19:38:07 node kubelet[1]: #011{line}"),
         format!("Nov 27 19:38:07 node kubelet[1]: error: {line}"),
         format!("Nov 27 19:38:07 node kubelet[1]: kube-proxy {line}"),
+        format!("Nov 27 19:38:07 node kubelet[1]:         kubelet {line}"),
+        format!("        kubelet {line}"),
         format!("kube-apiserver {line}"),
         format!("someone says {line}"),
         format!("time=\"2026\" level=error stderr={go}"),
@@ -154,6 +156,10 @@ fn a_value_of_several_lines_states_nothing() {
         let (_, cut) = text.split_once('\n').unwrap();
         assert_eq!(messages(cut).len(), 1, "{cut}");
     }
+    // Where whitespace was trimmed, the end of the value takes back what it contained; and a second value is one, too.
+    for rest in [format!("{inner}\n> podUID=u"), format!(" > y=<\n\t{inner}")] {
+        assert!(messages(&format!("{opener}\n{rest}\n")).is_empty(), "{rest}");
+    }
     // In a quoted string it is one line.
     let whole = klog("19:38:06.000000", "\"Kill container failed\" err=<\n\tx\n > podUID=u");
     assert_eq!(messages(&format!("msg={whole:?}")), ["Kill container failed"]);
@@ -161,37 +167,79 @@ fn a_value_of_several_lines_states_nothing() {
 
 /// A tenant's NFS path with a line break, in the error of a mount: its lines have any header.
 #[test]
-fn what_follows_an_unstructured_line_is_forged_without_process_and_time() {
+fn what_follows_an_unstructured_line_is_forged_if_its_text_goes_on() {
     let mount = |time: &str| {
-        klog(
-            time,
-            &format!(
-                "Operation for \"{{volumeName:v podName:{UID} nodeName:}}\" failed. No retries permitted until x. Error: MountVolume.SetUp failed for volume \"v\" : mount failed: exit status 32\nMounting arguments: -t nfs h:/x"
-            ),
-        )
+        let text = format!(
+            "Operation for \"{{volumeName:v podName:{UID} nodeName:}}\" failed. No retries permitted until x. Error: MountVolume.SetUp failed for volume \"v\" : mount failed: exit status 32\nMounting arguments: -t nfs h:/x"
+        );
+        klog(time, &text)
     };
     let own = klog("19:38:05.000000", &format!("\"Kill container failed\" podUID=\"{UID}\""));
     let next = klog("19:38:09.000000", "\"SyncLoop DELETE\" source=\"api\" pods=[\"a/b\"]");
-    let foreign = stuck("19:38:07.500000").replace(" 1766 ", " 1 ");
     for forged in [
         // The error goes on behind the path.
         format!("{}\nOutput: mount.nfs: x", stuck("19:38:07.500000")),
         format!("{} is not a directory", stuck("19:38:07.500000")),
-        // From another process, which the kubelet's own next line shows.
-        foreign.clone(),
-        format!("{foreign}\n{}", foreign.replace("07.5", "07.6")),
-        // From the past, and from the future.
-        stuck("19:37:00.000000"),
-        stuck("19:59:00.000000"),
     ] {
         let text = format!("{own}\n{}\n{forged}\n{next}\n", mount("19:38:07.000000"));
         assert_eq!(messages(&text), ["Kill container failed", "SyncLoop DELETE"], "{text}");
     }
-    // A real line there counts, and a restart of the kubelet is another process.
-    let text = format!("{own}\n{}\n{}\n{next}\n", mount("19:38:07.000000"), stuck("19:38:08.0"));
-    assert_eq!(messages(&text.replace("08.0  ", "08.000000  ")).len(), 3, "{text}");
-    let restarted = next.replace(" 1766 ", " 2041 ");
-    assert_eq!(messages(&format!("{own}\n{restarted}\n")).len(), 2);
+    // A real line there counts.
+    let text =
+        format!("{own}\n{}\n{}\n{next}\n", mount("19:38:07.000000"), stuck("19:38:08.000000"));
+    assert_eq!(messages(&text).len(), 3, "{text}");
+    // The end of the text seems to be that of another message, or of a value; or all later lines seem to be old.
+    let forged = stuck("19:38:07.500000");
+    for more in [
+        klog("19:38:27.000000", "x"),
+        klog("19:38:27.000000", "\"x\" y=<"),
+        klog("23:59:59.000000", "x").replace("1127", "1231"),
+        format!("kubelet {}", klog("19:38:07.000000", "\"x\" y=<")),
+        format!("{forged} x=<"),
+    ] {
+        let text = format!("{own}\n{}\n{forged}\n{more}\nOutput: x", mount("19:38:07.000000"));
+        let text = text.replace('\n', "\nNov 27 19:38:08 node kubelet[1766]: ");
+        let text = format!("Nov 27 19:38:05 node kubelet[1766]: {text}\n");
+        let text = format!("{text}Nov 27 19:38:09 node kubelet[1766]: {next}\n");
+        assert_eq!(messages(&text), ["Kill container failed", "SyncLoop DELETE"], "{text}");
+    }
+}
+
+#[test]
+fn a_log_that_is_not_read_whole_says_so() {
+    let lines = ["19:38:09.000000", "19:38:07.000000", "19:38:05.000000"].map(stuck);
+    let log_of = log(&lines.join("\n"));
+    assert_eq!((log_of.lines, log_of.entries.len()), (3, 0));
+    assert_eq!(log_of.gaps(), "; 2 lines are out of order: sort the log by time");
+    // A leak is logged for hours after its termination, in which the zone is known.
+    let delete =
+        klog("10:38:01.000000", &format!("\"SyncLoop DELETE\" pods=[\"a/b\"] podUID=\"{UID}\""));
+    let mut text = format!("{delete}\n");
+    for second in (2_282..36_282).step_by(2) {
+        let time =
+            format!("{:02}:{:02}:{:02}.000000", 10 + second / 3_600, second / 60 % 60, second % 60);
+        text += &format!("{}\n", stuck(&time));
+    }
+    let account = account(("b", UID), Cause::ApiDelete, "2026-11-27T10:38:00Z");
+    let log = log(&text);
+    let lane = KubeletLane::of(&log.entries, &NamedPod::of(&account), &account);
+    assert_eq!(lane.zone.sentence("x"), "its times are taken as UTC");
+    assert_eq!(lane.spans.len(), 1, "{:#?}", lane.spans);
+    assert_eq!(log.gaps(), "; 4096 lines in its middle are left out");
+}
+
+#[test]
+fn the_zone_of_a_leak_is_that_of_the_last_line() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let [old, new] = ["13:00:00.000000", "14:30:00.000000"].map(stuck);
+    let last = klog("14:39:50.000000", "\"x\"");
+    std::fs::write(file.path(), format!("{old}\n{new}\n{last}\n")).unwrap();
+    let found = quotes(file.path(), &[&leak()], wall("2026-11-27T19:40:00Z")).unwrap();
+    let mut text = String::new();
+    found.write(0, &mut text, &Style { width: 200, color: false });
+    assert!(text.contains("logged at 2026-11-27T19:30:00.000Z:"), "{text}");
+    let zone = "its times are taken as UTC-05:00: UTC does not fit";
+    assert!(found.note.contains(zone) && found.note.ends_with("quoted: 1"), "{}", found.note);
 }
 
 #[test]
@@ -222,7 +270,7 @@ fn the_zone_is_utc_unless_only_another_one_fits() {
         let line = format!("I{text} 1 a.go:1] \"x\"");
         let time = line::parse(&line).unwrap().time;
         let zone = Zone::find([time].into_iter(), moment, |at| at.0.abs_diff(moment.0) < 120 << 30);
-        (zone.sentence(), time.near(moment, zone.ahead))
+        (zone.sentence("x fits"), time.near(moment, zone.ahead))
     };
     for (text, words) in [
         ("0101 00:10:30.000000", "its times are taken as UTC"),
@@ -237,33 +285,31 @@ fn the_zone_is_utc_unless_only_another_one_fits() {
 }
 
 /// The quotes of a log for the leak of the pod, which was deleted at 19:23:36.
-fn quoted(text: &str, mut leak: Leak) -> Vec<Quote> {
+fn quoted(text: &str, leak: Leak) -> Vec<Quote> {
     let now = wall("2026-11-27T19:40:00Z");
-    leak.pod.as_mut().unwrap().uid = PodUid::new(UID);
-    leak.evidence[0].at = Some(wall("2026-11-27T19:23:36Z"));
     let mut leaked = Leaked::of(&leak);
     let log = log(text);
     // As the reading does.
     for entry in &log.entries {
         leaked.is_in(&entry.statement);
     }
-    let timed = |entry: &LogEntry| (entry.time.near(now, 0).unwrap(), entry.statement.clone());
-    let timed: Vec<(WallTime, Statement)> = log.entries.iter().map(timed).collect();
-    let all: Vec<_> = timed.iter().map(|(at, statement)| (*at, statement)).collect();
+    let timed = |entry: &LogEntry| entry.time.near(now, 0).unwrap();
+    let all: Vec<_> = log.entries.iter().map(|entry| (timed(entry), &entry.statement)).collect();
     leaked.quotes(&all)
 }
 
 fn leak() -> Leak {
-    Leak { key: LeakKey::Sandbox { id: SANDBOX.into() }, ..samples::leaked() }
+    let mut leak = Leak { key: LeakKey::Sandbox { id: SANDBOX.into() }, ..samples::leaked() };
+    leak.pod.as_mut().unwrap().uid = PodUid::new(UID);
+    leak.evidence[0].at = Some(wall("2026-11-27T19:23:36Z"));
+    leak
 }
 
 fn operation(time: &str, action: &str) -> String {
-    klog(
-        time,
-        &format!(
-            "Operation for \"{{volumeName:kubernetes.io/nfs/{UID}-nfs-pv podName:{UID} nodeName:}}\" failed. No retries permitted until 2026-12-16 17:54:42 (durationBeforeRetry 2m2s). Error: {action} failed for volume \"nfs-pv\" : unmount failed: exit status 32\nUnmounting arguments: /var/lib/kubelet\nOutput: umount: not mounted.\n"
-        ),
-    )
+    let text = format!(
+        "Operation for \"{{volumeName:kubernetes.io/nfs/{UID}-nfs-pv podName:{UID} nodeName:}}\" failed. No retries permitted until 2026-12-16 17:54:42 (durationBeforeRetry 2m2s). Error: {action} failed for volume \"nfs-pv\" : unmount failed: exit status 32\nUnmounting arguments: /var/lib/kubelet\nOutput: umount: not mounted.\n"
+    );
+    klog(time, &text)
 }
 
 /// `volume-not-mounted`.
@@ -278,12 +324,10 @@ fn why_a_volume_is_not_unmounted_is_quoted_with_the_lines_below() {
     for wanted in ["UnmountVolume.TearDown failed", "exit status 32\nUnmounting", "not mounted."] {
         assert!(quote.text.contains(wanted), "{quote:#?}");
     }
-    let done = klog(
-        "19:38:09.000000",
-        &format!(
-            "UnmountVolume.TearDown succeeded for volume \"kubernetes.io/nfs/{UID}-nfs-pv\" (OuterVolumeSpecName: \"nfs-pv\") pod \"{UID}\" (UID: \"{UID}\"). InnerVolumeSpecName \"x\"."
-        ),
+    let text = format!(
+        "UnmountVolume.TearDown succeeded for volume \"kubernetes.io/nfs/{UID}-nfs-pv\" (OuterVolumeSpecName: \"nfs-pv\") pod \"{UID}\" (UID: \"{UID}\"). InnerVolumeSpecName \"x\"."
     );
+    let done = klog("19:38:09.000000", &text);
     assert!(quoted(&format!("{last}\n{done}\n"), leak()).is_empty());
     let of_another = done.replace("nfs-pv\" (Outer", "other\" (Outer");
     assert_eq!(quoted(&format!("{last}\n{of_another}\n"), leak()).len(), 1);
@@ -301,25 +345,19 @@ fn why_a_volume_was_not_mounted_is_not_quoted() {
 fn a_stop_that_succeeded_later_is_not_quoted() {
     let id = "e25b1fe9f0eae615534102c4a2d370897be12abe05d26408e6baed4556c3d1f1";
     let timeout = "rpc error: code = DeadlineExceeded desc = context deadline exceeded";
-    let kill = klog(
-        "19:27:59.059066",
-        &format!(
-            "\"Container termination failed with gracePeriod\" err=\"{timeout}\" pod=\"default/nfs\" podUID={UID} containerName=\"app\" containerID=\"containerd://{id}\" gracePeriod=30"
-        ),
+    let text = format!(
+        "\"Container termination failed with gracePeriod\" err=\"{timeout}\" pod=\"default/nfs\" podUID={UID} containerName=\"app\" containerID=\"containerd://{id}\" gracePeriod=30"
     );
-    let sync = klog(
-        "19:28:00.059074",
-        &format!(
-            "\"Error syncing pod, skipping\" err=\"failed to \\\"KillContainer\\\" for \\\"app\\\" with KillContainerError: \\\"{timeout}\\\"\" pod=\"default/nfs\" podUID={UID}"
-        ),
+    let kill = klog("19:27:59.059066", &text);
+    let text = format!(
+        "\"Error syncing pod, skipping\" err=\"failed to \\\"KillContainer\\\" for \\\"app\\\" with KillContainerError: \\\"{timeout}\\\"\" pod=\"default/nfs\" podUID={UID}"
     );
+    let sync = klog("19:28:00.059074", &text);
     let died = |id: &str| {
-        klog(
-            "19:28:09.059079",
-            &format!(
-                "\"SyncLoop (PLEG): event for pod\" pod=\"default/nfs\" event=&{{ID:{UID} Type:ContainerDied Data:{id}}}"
-            ),
-        )
+        let text = format!(
+            "\"SyncLoop (PLEG): event for pod\" pod=\"default/nfs\" event=&{{ID:{UID} Type:ContainerDied Data:{id}}}"
+        );
+        klog("19:28:09.059079", &text)
     };
     let volume = operation("19:38:07.059581", "UnmountVolume.TearDown");
     let texts = |text: &str| -> Vec<String> {
@@ -346,20 +384,15 @@ fn a_stop_that_succeeded_later_is_not_quoted() {
 fn the_text_of_a_network_plugin_is_quoted_whole() {
     let error = "rpc error: code = Unknown desc = networkPlugin cni failed to teardown pod \\\"web_default\\\" network: could not retrieve port mappings: key is not found";
     let stop = |time| {
-        klog(
-            time,
-            &format!(
-                "\"StopPodSandbox from runtime service failed\" err=\"{error}\" podSandboxID=\"{SANDBOX}\""
-            ),
-        )
+        let text = format!(
+            "\"StopPodSandbox from runtime service failed\" err=\"{error}\" podSandboxID=\"{SANDBOX}\""
+        );
+        klog(time, &text)
     };
     let failed = klog(
         "19:37:59.123488",
         &format!("\"Failed to stop sandbox\" podSandboxID={{Type:docker ID:{SANDBOX}}}"),
     );
-    let quotes =
-        quoted(&format!("{}\n{failed}\n{}\n", stop("19:37:59.123481"), stop("19:38:03.1")), leak());
-    assert_eq!(quotes.len(), 2, "{quotes:#?}");
     let text = format!("{}\n{failed}\n{}\n", stop("19:37:59.123481"), stop("19:38:03.123774"));
     let quotes = quoted(&text, leak());
     assert_eq!((quotes[0].count, quotes.len()), (2, 2), "{quotes:#?}");
@@ -392,11 +425,8 @@ fn account(pod: (&str, &str), cause: Cause, began: &str) -> PodTermination {
 fn stages_in_order(lane: &KubeletLane, wanted: &[Stage]) {
     let mut left = lane.spans.iter();
     for stage in wanted {
-        assert!(
-            left.any(|span| span.stage == *stage),
-            "{stage} does not follow: {:#?}",
-            lane.spans
-        );
+        let is_next = left.any(|span| span.stage == *stage);
+        assert!(is_next, "{stage} does not follow: {:#?}", lane.spans);
     }
 }
 
@@ -410,27 +440,11 @@ fn the_stages_of_a_static_pod_and_its_mirror() {
     let mut pod = NamedPod::of(&account);
     let log = recorded("k1.36-containerd2.1-systemd/static-and-mirror", &mut pod);
     let lane = KubeletLane::of(&log.entries, &pod, &account);
-    stages_in_order(
-        &lane,
-        &[
-            MirrorCreate,
-            MirrorDelete,
-            MirrorCreate,
-            StatusUpdate,
-            Noticed,
-            Terminating,
-            PreStop,
-            Kill,
-            Pleg,
-            Terminated,
-            Unmount,
-            Cgroup,
-            Housekeeping,
-            MirrorDelete,
-            MirrorRemoved,
-            GarbageCollection,
-        ],
-    );
+    let mirror = [MirrorCreate, MirrorDelete, MirrorCreate, StatusUpdate, Noticed, Terminating];
+    stages_in_order(&lane, &mirror);
+    let removal = [Noticed, Terminating, PreStop, Kill, Pleg, Terminated, Unmount, Cgroup];
+    let end = [Housekeeping, MirrorDelete, MirrorRemoved, GarbageCollection];
+    stages_in_order(&lane, &[&removal[..], &end].concat());
     let noticed: Vec<_> = lane.spans.iter().filter(|span| span.stage == Noticed).collect();
     let level = |stage| lane.spans.iter().find(|span| span.stage == stage).map(|span| span.level);
     let levels = [Noticed, PreStop, Kill, Terminating].map(level);

@@ -4,8 +4,9 @@ use super::line::LineTime;
 use coroner_core::time::WallTime;
 
 const MINUTE: i64 = 60_000_000_000;
-/// Zones are whole quarters of an hour, from 12 hours behind UTC to 14 ahead of it.
+/// Quarters of an hour ahead of UTC, from the first zone to the last. Those of some places are no whole hours.
 const QUARTERS: std::ops::RangeInclusive<i64> = -48..=56;
+const ODD: [i64; 13] = [-38, -14, -10, 14, 18, 22, 23, 26, 35, 38, 42, 51, 55];
 
 /// The zone of a log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,7 +27,8 @@ impl Zone {
         fits: impl Fn(WallTime) -> bool,
     ) -> Self {
         let is_exact = times.clone().any(|time| matches!(time, LineTime::Exact(_)));
-        let mut zones: Vec<i64> = QUARTERS.map(|quarters| quarters * 15 * MINUTE).collect();
+        let exist = QUARTERS.filter(|quarters| quarters % 4 == 0 || ODD.contains(quarters));
+        let mut zones: Vec<i64> = exist.map(|quarters| quarters * 15 * MINUTE).collect();
         zones.sort_by_key(|ahead| ahead.abs());
         let is_it =
             |ahead: &i64| times.clone().filter_map(|time| time.near(moment, *ahead)).any(&fits);
@@ -34,13 +36,13 @@ impl Zone {
         Self { ahead: found.unwrap_or_default(), is_exact, fits: found.is_some() }
     }
 
-    /// What a reader should know of the times.
-    pub(super) fn sentence(&self) -> String {
+    /// What a reader should know of the times. `otherwise`: what is so in no zone.
+    pub(super) fn sentence(&self, otherwise: &str) -> String {
         if self.is_exact {
             return "its lines have their zone".to_owned();
         }
         if !self.fits {
-            return "its times are taken as UTC; in no zone it has a line of this pod near its termination".to_owned();
+            return format!("its times are taken as UTC; in no zone {otherwise}");
         }
         let minutes = self.ahead / MINUTE;
         let (hours, minutes) = (minutes / 60, (minutes % 60).abs());

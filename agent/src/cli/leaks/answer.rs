@@ -137,7 +137,7 @@ impl LeaksAnswer {
     fn quotes(&self, log: &Path) -> anyhow::Result<LeakQuotes> {
         let leaks: Vec<&Leak> = self.all().map(AsRef::as_ref).collect();
         let quotes = kubelet_log::quotes(log, &leaks, self.now)?;
-        print_note(quotes.note());
+        print_note(&quotes.note);
         Ok(quotes)
     }
 
