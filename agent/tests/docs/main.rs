@@ -2,8 +2,6 @@
 //! tests beside what they are made of fail while one is stale.
 
 mod kubelet;
-#[path = "../rust_files/mod.rs"]
-mod rust_files;
 
 use clap::{Command, CommandFactory};
 use coroner::{config::args::Cli, outputs::metrics::CATALOGUE};
@@ -95,7 +93,7 @@ fn pages() -> Vec<Page> {
     files.into_iter().map(Page::read).collect()
 }
 
-/// Each word of the pages' code that begins with `prefix` and goes on with what is `wanted`, and where it is.
+/// Each word of the pages' code that begins with `prefix` and goes on with what is `wanted`, with what stands before it.
 fn check(prefix: &str, wanted: fn(char) -> bool, mut exists: impl FnMut(&str, &str) -> bool) {
     let mut checked = 0;
     for page in pages() {
@@ -106,7 +104,7 @@ fn check(prefix: &str, wanted: fn(char) -> bool, mut exists: impl FnMut(&str, &s
                 let is_inside = line[..at].ends_with(|c| wanted(c) || c == ':');
                 if !is_inside && word.starts_with(|c: char| c.is_ascii_lowercase()) {
                     checked += 1;
-                    let is_there = exists(line, word);
+                    let is_there = exists(&line[..at], word);
                     assert!(is_there, "{}: no {prefix}{word} in `{line}`", page.path.display());
                 }
             }
@@ -142,23 +140,42 @@ fn every_flag_exists() {
         let own = command.get_arguments().filter_map(|argument| argument.get_long());
         own.map(str::to_owned).chain(command.get_subcommands().flat_map(flags)).collect()
     }
-    let own = flags(&Cli::command());
+    let cli = Cli::command();
+    let of = |command: &Command, flag: &str| flags(command).iter().any(|one| one == flag);
     // The project's tools are no library: a flag is a field of clap's.
-    let tools = ["xtask/src", "lab"].map(|folder| rust_files::rust_files(&root().join(folder)));
-    let tools: String =
-        tools.concat().iter().map(|file| fs::read_to_string(file).unwrap()).collect();
+    let read = |path: &str| fs::read_to_string(root().join(path)).unwrap();
+    let (xtask, lab) = (read("xtask/src/cli.rs"), read("lab/src/cli.rs"));
+    let of_tool = |tool: &str, flag: &str| {
+        let names = [format!(" {}:", flag.replace('-', "_")), format!("long = \"{flag}\"")];
+        names.iter().any(|name| tool.contains(name))
+    };
     check(
         "--",
         |c| c.is_ascii_alphanumeric() || c == '-',
-        |line, flag| {
-            // A flag of kubectl, cargo or helm is theirs.
-            let of_coroner = line.rsplit_once(" -- ").map_or(line, |(_, command)| command);
-            let first =
-                of_coroner.split_whitespace().find(|word| !word.contains('=')).unwrap_or_default();
-            let is_ours =
-                first.starts_with("--") || first == "coroner" || first.ends_with("/coroner");
-            let is_known = ["help", "version"].contains(&flag) || own.iter().any(|one| one == flag);
-            !is_ours || is_known || tools.contains(&format!(" {}:", flag.replace('-', "_")))
+        |before, flag| {
+            let words: Vec<&str> = before.split_whitespace().collect();
+            let ends = |word: &&str| ["|", "--", "&&", "sudo", "#"].contains(word);
+            let begin = words.iter().rposition(ends).map_or(0, |at| at + 1);
+            let is_set = |word: &&&str| word.contains('=');
+            let command = words[begin..].iter().skip_while(is_set).copied().collect::<Vec<_>>();
+            ["help", "version"].contains(&flag)
+                || match command[..] {
+                    // One without its command.
+                    _ if command.first().is_none_or(|word| word.starts_with("--")) => {
+                        of(&cli, flag) || of_tool(&xtask, flag) || of_tool(&lab, flag)
+                    }
+                    ["cargo", "xtask", "run" | "soak", ..] => {
+                        of_tool(&xtask, flag) || of_tool(&lab, flag)
+                    }
+                    ["cargo", "xtask", ..] => of_tool(&xtask, flag),
+                    [name, ref rest @ ..] if name == "coroner" || name.ends_with("/coroner") => {
+                        let named = rest.iter().find_map(|word| cli.find_subcommand(word));
+                        let is_global = cli.get_arguments().any(|one| one.get_long() == Some(flag));
+                        is_global || named.is_some_and(|command| of(command, flag))
+                    }
+                    // A flag of kubectl, cargo or helm is theirs.
+                    _ => true,
+                }
         },
     );
 }
