@@ -1,12 +1,13 @@
 //! `cargo xtask docs`: writes the generated files again. The tests that fail if a file is stale write it.
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 use crate::{build, setup::Need, steps::show, toolchain::cargo, workspace::Workspace};
 
 /// The tests that hold generated files to what they are made of: arguments of `cargo test`.
 const TESTS: &[&[&str]] = &[
     &["--package=coroner", "--lib", "docs_metrics_md_is_what_the_catalogue_says"],
+    &["--package=coroner", "--test=docs", "kubelet_md_has_every_message"],
     &["--package=coroner-api", "--test=reference"],
     &["--package=coroner", "--test=cli", "the_man_pages_are_what_the_flags_say"],
     &["--package=coroner-lab", "--test=deploy", "generated"],
@@ -24,7 +25,10 @@ pub(crate) fn write(workspace: &Workspace) -> Result<()> {
     for test in TESTS {
         let mut command = cargo("test");
         command.env("UPDATE_GOLDEN", "1").arg("--locked").args(*test);
-        show(&format!("writing what {} compares", test.last().unwrap_or(&"a test")), &mut command)?;
+        let title = format!("writing what {} compares", test.last().unwrap_or(&"a test"));
+        let output = show(&title, &mut command)?;
+        let ran = |line: &str| line.starts_with("running ") && line != "running 0 tests";
+        ensure!(output.lines().any(ran), "{title}: there is no such test");
     }
     Ok(())
 }
