@@ -1,7 +1,7 @@
 """Whether the agents observe everything, which evidence was lost, what they cost."""
 
 from blocks import (
-    FEW_ARE_GOOD, JOB, NEUTRAL, Line, Row, bars, columns, dashboard, deaths, lines, outliers, stat, states, table,
+    FEW_ARE_GOOD, JOB, NEUTRAL, NODE, Line, Row, bars, columns, dashboard, lines, outliers, stat, states, table,
     ten_nodes
 )
 
@@ -14,18 +14,18 @@ ROWS = [
                 "Agents that are scraped.",
                 "count(coroner_build_info{@})",
                 steps=NEUTRAL,
-                runbook="CoronerAbsent"),
+                runbook="CoronerAgentsMissing"),
             stat("Not answering",
                 "Targets of this scrape job that do not answer. Their nodes are not observed at all.",
                 f"sum(1 - up{OF_JOB})",
                 trend=True,
-                runbook="CoronerDown"),
+                runbook="CoronerAgentsMissing"),
             stat("Not ready",
                 "Agents with a source of evidence that does not work. /readyz of each agent says which, and "
                 "what to do.",
                 "sum(1 - coroner_ready{@})",
                 trend=True,
-                runbook="CoronerNotReady"),
+                runbook="CoronerAgentsNotReady"),
             stat("Evidence lost",
                 "Lost evidence in this time range. Each loss is on the timelines that it may affect.",
                 "sum(increase(coroner_evidence_lost_total{@}[$__range]))",
@@ -53,10 +53,11 @@ ROWS = [
         ]),
         Line(9, [
             outliers("Nodes with problems",
-                "Nodes whose agent does not answer or is not ready now, lacks a source of evidence, or has "
+                "Nodes whose agent does not answer, is missing or is not ready now, lacks a source of evidence, or has "
                 "lost evidence or restarted in this time range. For restarts, see the agent's log and its "
                 "memory limit.",
                 {"Does not answer": f"max by (cluster, node) (1 - up{OF_JOB})",
+                 "Missing": "max by (cluster, node) (node:coroner_agent_missing{@})",
                  "Not ready": "max by (cluster, node) (1 - coroner_ready{@})",
                  "Runtime unreachable": "max by (cluster, node) (1 - coroner_cri_connected{@})",
                  "Apiserver out of sync": "max by (cluster, node) (1 - coroner_api_in_sync{@})",
@@ -71,6 +72,15 @@ ROWS = [
                 [columns({"cluster": "Cluster", "version": "Version", "Value": "Nodes"})],
                 decimals=0),
         ], widths=[17, 7]),
+        Line(8, [
+            table("Kernels, runtimes and kubelets",
+                "How many nodes have which versions. Where refusals are not visible (Linux before 6.10), connections that a "
+                "terminating pod refuses are not counted.",
+                ["count by (cluster, kernel, runtime, kubelet, refusals_visible) (coroner_node_info{@})"],
+                [columns({"cluster": "Cluster", "kernel": "Kernel", "runtime": "Runtime", "kubelet": "Kubelet",
+                          "refusals_visible": "Refusals visible", "Value": "Nodes"})],
+                sort="Nodes", decimals=0),
+        ]),
     ]),
     Row("Cost", [
         Line(8, [
@@ -110,7 +120,7 @@ ROWS = [
                 "runtime counts as unreachable.",
                 ten_nodes("coroner_cri_slowest_call_seconds"),
                 unit="s", limit=(5, "yellow"),
-                runbook="CoronerRuntimeUnreachable"),
+                runbook="CoronerAgentsNotReady"),
         ]),
         Line(8, [
             bars("Source errors",
@@ -124,11 +134,11 @@ ROWS = [
                 {"unmeasured": "sum(increase(coroner_pod_terminations_unmeasured_total{@}[$__rate_interval]))",
                  "incomplete": "sum(increase(coroner_pod_terminations_incomplete_total{@}[$__rate_interval]))",
                  "unknown verdict":
-                     deaths("$__rate_interval", verdicts="unknown")}),
+                     'sum(increase(coroner_container_deaths_total{@,verdict="unknown"}[$__rate_interval]))'}),
         ]),
     ]),
 ]
 
 DASHBOARD = dashboard(
     "coroner-agent", "Whether coroner's agents observe everything, which evidence they lost, and what they cost.",
-    ROWS, [JOB])
+    ROWS, [NODE, JOB])

@@ -32,11 +32,11 @@ FEW_ARE_GOOD = [(None, "green"), (1, "orange")]
 LATENCY = [(None, "green"), (30, "yellow"), (60, "orange"), (300, "red")]
 
 
-# --- Queries. In a query, {@} selects what is chosen above: the series of these clusters and nodes; {@,$@} of these
-# namespaces, too, on the dashboard that has such a choice.
+# --- Queries. In a query, {%} selects the chosen clusters, {@} their chosen nodes, too, and ,$@ the chosen namespaces, on the
+# dashboard that has such a choice. Recorded series (dashboards/rules) have no nodes, unless their name begins with node.
 
-CHOSEN = 'cluster=~"$cluster",node=~"$node"'
-NAMESPACES = 'namespace=~"$namespace"'
+CHOSEN = {"%": 'cluster=~"$cluster"', "@": 'cluster=~"$cluster",node=~"$node"'}
+NAMESPACES = 'pod_namespace=~"$namespace"'
 
 
 def ten(labels, over_time, ranked):
@@ -44,7 +44,7 @@ def ten(labels, over_time, ranked):
 
     topk alone chooses others at each point in time, and draws many more lines than ten.
     """
-    assert "$__range] @ end()" in ranked, ranked
+    assert "[$__range]" in ranked and " @ end()" in ranked, ranked
     return f"{over_time}\nand on ({labels}) topk(10, {ranked})"
 
 
@@ -57,11 +57,43 @@ def ten_nodes(metric, selector="{@}", counter=False):
                                         f"{by} ({ranked}({metric}{selector}[$__range] @ end()))")}
 
 
-def deaths(window, by="", verdicts="", at=""):
+def number(rate, by="", window="$__interval", only="%", at=""):
+    """How many within `window`, of a rate that is recorded once a minute: exact for any step of a chart."""
+    return f"sum{f' by ({by})' if by else ''} (60 * sum_over_time({rate}:rate5m{{{only}}}[{window}]{at}))"
+
+
+def top(label, rate, only="%"):
+    """Of each interval the number, for the ten values of a label that have most in the whole range."""
+    return {f"{{{{{label}}}}}": ten(label, f"{number(rate, label, only=only)} > 0",
+                                   number(rate, label, "$__range", only, " @ end()"))}
+
+
+def deaths(window="$__interval", by="", verdicts="", rate="namespace_verdict"):
     """Container deaths within `window`, of the chosen namespaces where there is a choice."""
     only = f',verdict=~"{verdicts}"' if verdicts else ""
-    return (f"sum{f' by ({by}) ' if by else ''}"
-            f"(increase(coroner_container_deaths_total{{@,$@{only}}}[{window}]{at}))")
+    return number(f"{rate}:coroner_container_deaths", by, window, f"%,$@{only}")
+
+
+WORKLOAD = ("cluster", "pod_namespace", "workload_type", "workload")
+CONTAINER = (*WORKLOAD, "pod_container")
+
+
+def of_containers(verdicts):
+    return deaths("$__range", ", ".join(CONTAINER), verdicts, "workload_verdict")
+
+
+def connections(events, by="", window="$__range"):
+    """Connections of clients that terminating pods cut, refused, or still got after the stop signal (late)."""
+    return number("workload_event:coroner_pod_connections", by, window, f'%,$@,event=~"{events}"')
+
+
+def or_zero(query):
+    """Nothing happened: no series."""
+    return f"{query} or vector(0)"
+
+
+REFUSALS = "Nodes before Linux 6.10 do not see refused connections (Agent lists them)."
+NO_CUT = f"No connections of clients were cut or refused. {REFUSALS}"
 
 
 # Verdicts of containers that were asked to stop, of those that used up their grace, of those killed after it.
@@ -72,15 +104,15 @@ KILLED_AFTER_GRACE = "stop_signal_ignored|stop_signal_blocked|grace_exceeded"
 
 
 def share_of_stops(verdicts, window):
-    """Which share of the stopped containers had one of these verdicts."""
-    return f"{deaths(window, verdicts=verdicts)} / {deaths(window, verdicts=STOPPED)}"
+    """Which share of the stopped containers had one of these verdicts, of which no series exists before the first."""
+    stops = deaths(window, verdicts=STOPPED)
+    return f"({deaths(window, verdicts=verdicts)} or 0 * {stops}) / {stops}"
 
 
 def quantiles(histogram):
-    """Its p50, p90 and p99 per interval."""
+    """Its p50, p90 and p99 per interval, of the recorded buckets."""
     return {
-        f"p{percent}": f"histogram_quantile({percent / 100}, "
-                       f"sum by (le) (rate({histogram}_bucket{{@}}[$__rate_interval])))"
+        f"p{percent}": f"histogram_quantile({percent / 100}, {number(f'cluster_le:{histogram}_bucket', 'le')})"
         for percent in (50, 90, 99)
     }
 
@@ -89,11 +121,15 @@ def targets(queries, now=False, form=prometheus.PromQueryFormat.TIME_SERIES):
     """`queries`: from legend to expression. `now`: of the range's end, else over time."""
     return [
         prometheus.Dataquery(
-            expr=re.sub("(?<=[{,])@", CHOSEN, expression), legend_format=legend or None, ref_id=chr(ord("A") + place),
+            expr=chosen(expression), legend_format=legend or None, ref_id=chr(ord("A") + place),
             instant=now, range_val=not now, format_val=form, datasource=DATASOURCE,
             editor_mode=prometheus.QueryEditorMode.CODE)
         for place, (legend, expression) in enumerate(queries.items())
     ]
+
+
+def chosen(expression):
+    return re.sub("(?<=[{,])[@%]", lambda found: CHOSEN[found[0]], expression)
 
 
 # --- Panels.
@@ -203,9 +239,9 @@ def bars(title, description, queries, **more):
                  points=common.VisibilityMode.NEVER, interval="2m", decimals=0, **more)
 
 
-def heatmap(title, description, histogram, unit):
+def heatmap(title, description, histogram, unit, **more):
     """How many events were in each of a histogram's buckets."""
-    query = f"sum by (le) (increase({histogram}_bucket{{@}}[$__rate_interval]))"
+    query = number(f"cluster_le:{histogram}_bucket", "le")
     return panel(
         "heatmap", title, description, targets({"{{le}}": query}, form=prometheus.PromQueryFormat.HEATMAP),
         heat.Options(
@@ -223,7 +259,7 @@ def heatmap(title, description, histogram, unit):
         custom=heat.FieldConfig(
             hide_from=common.HideSeriesConfig(legend=False, tooltip=False, viz=False),
             scale_distribution=common.ScaleDistributionConfig(type_val=common.ScaleDistribution.LINEAR)),
-        color=FieldColorModeId.THRESHOLDS, interval="2m", decimals=0)
+        color=FieldColorModeId.THRESHOLDS, interval="2m", decimals=0, **more)
 
 
 def states(title, description, label, query, *, bad, good):
@@ -244,6 +280,11 @@ def names(values):
         str(value): ValueMappingResult(text=text, color=color, index=place)
         for place, (value, (text, color)) in enumerate(values.items())
     })
+
+
+def mapped(values):
+    """What a text is replaced by."""
+    return ValueMap(options={value: ValueMappingResult(text=text, index=place) for place, (value, text) in enumerate(values.items())})
 
 
 def table(title, description, queries, transformations, *, sort=None, **more):
@@ -269,7 +310,7 @@ def outliers(title, description, named, *, sort, labels=("cluster", "node"), **m
     """
     values = [f"Value #{chr(ord('A') + place)}" for place in range(len(named))]
     values = ["Value"] if len(named) == 1 else values
-    labels = {label: label.capitalize().replace("_", " ") for label in labels}
+    labels = {label: heading(label) for label in labels}
     above_zero = DataTransformerConfig(id_val="filterByValue", options={
         "type": "include", "match": "any",
         "filters": [{"fieldName": value, "config": {"id": "greater", "options": {"value": 0}}} for value in values]})
@@ -279,12 +320,17 @@ def outliers(title, description, named, *, sort, labels=("cluster", "node"), **m
         sort=sort, **{"decimals": 0, **more})
 
 
+def heading(label):
+    """Of a column: a pod's namespace is called Namespace."""
+    return label.removeprefix("pod_").capitalize().replace("_", " ")
+
+
 def leads_to(label, **dashboards):
     """A column whose values lead to other dashboards, for the same label: from the name of its file to what it shows."""
-    return column(label.capitalize(), links=[
+    return column(heading(label), links=[
         {"title": f"{OTHERS[f'coroner-{name}'][0]}: {what}",
          "url": f"/d/coroner-{name}?${{__url_time_range}}&${{datasource:queryparam}}&${{cluster:queryparam}}"
-                f"&var-{label}=${{__value.raw}}"}
+                f"&var-{label.removeprefix('pod_')}=${{__value.raw}}"}
         for name, what in dashboards.items()])
 
 
@@ -293,11 +339,11 @@ def merged():
     return DataTransformerConfig(id_val="merge", options={})
 
 
-def columns(named):
+def columns(named, leave_out=()):
     """Which fields are columns, called what, and in which order."""
     return DataTransformerConfig(id_val="organize", options={
         "renameByName": named,
-        "excludeByName": {"Time": True},
+        "excludeByName": {field: True for field in ("Time", *leave_out)},
         "indexByName": {field: place for place, field in enumerate(named)}})
 
 
@@ -356,11 +402,11 @@ def laid_out(rows):
     return laid
 
 
-def values_of(name, label, metric, description, hide=VariableHide.DONT_HIDE, **more):
+def values_of(name, label, metric, description, hide=VariableHide.DONT_HIDE, of=None, **more):
     """A variable with the values that a label of a metric has."""
     return VariableModel(
         name=name, label=label, description=description, type_val=VariableType.QUERY, datasource=DATASOURCE,
-        query={"query": f"label_values({metric}, {name})", "refId": f"Variable-{name}"},
+        query={"query": f"label_values({metric}, {of or name})", "refId": f"Variable-{name}"},
         refresh=VariableRefresh.ON_TIME_RANGE_CHANGED, sort=VariableSort.ALPHABETICAL_ASC, regex="",
         multi=True, include_all=True, hide=hide,
         current=VariableOption(text=["All"], value=["$__all"], selected=True), **more)
@@ -374,11 +420,15 @@ SOURCE = VariableModel(
 CLUSTER = values_of("cluster", "Cluster", "coroner_build_info", all_value=".*",
                     description="Clusters, by the label that many Prometheuses' common store has. "
                                 "Without such a label it is All.")
-NODE = values_of("node", "Node", 'coroner_build_info{cluster=~"$cluster"}', all_value=".*",
-                 description="Nodes, by the label that the scrape gives to the agent's target.")
+# A list of 500 nodes would be of no use.
+NODE = VariableModel(
+    name="node", label="Nodes", description="A regular expression of node names, for what is shown by node: worker-1.*",
+    type_val=VariableType.TEXTBOX, query=".*", hide=VariableHide.DONT_HIDE,
+    current=VariableOption(text=".*", value=".*", selected=True),
+    options=[VariableOption(text=".*", value=".*", selected=True)])
 NAMESPACE = values_of(
-    "namespace", "Namespace", 'coroner_container_deaths_total{cluster=~"$cluster"}', all_value=".*",
-    description="Namespaces of the pods; those of one name in several clusters are one.")
+    "namespace", "Namespace", 'namespace_verdict:coroner_container_deaths:rate5m{cluster=~"$cluster"}', all_value=".*",
+    of="pod_namespace", description="Namespaces of the pods; those of one name in several clusters are one.")
 JOB = values_of(
     "job", "Job", "coroner_build_info", hide=VariableHide.HIDE_VARIABLE, skip_url_sync=True,
     description="The scrape job of the agents, for metrics whose names are not coroner's own.")
@@ -401,17 +451,18 @@ class Annotation(AnnotationQuery):
 
 def annotation(name, color, expression, title, enable=True, **own):
     made = Annotation(name=name, enable=enable, hide=False, icon_color=color, datasource=DATASOURCE,
-                      expr=expression.replace("@", CHOSEN), built_in=None)
+                      expr=chosen(expression), built_in=None)
     made.own = {"titleFormat": title, "textFormat": "", "tagKeys": "", **own}
     return made
 
 
 ALERTS = annotation(
-    "Alerts of coroner", "red", 'max by (cluster, alertname) (ALERTS{@,alertname=~"Coroner.+",alertstate="firing"})',
+    "Alerts of coroner", "red", 'max by (cluster, alertname) (ALERTS{%,alertname=~"Coroner.+",alertstate="firing"})',
     "{{alertname}}", enable=False)
-# A ReplicaSet is created for each rollout of a Deployment. Of kube-state-metrics, whose series have no node.
+# A ReplicaSet is created for each rollout of a Deployment. Of kube-state-metrics, whose series have no node, and whose namespace is
+# the workload's. Only for one chosen namespace: the text of all is All.
 ROLLOUTS = annotation(
-    "Rollouts", "blue", f'kube_replicaset_created{{cluster=~"$cluster",{NAMESPACES}}} * 1000',
+    "Rollouts", "blue", 'kube_replicaset_created{%,namespace=~"${namespace:text}"} * 1000 > ${__from}',
     "{{namespace}}/{{replicaset}}", useValueForTime=True)
 
 
@@ -429,7 +480,7 @@ def dashboard(uid, description, rows, variables, begin="now-6h", annotations=(AL
         timezone="browser", editable=True, graph_tooltip=DashboardCursorSync.CROSSHAIR, refresh="1m", version=1,
         preload=False, time=DashboardDashboardTime(from_val=begin, to="now"), links=links,
         timepicker=TimePickerConfig(refresh_intervals=["30s", "1m", "5m", "15m", "30m", "1h"]),
-        templating=DashboardDashboardTemplating(list_val=[SOURCE, CLUSTER, NODE, *variables]), panels=laid_out(rows),
+        templating=DashboardDashboardTemplating(list_val=[SOURCE, CLUSTER, *variables]), panels=laid_out(rows),
         annotations=AnnotationContainer(list_val=[AnnotationQuery(
             built_in=1, name="Annotations & Alerts", enable=True, hide=True, type_val="dashboard",
             icon_color="rgba(0, 211, 255, 1)",

@@ -1,8 +1,8 @@
 """For application teams: how the containers of a namespace ended, what that cost, and what to do."""
 
 from blocks import (
-    FEW_ARE_GOOD, GRACE_USED_UP, KILLED_AFTER_GRACE, NAMESPACE, ALERTS, ROLLOUTS, Line, Row, bars, dashboard, deaths,
-    outliers, per_event, share_of_stops, stat, ten, text
+    ALERTS, CONTAINER, FEW_ARE_GOOD, GRACE_USED_UP, KILLED_AFTER_GRACE, NAMESPACE, NO_CUT, REFUSALS, ROLLOUTS, WORKLOAD, Line, Row,
+    bars, connections, dashboard, deaths, number, of_containers, or_zero, outliers, per_event, share_of_stops, stat, text, top
 )
 
 WHAT_TO_DO = """\
@@ -25,13 +25,8 @@ kubectl -n coroner exec AGENT -- coroner explain POD -n $namespace
 ```
 
 AGENT is the pod of the DaemonSet on the node where the pod ran. [All verdicts](https://github.com/coroner-dev/coroner/blob/main/docs/deaths.md)"""
-CONNECTIONS = "sum(increase(coroner_pod_connections_{}_total{{@,$@}}[{}]))"
-HISTOGRAM = "coroner_namespace_pod_termination_duration_seconds"
-
-
-def workloads(verdicts):
-    return ("sum by (cluster, namespace, workload_kind, workload) (increase("
-            f'coroner_workload_container_deaths_total{{@,$@,verdict=~"{verdicts}"}}[$__range]))')
+WAIT = "workload:coroner_container_sigkill_wait_seconds"
+DELETIONS = "namespace_slow:coroner_pod_deletions"
 
 
 ROWS = [
@@ -43,24 +38,23 @@ ROWS = [
                 share_of_stops(KILLED_AFTER_GRACE, "$__range"),
                 unit="percentunit", decimals=1,
                 steps=[(None, "green"), (0.01, "yellow"), (0.05, "orange"), (0.2, "red")],
-                runbook="CoronerContainersSigkilled"),
+                no_value="no stops",
+                runbook="CoronerStopSignalIgnored"),
             stat("Time lost waiting for SIGKILL",
                 "The sum of the times from the stop signal to SIGKILL: rollouts of this namespace and drains of nodes "
                 "waited for most of it.",
-                "sum(increase(coroner_container_sigkill_wait_seconds_total{@,$@}[$__range]))",
+                or_zero(number(WAIT, window="$__range", only="%,$@")),
                 unit="s", steps=[(None, "green"), (60, "yellow"), (3600, "orange")], decimals=0,
                 runbook="CoronerStopSignalIgnored"),
             stat("Connections cut or refused",
                 "Connections of clients that the end of a terminating pod cut in the middle of a request, or that it "
-                "refused.",
-                # Before Linux 6.10 there is no series of the latter.
-                f"{CONNECTIONS.format('cut', '$__range')} + {CONNECTIONS.format('refused', '$__range')}"
-                f" or {CONNECTIONS.format('cut', '$__range')}",
+                f"refused. {REFUSALS}",
+                or_zero(connections("cut|refused")),
                 steps=FEW_ARE_GOOD, decimals=0,
                 command="coroner explain POD"),
             stat("OOM kills and crashes",
                 "Containers that the OOM killer ended, or a fatal signal that the program caused itself.",
-                deaths("$__range", verdicts="oom_killed|crashed"),
+                or_zero(deaths("$__range", verdicts="oom_killed|crashed")),
                 steps=FEW_ARE_GOOD, decimals=0,
                 command="coroner explain POD"),
         ]),
@@ -70,44 +64,49 @@ ROWS = [
         Line(9, [
             bars("Container deaths, by verdict",
                 "Container deaths by verdict, of the ten most frequent. The table above says what to do about each.",
-                {"{{verdict}}": ten("verdict", deaths("$__rate_interval", by="verdict") + " > 0",
-                                    deaths("$__range", by="verdict", at=" @ end()"))}),
+                top("verdict", "namespace_verdict:coroner_container_deaths", "%,$@"),
+                no_value="No container died."),
             per_event("Stopped containers, by outcome",
                 "Of the containers that received their stop signal: the share that exited in time, that had "
                 "no handler, and that used up the grace period or was killed after it.",
-                {"graceful": share_of_stops("graceful", "$__rate_interval"),
-                 "no handler": share_of_stops("terminated_by_default", "$__rate_interval"),
-                 "grace period used up": share_of_stops(GRACE_USED_UP, "$__rate_interval")},
-                unit="percentunit", max_val=1, calcs=("mean",),
-                runbook="CoronerContainersSigkilled"),
+                {"graceful": share_of_stops("graceful", "$__interval"),
+                 "no handler": share_of_stops("terminated_by_default", "$__interval"),
+                 "grace period used up": share_of_stops(GRACE_USED_UP, "$__interval")},
+                unit="percentunit", max_val=1, calcs=("mean",), no_value="No container was stopped.",
+                runbook="CoronerStopSignalIgnored"),
         ]),
         Line(9, [
             outliers("Workloads",
-                "The worst workloads, by what happened to their containers. Needs agents with --workload-metrics.",
-                {"Signal ignored": workloads("stop_signal_ignored|stop_signal_blocked"),
-                 "Grace period exceeded": workloads("grace_exceeded|prestop_exhausted_grace"),
-                 "No handler": workloads("terminated_by_default"),
-                 "OOM kills": workloads("oom_killed"),
-                 "Crashes": workloads("crashed")},
-                sort="Signal ignored", labels=("cluster", "namespace", "workload_kind", "workload"),
+                "The worst containers of workloads, by what happened to them.",
+                {"Signal ignored": of_containers("stop_signal_ignored|stop_signal_blocked"),
+                 "Grace period exceeded": of_containers("grace_exceeded|prestop_exhausted_grace"),
+                 "No handler": of_containers("terminated_by_default"),
+                 "OOM kills": of_containers("oom_killed"),
+                 "Crashes": of_containers("crashed")},
+                sort="Signal ignored", labels=CONTAINER, no_value="No container died like this.",
                 runbook="CoronerStopSignalIgnored", command="coroner explain POD"),
         ]),
     ]),
-    Row("Latency and clients", [
+    Row("Deletions and clients", [
         Line(9, [
-            per_event("Pod termination time, quantiles",
-                "Time from the deletion request until the pod's processes, sandbox and object are gone. Needs agents "
-                "with --namespace-histograms.",
-                {f"p{percent}": f"histogram_quantile({percent / 100}, "
-                                f"sum by (le) (rate({HISTOGRAM}_bucket{{@,$@}}[$__rate_interval])))"
-                 for percent in (50, 90, 99)},
-                unit="s", limit=(30, "yellow"),
-                command="coroner explain POD"),
+            bars("Deletions and evictions",
+                "Slow ones took more than 45 s from the request until the pod's processes, sandbox and object were gone.",
+                {"slow": number(DELETIONS, only='%,$@,slow="true"'), "in time": number(DELETIONS, only='%,$@,slow="false"')},
+                no_value="No pod was deleted.",
+                runbook="CoronerDeletionsSlow", command="coroner explain POD"),
             bars("Connections at terminations",
                 "Connections of clients. cut: in the middle of a request, or with unread data. refused: by a "
                 "terminating pod (Linux 6.10 or later). late: opened after the stop signal, and served.",
-                {what: CONNECTIONS.format(what, "$__rate_interval") for what in ("cut", "refused", "late")},
-                command="coroner explain POD"),
+                top("event", "workload_event:coroner_pod_connections", "%,$@"),
+                no_value=NO_CUT,
+                runbook="CoronerConnectionsCut", command="coroner explain POD"),
+        ]),
+        Line(9, [
+            outliers("Workloads that cut connections",
+                "Compare with the rollouts, which are marked on the charts if one namespace is chosen.",
+                {event.capitalize(): connections(event, ", ".join(WORKLOAD)) for event in ("cut", "refused", "late")},
+                sort="Cut", labels=WORKLOAD, no_value=NO_CUT,
+                runbook="CoronerConnectionsCut", command="coroner explain POD"),
         ]),
     ]),
 ]
