@@ -211,7 +211,7 @@ async fn open_state(
 
 /// Logs why `run` failed, with the whole chain of causes.
 pub fn log_failure(failure: &anyhow::Error) {
-    tracing::error!("{failure:#}");
+    tracing::error!("{}", crate::chain(failure.as_ref()));
 }
 
 /// Starts the adapters and returns the channels of their inputs and requests.

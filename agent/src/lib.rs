@@ -14,3 +14,14 @@ pub mod sources;
 pub mod store;
 
 pub use coroner_api::printable;
+
+/// An error and its causes on one line, each once: many errors have their cause in their own text.
+pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    for more in anyhow::Chain::new(error).skip(1).map(ToString::to_string) {
+        if !text.contains(&more) {
+            text = text + ": " + &more;
+        }
+    }
+    text
+}

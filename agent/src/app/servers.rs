@@ -105,7 +105,7 @@ impl Servers<'_> {
                     serve(listener, Audience::Node);
                 }
                 Err(error) => {
-                    let error = format!("{error:#}");
+                    let error = crate::chain(error.as_ref());
                     warn!(error, "cannot serve the API on a unix socket; CLI commands need --url");
                 }
             }

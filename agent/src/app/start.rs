@@ -71,7 +71,7 @@ impl Start<'_> {
             }
             shared.health.lock().kernel_failed(failure.to_string());
             let failure = explain(failure);
-            error!("{failure:#}; retrying in {} s", RETRY.as_secs());
+            error!("{}; retrying in {} s", crate::chain(failure.as_ref()), RETRY.as_secs());
             if !wait(shared, stop).await {
                 return Ok(None);
             }

@@ -482,7 +482,7 @@ async fn first<T>(
         answer = answer => answer,
         ended = source => Err(match ended {
             Ok(()) => "stopped without an answer".to_owned(),
-            Err(error) => format!("{error:#}"),
+            Err(error) => crate::chain(error.as_ref()),
         }),
         () = tokio::time::sleep(TIMEOUT) => {
             Err(format!("no answer within {} s", TIMEOUT.as_secs()))

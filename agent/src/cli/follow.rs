@@ -51,7 +51,7 @@ pub(super) fn follow<'a, T: DeserializeOwned + 'static>(
             };
             state.lines = None;
             if let (Some(error), false) = (failure, state.is_silent) {
-                print_note(&format!("{error:#}; retrying every second"));
+                print_note(&format!("{}; retrying every second", crate::chain(error.as_ref())));
                 state.is_silent = true;
             }
             sleep(RETRY).await;

@@ -127,7 +127,7 @@ fn print_failure(failure: &anyhow::Error) -> ExitCode {
     if io_error.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
         return ExitCode::SUCCESS;
     }
-    let text = format!("{failure:#}");
+    let text = crate::chain(failure.as_ref());
     // A list of pods has lines of its own.
     let lines: Vec<_> = text.lines().map(shown).collect();
     let _ = writeln!(io::stderr(), "error: {}", lines.join("\n"));

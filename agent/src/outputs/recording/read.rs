@@ -22,7 +22,7 @@ const MAX_LINE: u64 = 64 << 20;
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// The file cannot be opened or read at all.
-    #[error("{0}")]
+    #[error(transparent)]
     Io(#[from] io::Error),
     /// Nothing in it.
     #[error(

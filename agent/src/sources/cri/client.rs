@@ -110,7 +110,7 @@ impl Connection {
         let channel = Endpoint::from_static("http://localhost")
             .connect_with_connector(connector)
             .await
-            .map_err(|error| failed(&failure::chain(&error)))?;
+            .map_err(|error| failed(&crate::chain(&error)))?;
         Ok(Self {
             grpc: Grpc::new(channel)
                 .max_decoding_message_size(MAX_MESSAGE)

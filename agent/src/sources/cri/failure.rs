@@ -1,7 +1,8 @@
 //! What it means that a call gave no answer.
 
 use super::calls::Call;
-use std::{error::Error, time::Duration};
+use anyhow::Chain;
+use std::{error::Error as _, time::Duration};
 use tonic::{Code, Status, TimeoutExpired};
 
 /// Why a call gave no answer.
@@ -51,14 +52,14 @@ pub(super) enum Scope {
 /// What a status means for the connection.
 pub(super) fn of_status(call: Call, scope: Scope, limit: Duration, status: &Status) -> CallFailure {
     // The deadline sent with the request is watched by tonic, too.
-    if causes(status).any(|cause| cause.is::<TimeoutExpired>()) {
+    if Chain::new(status).skip(1).any(|cause| cause.is::<TimeoutExpired>()) {
         return of_silence(call, scope, limit);
     }
     let call = call.name;
     let message = status.message();
     let code = status.code();
     // Only statuses made on this side have a source: they tell of the transport.
-    let transport = causes(status).next().is_some();
+    let transport = status.source().is_some();
     let text = match code {
         Code::NotFound => return CallFailure::NotFound,
         // ResourceExhausted is how Go's gRPC says it of itself, OutOfRange how tonic does.
@@ -72,11 +73,11 @@ pub(super) fn of_status(call: Call, scope: Scope, limit: Duration, status: &Stat
         }
         _ if transport => {
             // As Go's gRPC does: whatever this side's library made of it, nobody was reached.
-            let text = format!("{call}: {}", chain(status));
+            let text = format!("{call}: {}", crate::chain(status));
             return CallFailure::Broken(CriError { text, code: Some(Code::Unavailable) });
         }
         Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled if scope == Scope::Runtime => {
-            let text = format!("{call}: {}", chain(status));
+            let text = format!("{call}: {}", crate::chain(status));
             return CallFailure::Broken(CriError { text, code: Some(code) });
         }
         code => format!("{call}: {code:?}: {message}"),
@@ -92,23 +93,6 @@ pub(super) fn of_silence(call: Call, scope: Scope, limit: Duration) -> CallFailu
         Scope::Runtime => CallFailure::Broken(error),
         Scope::OneThing => CallFailure::Refused(error),
     }
-}
-
-/// An error and what caused it, on one line, without saying anything twice.
-pub(super) fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    for cause in causes(error) {
-        let more = cause.to_string();
-        if !text.contains(&more) {
-            text.push_str(": ");
-            text.push_str(&more);
-        }
-    }
-    text
-}
-
-fn causes<'a>(error: &'a dyn Error) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
-    std::iter::successors(error.source(), |cause: &&'a (dyn Error + 'static)| (*cause).source())
 }
 
 /// The names of the gRPC specification (`doc/statuscodes.md`).
