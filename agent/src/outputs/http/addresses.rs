@@ -13,9 +13,13 @@ use tokio::net::{UnixListener, UnixStream};
 /// Listens at `path`, for this user only. A socket that nobody answers on is replaced.
 pub async fn listen(path: &Path) -> anyhow::Result<UnixListener> {
     let shown = path.display();
-    if let Some(directory) = path.parent() {
+    let directory = path.parent().unwrap_or(path);
+    // A folder of another path is made by the user: the path may be mistyped.
+    if path == Path::new(coroner_api::DEFAULT_SOCKET) {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(directory);
         made.with_context(|| format!("cannot make {}", directory.display()))?;
+    } else if !directory.is_dir() {
+        bail!("{} is not a folder; create it, or choose another --socket", directory.display());
     }
     match fs::symlink_metadata(path) {
         Ok(found) if !found.file_type().is_socket() => {
@@ -89,6 +93,8 @@ mod tests {
     async fn a_stale_socket_is_replaced_and_nothing_else() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("run/coroner.sock");
+        assert!(listen(&path).await.unwrap_err().to_string().contains("is not a folder; create"));
+        fs::create_dir(dir.path().join("run")).unwrap();
         let first = listen(&path).await.unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert!(listen(&path).await.unwrap_err().to_string().contains("another agent"));
