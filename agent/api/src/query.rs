@@ -1,7 +1,9 @@
 //! The parts that all lists share: the query, the envelope, and the lines of a watch.
 
 use crate::{Moment, leaks::Detection};
+use jiff::{Span, SpanRelativeTo};
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 use utoipa::{IntoParams, ToSchema};
 
 /// The number of items in a page if the query has no limit.
@@ -24,7 +26,7 @@ pub struct ListQuery {
     /// Only pods of this name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod: Option<String>,
-    /// Only items that are younger than this duration, by the node's clock (`30m`, `1h 30m`): terminations and deaths by
+    /// Only items that are younger than this duration, by the node's clock (`30m`, `1h 30m`, `1d`): terminations and deaths by
     /// their end, leaks by their confirmation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<String>,
@@ -55,6 +57,12 @@ impl ListQuery {
         add("watch", self.watch.then(|| "true".to_owned()));
         if pairs.is_empty() { path.to_owned() } else { format!("{path}?{}", pairs.join("&")) }
     }
+}
+
+/// `5s`, `250ms`, `1h 30m`, `1d`, `2w`: not negative. A day has 24 hours.
+pub fn parse_duration(text: &str) -> Option<Duration> {
+    let span: Span = text.parse().ok()?;
+    span.to_duration(SpanRelativeTo::days_are_24_hours()).ok()?.try_into().ok()
 }
 
 /// Percent-encodes all bytes that a query must not contain.

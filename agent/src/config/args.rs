@@ -143,6 +143,15 @@ pub struct AgentArgs {
     pub ca: Option<PathBuf>,
 }
 
+/// What kubectl has, and here is the default.
+#[derive(Args, Clone, Debug)]
+pub struct AllNamespaces {
+    /// Pods of all namespaces: the default.
+    #[arg(short = 'A', long, env = "CORONER_ALL_NAMESPACES", value_parser = BoolishValueParser::new())]
+    #[arg(conflicts_with = "namespace")]
+    pub all_namespaces: bool,
+}
+
 /// Flags of `coroner run`.
 #[derive(Args, Clone, Debug)]
 pub struct RunArgs {
@@ -163,7 +172,7 @@ pub struct RunArgs {
     #[arg(long, env = "CORONER_TLS_CLIENT_CA", value_name = "FILE")]
     pub tls_client_ca: Option<PathBuf>,
     /// Unix socket of the API, accessible to this user only. `coroner terminations`, `leaks` and `explain` use
-    /// it. `off` disables it.
+    /// it. Its folder must exist, unless it is the default. `off` disables it.
     #[arg(long, env = "CORONER_SOCKET", value_name = "FILE", default_value = coroner_api::DEFAULT_SOCKET)]
     pub socket: PathBuf,
     /// Address of the API for `kubectl port-forward`, on the loopback interface. With hostNetwork, every user on
@@ -317,11 +326,14 @@ pub struct ListArgs {
     /// Only pods of this namespace.
     #[arg(short, long, env = "CORONER_NAMESPACE", value_name = "NAMESPACE")]
     pub namespace: Option<String>,
-    /// Only entries that ended within this time (30m, 1h).
+    #[command(flatten)]
+    pub all: AllNamespaces,
+    /// Only entries that ended within this time (30m, 1h, 1d).
     #[arg(long, env = "CORONER_SINCE", value_name = "DURATION", value_parser = parse_duration)]
     pub since: Option<Duration>,
     /// Maximum number of entries to show.
     #[arg(long, env = "CORONER_LIMIT", value_name = "N", conflicts_with = "watch")]
+    #[arg(value_parser = parse_limit)]
     pub limit: Option<usize>,
     /// Run until Ctrl-C: print the existing entries, oldest first, then each new one and each update.
     #[arg(short, long, env = "CORONER_WATCH", value_parser = BoolishValueParser::new())]
@@ -363,13 +375,15 @@ pub struct LeaksArgs {
     /// Only leaks of pods of this namespace.
     #[arg(short, long, env = "CORONER_NAMESPACE", value_name = "NAMESPACE")]
     pub namespace: Option<String>,
+    #[command(flatten)]
+    pub all: AllNamespaces,
     /// Output format.
     #[arg(short, long, env = "CORONER_OUTPUT", value_name = "FORM", default_value = "table")]
     pub output: ListOutput,
     /// Print a table without its header.
     #[arg(long, env = "CORONER_NO_HEADERS", value_parser = BoolishValueParser::new())]
     pub no_headers: bool,
-    /// Only leaks that were confirmed within this time (30m, 1h).
+    /// Only leaks that were confirmed within this time (30m, 1h, 1d).
     #[arg(long, env = "CORONER_SINCE", value_name = "DURATION", value_parser = parse_duration)]
     pub since: Option<Duration>,
     /// Show details of each leak below the table: evidence, likely cause, remedy.
@@ -427,6 +441,8 @@ pub struct ExplainArgs {
     /// Only pods of this namespace.
     #[arg(short, long, env = "CORONER_NAMESPACE", value_name = "NAMESPACE")]
     pub namespace: Option<String>,
+    #[command(flatten)]
+    pub all: AllNamespaces,
     /// The kubelet's log around the termination (`-` for stdin), in klog's text or JSON, also as journalctl prints it:
     /// shows the kubelet's stages, and quotes why something was not removed. Decides nothing.
     #[arg(long, env = "CORONER_KUBELET_LOG", value_name = "FILE")]
@@ -500,9 +516,8 @@ pub enum TextOutput {
 
 /// `5s`, `250ms`, `1m 30s`: never negative.
 fn parse_duration(text: &str) -> Result<Duration, String> {
-    const HINT: &str = "use a number with a unit, for example 250ms, 5s or 1m";
-    let signed: jiff::SignedDuration = text.parse().map_err(|_| HINT.to_owned())?;
-    Duration::try_from(signed).map_err(|_| HINT.to_owned())
+    let duration = coroner_api::query::parse_duration(text);
+    duration.ok_or_else(|| "use a number with a unit, for example 250ms, 5s, 1m or 1d".to_owned())
 }
 
 /// A duration as in [`parse_duration`], or `off`.
@@ -511,6 +526,10 @@ fn parse_lookup(text: &str) -> Result<EventsLookup, String> {
         "off" => Ok(EventsLookup(None)),
         text => parse_duration(text).map(|every| EventsLookup(Some(every))),
     }
+}
+
+fn parse_limit(text: &str) -> Result<usize, &'static str> {
+    text.parse().ok().filter(|limit| *limit > 0).ok_or("use a number, at least 1")
 }
 
 /// `4096`, `64KiB`, `1MiB`.
@@ -592,7 +611,9 @@ mod tests {
 
     #[test]
     fn durations() {
-        for (text, millis) in [("5s", 5000), ("250ms", 250), ("1m 30s", 90_000), ("0s", 0)] {
+        for (text, millis) in
+            [("5s", 5000), ("250ms", 250), ("1d", 86_400_000), ("1w1m", 604_860_000)]
+        {
             assert_eq!(parse_duration(text), Ok(Duration::from_millis(millis)), "{text}");
         }
         for text in ["", "5", "-1s", "soon", "1y"] {

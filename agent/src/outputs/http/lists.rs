@@ -11,7 +11,7 @@ use axum::{
 use coroner_api::{
     Event, Heartbeat, List, ListQuery, Moment,
     leaks::{self, Detection},
-    query::{DEFAULT_LIMIT, HEARTBEAT_SECONDS, MAX_LIMIT},
+    query::{DEFAULT_LIMIT, HEARTBEAT_SECONDS, MAX_LIMIT, parse_duration},
     terminations::{Death, Termination},
 };
 use coroner_core::{
@@ -187,10 +187,7 @@ struct Selected {
 impl Selected {
     fn of(query: &ListQuery) -> Result<Self, String> {
         let parse = |text: &str| {
-            let signed: Option<jiff::SignedDuration> = text.parse().ok();
-            signed
-                .and_then(|signed| Duration::try_from(signed).ok())
-                .ok_or("since: use a number with a unit, for example 30m or 1h")
+            parse_duration(text).ok_or("since: use a number with a unit, for example 30m or 1d")
         };
         let since = query.since.as_deref().map(parse).transpose()?;
         let from = since.map(|since| {
