@@ -143,6 +143,7 @@ async fn observe(config: Config) -> anyhow::Result<()> {
         runs_programs: config.sources.kube.is_some() && !in_pod,
     };
     let Some(started) = start.kernel(&shared, &mut stop).await? else { return Ok(()) };
+    shared.observed_since.get_or_init(clock::boot_now);
     let visibility = ProcVisibility::probe(&host_root);
     for Hidden { part, cost, todo } in visibility.hidden() {
         warn!(part, cost, todo, "part of the host is not visible");

@@ -146,7 +146,7 @@ async fn nonsense_is_answered_in_words() {
         (Method::GET, "/nothing", StatusCode::NOT_FOUND, "not found; see /"),
         (Method::GET, "/api/v1/terminations?limit=many", StatusCode::BAD_REQUEST, "limit"),
         (Method::GET, "/api/v1/terminations?limit=0", StatusCode::BAD_REQUEST, "at least 1"),
-        (Method::GET, "/api/v1/terminations?since=soon", StatusCode::BAD_REQUEST, "30m or 1h"),
+        (Method::GET, "/api/v1/terminations?since=soon", StatusCode::BAD_REQUEST, "30m or 1d"),
         (Method::GET, "/api/v1/terminations?continue=x", StatusCode::BAD_REQUEST, "previous page"),
         (Method::GET, "/api/v1/terminations?continue=1-1", StatusCode::GONE, "was restarted"),
         (Method::GET, "/api/v1/leaks?watch=true&limit=1", StatusCode::BAD_REQUEST, "neither"),

@@ -22,7 +22,7 @@ use binary::{coroner, run};
 use coroner::{
     linux::clock,
     outputs::{
-        http::{Audience, SharedState},
+        http::{Audience, Observed, SharedState},
         metrics::Metrics,
     },
     store::{health::Health, leaks::LeakStore, terminations::History},
@@ -229,7 +229,7 @@ fn where_every_pod_exists_nothing_was_left_behind() {
     node.apiserver.script().pods.push(pod("s1"));
     let (code, out, err) = run(&mut node.leaks("--exit-code --leak-threshold 2s"));
     assert_eq!(code, 0, "{err}");
-    assert!(out.starts_with("no leaks in namespace default (all sources"), "{out}");
+    assert!(err.contains("no leaks on node n1 in namespace default (all sources"), "{out}{err}");
 }
 
 #[test]
@@ -252,7 +252,7 @@ fn another_machines_node_is_an_error() {
     let node = FakeNode::new("8c1b2f9e-0000-4000-8000-00000000000f");
     let (code, out, err) = run(&mut node.leaks(""));
     assert_eq!((code, &*out), (1, ""), "{err}");
-    for wanted in ["leak detection is suspended", "another machine", "--node n1", "check --node"] {
+    for wanted in ["leak detection is suspended", "another machine", "on node n1", "check --node"] {
         assert!(err.contains(wanted), "{wanted}: {err}");
     }
     node.apiserver.script().gets.clear();
@@ -368,9 +368,10 @@ fn agent(
     let mut store = LeakStore::new(Duration::from_secs(300));
     leaks.into_iter().for_each(|leak| store.put(Arc::new(leak)));
     store.update_progress(&gauges(detection_state, watched));
-    let health = Health::new(true, clock::boot_now());
-    let shared =
-        Arc::new(SharedState::new(health, History::new(1), store, Metrics::new().unwrap()));
+    let mut health = Health::new(true, clock::boot_now());
+    health.set_detection_state(detection_state);
+    let shared = SharedState::new(health, History::new(1), store, Metrics::new().unwrap());
+    let shared = Arc::new(shared.of(Observed { node: "n1".into(), ..Observed::default() }));
     let port = serving::serve(Arc::clone(&shared), Audience::Node, None);
     (format!("http://127.0.0.1:{port}"), shared)
 }
@@ -424,9 +425,9 @@ fn a_running_agent_is_asked() {
     let (code, _, _) = run(&mut coroner(&format!("leaks --url {url} --exit-code")));
     assert_eq!(code, 3);
     let other = format!("leaks --url {url} --exit-code -n other");
-    let (code, out, _) = run(&mut coroner(&other));
-    assert_eq!(code, 0);
-    assert!(out.starts_with("no leaks in namespace other"), "{out}");
+    let (code, out, err) = run(&mut coroner(&other));
+    assert_eq!((code, &*out), (0, ""));
+    assert!(err.contains("no leaks on node n1 in namespace other"), "{err}");
 }
 
 #[test]
@@ -435,7 +436,7 @@ fn an_agent_that_cannot_judge_never_says_that_there_is_nothing() {
     for flags in ["", "-o json", "--exit-code"] {
         let (code, out, err) = run(&mut coroner(&format!("leaks --url {url} {flags}")));
         assert_eq!((code, &*out), (1, ""), "{flags}");
-        assert!(err.contains("node foreign") && err.contains("/readyz"), "{err}");
+        assert!(err.contains("on node n1: the Node") && err.contains("→ check --node"), "{err}");
     }
     let (url, _) = agent(vec![leak("shop")], DetectionState::ApiOutOfSync, 1000);
     let (code, out, err) = run(&mut coroner(&format!("leaks --url {url} --exit-code")));
@@ -446,9 +447,9 @@ fn an_agent_that_cannot_judge_never_says_that_there_is_nothing() {
 #[test]
 fn an_agent_that_has_just_started_has_not_seen_enough() {
     let (url, shared) = agent(Vec::new(), DetectionState::Possible, 12);
-    let (code, out, _) = run(&mut coroner(&format!("leaks --url {url}")));
-    assert_eq!(code, 0);
-    assert!(out.contains("no confirmed leaks yet") && out.contains("12s"), "{out}");
+    let (code, out, err) = run(&mut coroner(&format!("leaks --url {url}")));
+    assert_eq!((code, &*out), (0, ""));
+    assert!(err.contains("no confirmed leaks on node n1 yet") && err.contains("12s"), "{err}");
     let waiting =
         coroner(&format!("leaks --url {url} --exit-code")).stdout(Stdio::piped()).spawn().unwrap();
     {

@@ -45,6 +45,7 @@ impl From<&PodTermination> for wire::Termination {
         let clock = Anchor { boot_ns: report.began.0, wall_ns: report.began_wall_ns };
         let at = |at: BootTime| Moment::of_boot(at, &clock);
         Self {
+            node: String::new(),
             pod: report.pod.clone(),
             life: report.life,
             revision: report.revision,
@@ -160,6 +161,7 @@ impl wire::Death {
             wire::Evidence { at, source: one.source, kind: one.kind.clone().into() }.into()
         };
         Self {
+            node: String::new(),
             id: death.id.clone(),
             name: death.name.clone(),
             pod: death.pod.clone(),
@@ -330,6 +332,7 @@ impl leaks::Leak {
             leaks::LeakEvidence { at, source, message, kind: one.kind.clone() }.into()
         };
         Self {
+            node: String::new(),
             class: leak.class.into(),
             key: leak.key.clone().into(),
             pod: leak.pod.clone(),

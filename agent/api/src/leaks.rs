@@ -18,6 +18,9 @@ use utoipa::ToSchema;
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Leak {
+    /// The node that the agent observes.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub node: String,
     /// The class.
     #[schema(value_type = LeakClass)]
     pub class: Open<LeakClass>,
@@ -106,6 +109,9 @@ pub struct Detection {
     /// Whether leak detection is active, and if not, the reason. Leaks confirmed before an outage stay in the list.
     #[schema(value_type = DetectionState)]
     pub state: Open<DetectionState>,
+    /// Why leak detection is suspended, and the remedy, in words. Absent: it is active.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
     /// Seconds of active leak detection since the agent started. While less than the threshold, an empty list proves
     /// nothing.
     pub watched_seconds: u64,

@@ -85,6 +85,9 @@ pub struct List<T> {
     pub node: String,
     /// The boot of the node to which all `bootNs` belong (/proc/sys/kernel/random/boot_id); empty if unknown.
     pub boot_id: String,
+    /// Since when the agent observes the node: what happened before is not in the list. Absent: it does not yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_since: Option<Moment>,
     /// For leaks: the state of leak detection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detection: Option<Detection>,

@@ -17,6 +17,9 @@ use utoipa::ToSchema;
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Termination {
+    /// The node that the agent observes; absent in the output of a replay.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub node: String,
     /// The pod.
     pub pod: PodRef,
     /// 1 for the first incarnation of this UID; each return of a static pod's manifest adds 1.
@@ -92,6 +95,9 @@ pub struct Termination {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Death {
+    /// The node that the agent observes; absent in a termination's containers.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub node: String,
     /// The container's id.
     pub id: ContainerId,
     /// The name in the pod; empty until the runtime reports it.

@@ -8,8 +8,12 @@ use crate::{
     linux::{landlock, procfs::ProcVisibility},
     outputs::report::Style,
     sources::{cri, host, kernel, kube},
+    store::health::why_suspended,
 };
-use coroner_core::input::{ApiEvent, CriEvent, Input, Received};
+use coroner_core::{
+    input::{ApiEvent, CriEvent, Input, Received},
+    leak::DetectionState,
+};
 use serde::Serialize;
 use std::{
     fs,
@@ -439,27 +443,26 @@ async fn node(options: kube::KubeOptions, boot_id: Option<String>) -> Check {
 /// Checks that the Node object belongs to this machine, which leak detection requires.
 fn whose_node(name: &str, answer: Result<ApiEvent, String>, boot_id: Option<&str>) -> Check {
     const NAME: &str = "node";
-    const RIGHT: &str = "grant the agent `get` on nodes; leaks cannot be reported without it";
-    match (answer, boot_id) {
-        (Ok(ApiEvent::Node(_)), None) => Check::degraded(
-            NAME,
-            "cannot read the boot id (/proc/sys/kernel/random/boot_id); leaks cannot be reported",
-            "mount /proc into the container",
-        ),
-        (Ok(ApiEvent::Node(node)), Some(boot_id)) if node.boot_id == boot_id => {
-            Check::ok(NAME, format!("{name} is this machine, kubelet {}", node.kubelet_version))
+    let (state, error) = match answer {
+        Ok(ApiEvent::Node(node)) if Some(&*node.boot_id) == boot_id => {
+            let version = node.kubelet_version;
+            return Check::ok(NAME, format!("{name} is this machine, kubelet {version}"));
         }
-        (Ok(ApiEvent::Node(_)), Some(_)) => Check::failed(
-            NAME,
-            format!("{name} is another machine, or this machine before its last boot"),
-            "check --node (NODE_NAME); right after a boot, wait for the kubelet to report",
-        ),
-        // The error has the remedy.
-        (Ok(ApiEvent::NodeUnknown { missing: true, error }), _) => Check::failed(NAME, error, ""),
-        (Ok(ApiEvent::NodeUnknown { error, .. }) | Err(error), _) => {
-            Check::degraded(NAME, error, RIGHT)
+        Ok(ApiEvent::Node(_)) if boot_id.is_some() => (DetectionState::NodeForeign, None),
+        Ok(ApiEvent::NodeUnknown { missing: true, error }) => {
+            (DetectionState::NodeMissing, Some(error))
         }
-        (Ok(_), _) => Check::degraded(NAME, "the apiserver returned no Node object", RIGHT),
+        Ok(ApiEvent::NodeUnknown { error, .. }) | Err(error) => {
+            (DetectionState::NodeUnknown, Some(error))
+        }
+        Ok(_) => (DetectionState::NodeUnknown, None),
+    };
+    let (why, todo) = why_suspended(state);
+    let error = error.map(|error| format!(": {error}")).unwrap_or_default();
+    let found = format!("{name}: leaks cannot be reported: {why}{error}");
+    match state {
+        DetectionState::NodeUnknown => Check::degraded(NAME, found, todo),
+        _ => Check::failed(NAME, found, todo),
     }
 }
 

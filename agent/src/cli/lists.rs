@@ -4,6 +4,7 @@ use super::{
     columns::Columns,
     follow::follow,
     output::{document, json_line},
+    print_note,
 };
 use crate::config::args::{ListArgs, ListOutput};
 use crate::outputs::report::{self, ended_at, printable, seconds};
@@ -29,8 +30,12 @@ use std::{
 /// An item of a list.
 pub(super) trait Row: Serialize + DeserializeOwned + 'static {
     const PATH: &'static str;
+    /// What they are, and how to see one.
+    const NOUN: &'static str;
+    const TRY: &'static str;
     fn header(wide: bool) -> Vec<&'static str>;
     fn row(&self, wide: bool) -> Vec<String>;
+    fn node(&self) -> &str;
     /// What `explain` takes.
     fn name(&self) -> String;
     /// This form of it: another one is printed again.
@@ -39,6 +44,8 @@ pub(super) trait Row: Serialize + DeserializeOwned + 'static {
 
 impl Row for Termination {
     const PATH: &'static str = openapi::TERMINATIONS;
+    const NOUN: &'static str = "pod terminations";
+    const TRY: &'static str = "delete a pod on this node to see one";
 
     fn header(wide: bool) -> Vec<&'static str> {
         let mut header = vec!["NAMESPACE", "POD", "CAUSE", "GRACE", "TOOK", "ENDED", "VERDICTS"];
@@ -52,6 +59,10 @@ impl Row for Termination {
         termination_row(&self.clone().into(), wide)
     }
 
+    fn node(&self) -> &str {
+        &self.node
+    }
+
     fn name(&self) -> String {
         pod_name(Some(&self.pod))
     }
@@ -63,6 +74,8 @@ impl Row for Termination {
 
 impl Row for Death {
     const PATH: &'static str = openapi::DEATHS;
+    const NOUN: &'static str = "container deaths";
+    const TRY: &'static str = "delete a pod on this node to see those of its containers";
 
     fn header(wide: bool) -> Vec<&'static str> {
         let mut header = vec!["NAMESPACE", "POD", "CONTAINER", "VERDICT", "CAUSE", "EXIT", "DIED"];
@@ -97,6 +110,10 @@ impl Row for Death {
         row
     }
 
+    fn node(&self) -> &str {
+        &self.node
+    }
+
     fn name(&self) -> String {
         pod_name(self.pod.as_ref()) + "/" + &printable(&self.name)
     }
@@ -123,6 +140,9 @@ pub(super) fn main<T: Row>(args: &ListArgs) -> anyhow::Result<()> {
         return super::wait(watch::<T>(&agent, &query, args));
     }
     let list: List<T> = super::wait(agent.list(T::PATH, &query))?;
+    if list.items.is_empty() && !matches!(args.output, ListOutput::Json | ListOutput::Yaml) {
+        print_note(&nothing(&list, query != ListQuery::default()));
+    }
     print(&match args.output {
         ListOutput::Table | ListOutput::Wide => table(&list.items, args),
         ListOutput::Name => list.items.iter().map(|item| item.name() + "\n").collect(),
@@ -130,10 +150,35 @@ pub(super) fn main<T: Row>(args: &ListArgs) -> anyhow::Result<()> {
     })
 }
 
+/// Explains an empty list.
+fn nothing<T: Row>(list: &List<T>, is_filtered: bool) -> String {
+    let (noun, node) = (T::NOUN, &list.node);
+    let Some(since) = list.observed_since else {
+        return format!("the agent does not observe node {node} yet; run `coroner doctor` there");
+    };
+    let since = report::utc(since.time.0, 0).unwrap_or_default();
+    let which = if is_filtered { " that match" } else { "" };
+    format!("no {noun}{which} on node {node}, observed since {since}; {}", T::TRY)
+}
+
 fn table<T: Row>(items: &[T], args: &ListArgs) -> String {
+    columns::<T>(args).rows(rows(items, args))
+}
+
+fn columns<T: Row>(args: &ListArgs) -> Columns {
     let wide = args.output == ListOutput::Wide;
-    let rows = items.iter().map(|item| item.row(wide));
-    Columns::new(T::header(wide), !args.no_headers).rows(rows)
+    let mut header = T::header(wide);
+    header.extend(wide.then_some("NODE"));
+    Columns::new(header, !args.no_headers)
+}
+
+fn rows<T: Row>(items: &[T], args: &ListArgs) -> impl Iterator<Item = Vec<String>> {
+    let wide = args.output == ListOutput::Wide;
+    items.iter().map(move |item| {
+        let mut row = item.row(wide);
+        row.extend(wide.then(|| or_none(item.node())));
+        row
+    })
 }
 
 fn print(text: &str) -> anyhow::Result<()> {
@@ -148,8 +193,7 @@ async fn watch<T: Row>(
     query: &ListQuery,
     args: &ListArgs,
 ) -> anyhow::Result<()> {
-    let wide = args.output == ListOutput::Wide;
-    let mut columns = Columns::new(T::header(wide), !args.no_headers);
+    let mut columns = columns::<T>(args);
     // What an agent shows at first, it shows again after a reconnect.
     let (mut printed, mut shown, mut initial) = (HashSet::new(), HashSet::new(), None);
     let mut steps = pin!(follow::<T>(agent, T::PATH, query));
@@ -188,9 +232,7 @@ fn watched<T: Row>(
     args: &ListArgs,
 ) -> anyhow::Result<String> {
     Ok(match args.output {
-        ListOutput::Table | ListOutput::Wide => {
-            columns.rows(items.iter().map(|item| item.row(args.output == ListOutput::Wide)))
-        }
+        ListOutput::Table | ListOutput::Wide => columns.rows(rows(&items, args)),
         ListOutput::Name => items.iter().map(|item| item.name() + "\n").collect(),
         ListOutput::Json => items.iter().map(json_line).collect::<anyhow::Result<String>>()?,
         ListOutput::Yaml => {

@@ -45,7 +45,7 @@ use std::{
     future::Future,
     io::Write as _,
     net::IpAddr,
-    sync::{Arc, LazyLock},
+    sync::{Arc, LazyLock, OnceLock},
     time::Duration,
 };
 use tokio::sync::watch;
@@ -104,6 +104,8 @@ pub struct SharedState {
     pub news: watch::Sender<bool>,
     /// What this agent observes.
     pub observed: Observed,
+    /// Since when, once it does.
+    pub observed_since: OnceLock<BootTime>,
     /// Tells the tokens of this run from those of an earlier one.
     started: BootTime,
 }
@@ -129,6 +131,7 @@ impl SharedState {
             scrape: Mutex::default(),
             news: watch::Sender::default(),
             observed: Observed::default(),
+            observed_since: OnceLock::new(),
             started: clock::boot_now(),
         }
     }
@@ -330,7 +333,10 @@ async fn termination(
 ) -> Response {
     let found = shared.history.lock().life(&PodUid::new(&uid), query.life).cloned();
     match found {
-        Some(report) => Json(Termination::from(&*report)).into_response(),
+        Some(report) => {
+            let node = shared.observed.node.clone();
+            Json(Termination { node, ..Termination::from(&*report) }).into_response()
+        }
         None => no(
             StatusCode::NOT_FOUND,
             format!(

@@ -33,6 +33,8 @@ pub struct Health {
     api: Option<SourceHealth>,
     losses: BTreeMap<LossKind, LossState>,
     detection_state: DetectionState,
+    /// Why the Node object could not be read.
+    node_error: Option<String>,
     ticked: BootTime,
 }
 
@@ -102,6 +104,7 @@ impl Health {
             api: with_api.then_some(SourceHealth::Waiting),
             losses: BTreeMap::new(),
             detection_state: DetectionState::default(),
+            node_error: None,
             ticked: now,
         }
     }
@@ -176,9 +179,11 @@ impl Health {
             // Part of a list that is not complete yet, or a watch that never broke.
             Input::Api(ApiEvent::Applied(_) | ApiEvent::Deleted(_)) => {}
             // Answers to direct queries, which say nothing about the watch.
-            Input::Api(
-                ApiEvent::Node(_) | ApiEvent::NodeUnknown { .. } | ApiEvent::Checked { .. },
-            ) => {}
+            Input::Api(ApiEvent::NodeUnknown { error, .. }) => {
+                self.node_error = Some(error.clone());
+            }
+            Input::Api(ApiEvent::Node(_)) => self.node_error = None,
+            Input::Api(ApiEvent::Checked { .. }) => {}
             Input::Lost(loss) => {
                 let known =
                     self.losses.entry(loss.kind).or_insert(LossState { count: 0, last: at });
@@ -356,41 +361,39 @@ impl Health {
     /// Suspended leak detection makes the agent unready only for a configuration error, because outages have their
     /// own parts.
     fn leak_part(&self) -> Part {
-        let (state, detail, todo) = match self.detection_state {
+        let state = match self.detection_state {
             DetectionState::Possible => return Part::ok("leaks", "detection is active"),
             DetectionState::NoApi => return Part::ok("leaks", "detection is inactive (--no-api)"),
-            DetectionState::Starting => (
-                PartState::Degraded,
-                "detection is suspended: waiting for all sources and a survey of the host",
-                "",
-            ),
-            DetectionState::ApiOutOfSync => {
-                (PartState::Degraded, "detection is suspended: the pod watch is out of sync", "")
-            }
-            DetectionState::CriUnreachable => (
-                PartState::Degraded,
-                "detection is suspended: the container runtime does not answer",
-                "",
-            ),
-            DetectionState::NodeUnknown => (
-                PartState::Degraded,
-                "detection is suspended: cannot read the Node object or this machine's boot id",
-                "grant the agent `get` on nodes (RBAC), and mount /proc into its container",
-            ),
-            DetectionState::NodeMissing => (
-                PartState::Failing,
-                "detection is suspended: there is no Node object with this name",
-                "check --node (NODE_NAME); with a wrong name every sandbox would look leaked",
-            ),
-            DetectionState::NodeForeign => (
-                PartState::Failing,
-                "detection is suspended: the Node object with this name belongs to another \
-                 machine, or its kubelet has not reported since this machine booted",
-                "check --node (NODE_NAME) and that the kubelet runs; the Node's bootID must be \
-                 this machine's",
-            ),
+            DetectionState::NodeMissing | DetectionState::NodeForeign => PartState::Failing,
+            _ => PartState::Degraded,
         };
-        Part { part: "leaks", state, detail: detail.to_owned(), todo: todo.into() }
+        let (why, todo) = why_suspended(self.detection_state);
+        let error = self.node_error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
+        let detail = format!("detection is suspended: {why}{error}");
+        Part { part: "leaks", state, detail, todo: todo.into() }
+    }
+
+    /// Why leak detection is suspended, and the remedy, of each part that is in its way; empty: it is not.
+    pub fn suspension(&self, now: BootTime) -> String {
+        if self.detection_state == DetectionState::Possible {
+            return String::new();
+        }
+        let mut parts = self.readiness(now).parts;
+        parts.retain(|part| match part.part {
+            "cri" | "api" => part.state == PartState::Failing,
+            part => part == "leaks",
+        });
+        if parts.len() > 1 {
+            parts.retain(|part| !part.todo.is_empty());
+        }
+        let lines = parts.iter().map(|Part { part, detail, todo, .. }| match *part {
+            "leaks" => {
+                format!("{}\n  → {todo}", detail.trim_start_matches("detection is suspended: "))
+            }
+            part => format!("{part}: {detail}\n  → {todo}"),
+        });
+        let lines: Vec<_> = lines.collect();
+        lines.join("\n").trim_end_matches("\n  → ").to_owned()
     }
 
     fn loss_part(&self, now: BootTime) -> Part {
@@ -459,6 +462,30 @@ fn traffic_part(report: &StartReport) -> Part {
         Some(why) => degraded(format!("not verified by the self-test: {why}")),
         None if losses.is_empty() => Part::ok(PART, "connections of terminating pods are counted"),
         None => Part::ok(PART, format!("connections of terminating pods are counted; {losses}")),
+    }
+}
+
+/// What of the states of leak detection `doctor`, /readyz, `leaks` and the log say, and the remedy.
+pub(crate) fn why_suspended(state: DetectionState) -> (&'static str, &'static str) {
+    match state {
+        DetectionState::Possible | DetectionState::NoApi => ("", ""),
+        DetectionState::Starting => ("waiting for all sources and a survey of the host", ""),
+        DetectionState::ApiOutOfSync => ("the pod watch is out of sync", ""),
+        DetectionState::CriUnreachable => ("the container runtime does not answer", ""),
+        DetectionState::NodeUnknown => (
+            "cannot read the Node object or this machine's boot id",
+            "grant the agent `get` on nodes (RBAC), and mount /proc into its container",
+        ),
+        DetectionState::NodeMissing => (
+            "there is no Node object with this name",
+            "check --node (NODE_NAME); with a wrong name every sandbox would look leaked",
+        ),
+        DetectionState::NodeForeign => (
+            "the Node object with this name belongs to another machine, or its kubelet has not \
+             reported since this machine booted",
+            "check --node (NODE_NAME) and that the kubelet runs; the Node's bootID must be this \
+             machine's",
+        ),
     }
 }
 

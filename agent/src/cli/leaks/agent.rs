@@ -4,10 +4,10 @@ use super::{LeaksAnswer, Mode, Printer, Progress};
 use crate::{
     app::stop::StopSignals,
     cli::{follow::follow, print_note},
-    outputs::report::{LeakList, span, words},
+    outputs::report::{LeakList, span},
 };
 use anyhow::{Context, bail};
-use coroner_api::{Event, List, ListQuery, client::AgentAddress, leaks::Leak, openapi};
+use coroner_api::{Event, Heartbeat, List, ListQuery, client::AgentAddress, leaks::Leak, openapi};
 use coroner_core::leak::DetectionState;
 use futures::{StreamExt as _, future::pending};
 use std::{collections::BTreeMap, pin::pin, time::Duration};
@@ -41,17 +41,13 @@ pub(super) async fn answer(
     progress.wipe();
     let detection_state = list.progress.detection_state;
     if detection_state != DetectionState::Possible {
-        let why = words(detection_state.as_str());
+        let why = format!("leak detection is suspended on node {}", list.node);
         if list.leaks.is_empty() {
-            bail!(
-                "leak detection is suspended: {why}; see {} for the cause and the remedy",
-                agent.page("/readyz")?
-            );
+            bail!("{why}: {}", list.suspension);
         }
         print_note(&format!(
-            "leak detection is suspended ({why}); the list shows the leaks confirmed before. See \
-             {} for the cause",
-            agent.page("/readyz")?
+            "{why}; the list shows the leaks confirmed before: {}",
+            list.suspension
         ));
     }
     let certain = list.leaks.len();
@@ -80,7 +76,7 @@ async fn ask(agent: &AgentAddress, query: &ListQuery) -> anyhow::Result<LeakList
 async fn watch(agent: &AgentAddress, query: &ListQuery, out: &mut Printer) -> anyhow::Result<()> {
     let mut stop = StopSignals::of_command()?;
     let mut steps = pin!(follow::<Leak>(agent, openapi::LEAKS, query));
-    let (mut leaks, mut detection, mut due) = (BTreeMap::new(), None, None);
+    let (mut leaks, mut heard, mut due) = (BTreeMap::new(), None, None);
     let namespace = query.namespace.as_deref();
     loop {
         let is_due = async {
@@ -101,27 +97,31 @@ async fn watch(agent: &AgentAddress, query: &ListQuery, out: &mut Printer) -> an
             // A watch begins: with its first heartbeat there is a whole list again.
             Some(None) => {
                 leaks.clear();
-                (detection, due) = (None, None);
+                (heard, due) = (None, None);
             }
             Some(Some(Event::Added { object } | Event::Modified { object })) => {
                 leaks.insert(serde_json::to_string(&object.key)?, object);
-                due = detection.as_ref().map(|_| due.unwrap_or(Instant::now() + PAUSE));
+                due = heard.as_ref().map(|_| due.unwrap_or(Instant::now() + PAUSE));
             }
             Some(Some(Event::Deleted { object })) => {
                 leaks.remove(&serde_json::to_string(&object.key)?);
-                due = detection.as_ref().map(|_| due.unwrap_or(Instant::now() + PAUSE));
+                due = heard.as_ref().map(|_| due.unwrap_or(Instant::now() + PAUSE));
             }
             Some(Some(Event::Newer)) => {}
             Some(Some(Event::Heartbeat(heartbeat))) => {
-                detection = heartbeat.detection;
+                heard = Some(heartbeat);
                 due = Some(Instant::now());
             }
             None => {
                 due = None;
+                let Some(Heartbeat { node, boot_id, detection, .. }) = heard.clone() else {
+                    continue;
+                };
                 let list = List {
-                    node: String::new(),
-                    boot_id: String::new(),
-                    detection: detection.clone(),
+                    node,
+                    boot_id,
+                    observed_since: None,
+                    detection,
                     items: leaks.values().cloned().collect(),
                     next: None,
                 };

@@ -74,13 +74,18 @@ impl LeaksAnswer {
 
     pub(super) fn snapshot(&self) -> Snapshot {
         let progress = &self.list.progress;
-        let is_empty = self.list.leaks.is_empty() && self.candidates.is_empty();
         Snapshot {
             detection_state: progress.detection_state,
             certain: self.list.leaks.clone(),
             candidates: self.candidates.iter().map(|leak| (leak.key.clone(), leak.class)).collect(),
-            verdict: is_empty.then(|| progress.has_seen_enough() && progress.candidate_count == 0),
+            verdict: self
+                .is_empty()
+                .then(|| progress.has_seen_enough() && progress.candidate_count == 0),
         }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.all().next().is_none()
     }
 
     /// The time, as a headline.
@@ -123,11 +128,13 @@ impl LeaksAnswer {
     fn document(&self) -> Document {
         let clock = clock::anchor();
         let all = |leaks: &[Arc<Leak>]| {
-            leaks.iter().map(|leak| report::leak_json(leak, &clock)).collect()
+            let node = || self.list.node.clone();
+            let of = |leak| wire::Leak { node: node(), ..report::leak_json(leak, &clock) };
+            leaks.iter().map(|leak| of(leak)).collect()
         };
         Document {
             standalone: self.standalone,
-            detection: report::detection_json(&self.list.progress),
+            detection: report::detection_json(&self.list.progress, self.list.suspension.clone()),
             items: all(&self.list.leaks),
             candidates: all(&self.candidates),
         }
@@ -149,15 +156,15 @@ impl LeaksAnswer {
         with_header: bool,
         style: &Style,
     ) -> String {
-        if self.all().next().is_none() {
-            return self.nothing() + "\n";
+        if self.is_empty() {
+            return String::new();
         }
         let mut header = vec!["CLASS", "NAMESPACE", "POD", "WHAT", "AGE", "OBSERVED", "CAUSE"];
         if self.standalone {
             header.insert(0, "STATE");
         }
         if wide {
-            header.extend(["UID", "ATTEMPT", "HOLDS", "STUCK", "WHY"]);
+            header.extend(["UID", "ATTEMPT", "HOLDS", "STUCK", "WHY", "NODE"]);
         }
         let certain = self.list.leaks.iter().map(|leak| self.row(leak, "confirmed", wide));
         let candidates = self.candidates.iter().map(|leak| self.row(leak, "candidate", wide));
@@ -196,23 +203,21 @@ impl LeaksAnswer {
                 or_none(&holds(&leak.resources)),
                 or_none(leak.blocked_on.map_or("", |reason| reason.as_str())),
                 or_none(&report::leak_cause(leak)),
+                or_none(&self.list.node),
             ]);
         }
         row
     }
 
     /// Explains an empty list.
-    fn nothing(&self) -> String {
+    pub(super) fn nothing(&self) -> String {
         let progress = &self.list.progress;
-        let of = match &self.namespace {
-            Some(namespace) => format!(" in namespace {}", printable(namespace)),
-            None => String::new(),
-        };
+        let mut of = format!(" on node {}", printable(&self.list.node));
+        if let Some(namespace) = &self.namespace {
+            of += &format!(" in namespace {}", printable(namespace));
+        }
         if progress.detection_state != DetectionState::Possible {
-            return format!(
-                "leak detection is suspended{of}: {}",
-                report::words(progress.detection_state.as_str())
-            );
+            return format!("leak detection is suspended{of}: {}", self.list.suspension);
         }
         let (watched, threshold) =
             (span(progress.watched_seconds), span(progress.threshold_seconds));
@@ -228,7 +233,7 @@ impl LeaksAnswer {
                  {threshold}; no candidates so far"
             ),
             (n, _, _) => format!(
-                "no confirmed leaks{of}; {n} candidate(s) on this node, observed for less than \
+                "no confirmed leaks{of}; {n} candidate(s), observed for less than \
                  {threshold}"
             ),
         }
@@ -277,7 +282,8 @@ mod tests {
         let now = WallTime(leaked().first_observed.0 + 400_000_000_000);
         orphan.first_observed = WallTime(now.0 - 4_000_000_000);
         let leaks = vec![Arc::new(leaked()), Arc::new(stuck())];
-        let list = LeakList { progress: progress(DetectionState::Possible, 400, 1), leaks };
+        let progress = progress(DetectionState::Possible, 400, 1);
+        let list = LeakList { node: "n1".into(), progress, leaks, ..LeakList::default() };
         let candidates = if standalone { vec![Arc::new(orphan)] } else { Vec::new() };
         LeaksAnswer { list, standalone, candidates, namespace: None, now }
     }
@@ -295,24 +301,22 @@ mod tests {
     #[test]
     fn an_empty_list_says_what_it_means() {
         let says = |progress: DetectionProgress, standalone: bool| {
-            let list = LeakList { progress, leaks: Vec::new() };
+            let list = LeakList { node: "n1".into(), progress, ..LeakList::default() };
             let now = WallTime(0);
-            let all =
-                LeaksAnswer { list, standalone, candidates: Vec::new(), namespace: None, now };
-            all.plain(false, true, None, true, &Style::default())
+            LeaksAnswer { list, standalone, candidates: Vec::new(), namespace: None, now }.nothing()
         };
         let possible =
             |watched, candidates| progress(DetectionState::Possible, watched, candidates);
         for (progress, standalone, wanted) in [
-            (possible(7200, 0), false, "no leaks (all sources in sync, observed for"),
-            (possible(4, 0), true, "no leaks (all sources in sync, one scan of 4s)"),
+            (possible(7200, 0), false, "no leaks on node n1 (all sources in sync, observed for"),
+            (possible(4, 0), true, "no leaks on node n1 (all sources in sync, one scan of 4s)"),
             (
                 possible(4, 0),
                 false,
-                "no confirmed leaks yet: leak detection has been active for \
+                "no confirmed leaks on node n1 yet: leak detection has been active for \
                                      4s",
             ),
-            (possible(7200, 2), false, "no confirmed leaks; 2 candidate(s) on this node"),
+            (possible(7200, 2), false, "no confirmed leaks on node n1; 2 candidate(s), observed"),
             (progress(DetectionState::NodeForeign, 0, 0), true, "leak detection is suspended"),
         ] {
             let text = says(progress, standalone);

@@ -138,6 +138,9 @@ impl Printer {
         }
         stdout.write_all(text.as_bytes())?;
         stdout.flush()?;
+        if is_table(self.form) && answer.is_empty() {
+            print_note(&answer.nothing());
+        }
         Ok(())
     }
 }

@@ -5,21 +5,18 @@ use crate::{
     config::StandaloneConfig,
     linux::clock,
     sources::{cri, host, kernel, kube, tasks::Adapters},
-    store::{
-        health::{Health, PartState},
-        leaks::LeakStore,
-    },
+    store::{health::Health, leaks::LeakStore},
 };
 use coroner_core::{
     engine::{Engine, Settings},
     ids::PodRef,
-    input::{ApiEvent, CriEvent, HostEvent, HostSurvey, Input, Received},
+    input::{CriEvent, HostEvent, HostSurvey, Input, Received},
     leak::{DetectionState, Leak},
     leaks::LeakGauges,
     output::{CriRequest, Report, Request},
     time::BootTime,
 };
-use std::{fmt::Write, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 use tokio::{
     sync::mpsc,
     time::{Interval, MissedTickBehavior, interval},
@@ -41,8 +38,6 @@ pub(super) struct StandaloneScanner {
     engine: Engine,
     store: LeakStore,
     health: Health,
-    /// Why the Node object could not be read.
-    node_error: Option<String>,
     node: String,
     survey: Option<HostSurvey>,
     /// When a sandbox status was last requested.
@@ -94,7 +89,6 @@ impl StandaloneScanner {
             engine: Engine::new(settings),
             store: LeakStore::new(threshold),
             health: Health::without_kernel(now),
-            node_error: None,
             node,
             survey: None,
             asked: now,
@@ -133,10 +127,6 @@ impl StandaloneScanner {
             Input::Cri(CriEvent::Connected { process, .. }) => {
                 let _ = self.host.try_send(host::RuntimeConnected(*process));
             }
-            Input::Api(ApiEvent::NodeUnknown { error, .. }) => {
-                self.node_error = Some(error.clone());
-            }
-            Input::Api(ApiEvent::Node(_)) => self.node_error = None,
             Input::Host(HostEvent::Survey(survey)) => {
                 self.survey = Some(survey.clone());
             }
@@ -180,7 +170,8 @@ impl StandaloneScanner {
 
     /// The confirmed leaks.
     pub(super) fn list(&self) -> LeakList {
-        LeakList::from(&self.store)
+        let suspension = self.health.suspension(clock::boot_now());
+        LeakList { node: self.node.clone(), suspension, ..LeakList::from(&self.store) }
     }
 
     /// Candidates that have been observed for `at_least`, oldest first.
@@ -202,23 +193,8 @@ impl StandaloneScanner {
 
     /// Why leak detection is suspended, and the remedy.
     pub(super) fn suspension_reason(&self) -> String {
-        let mut text = "leak detection is suspended".to_owned();
-        for part in self.health.readiness(clock::boot_now()).parts {
-            if part.state == PartState::Ok || !matches!(part.part, "cri" | "api" | "leaks") {
-                continue;
-            }
-            let _ = write!(text, "\n  {:<6} {}", part.part, part.detail);
-            if part.part == "leaks" {
-                let _ = write!(text, " (--node {})", self.node);
-            }
-            if !part.todo.is_empty() {
-                let _ = write!(text, "\n         → {}", part.todo);
-            }
-        }
-        if let Some(error) = &self.node_error {
-            let _ = write!(text, "\n  node   {error}");
-        }
-        text
+        let why = self.health.suspension(clock::boot_now());
+        format!("leak detection is suspended on node {}: {why}", self.node)
     }
 
     /// The node's name is wrong, so that waiting does not help.

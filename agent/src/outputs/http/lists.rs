@@ -1,6 +1,6 @@
 //! The lists of the API: pages, which are written as the client reads, and watches.
 
-use super::{Parameters, SharedState, no};
+use super::{Observed, Parameters, SharedState, no};
 use crate::{linux::clock, outputs::report, store::entry::Entry};
 use axum::{
     body::{Body, Bytes},
@@ -48,7 +48,7 @@ pub(super) trait Item: Send + Sync + 'static {
     fn pod(&self) -> Option<&PodRef>;
     /// By which `since` selects; `None`: unknown.
     fn at(&self, clock: &Anchor) -> Option<WallTime>;
-    fn wire(&self, clock: &Anchor) -> Self::Wire;
+    fn wire(&self, clock: &Anchor, node: String) -> Self::Wire;
     /// Calls `each` with every entry, in no order.
     fn visit(shared: &SharedState, each: &mut dyn FnMut(&Entry<Self>))
     where
@@ -75,8 +75,8 @@ impl Item for PodTermination {
         Some(clock.wall(self.ended))
     }
 
-    fn wire(&self, _: &Anchor) -> Termination {
-        self.into()
+    fn wire(&self, _: &Anchor, node: String) -> Termination {
+        Termination { node, ..self.into() }
     }
 
     fn visit(shared: &SharedState, each: &mut dyn FnMut(&Entry<Self>)) {
@@ -96,8 +96,8 @@ impl Item for ContainerDeath {
         self.milestones.iter().map(|milestone| clock.wall(milestone.at)).max()
     }
 
-    fn wire(&self, clock: &Anchor) -> Death {
-        Death::of(self, clock)
+    fn wire(&self, clock: &Anchor, node: String) -> Death {
+        Death { node, ..Death::of(self, clock) }
     }
 
     fn visit(shared: &SharedState, each: &mut dyn FnMut(&Entry<Self>)) {
@@ -117,8 +117,8 @@ impl Item for Leak {
         Some(self.confirmed)
     }
 
-    fn wire(&self, clock: &Anchor) -> leaks::Leak {
-        report::leak_json(self, clock)
+    fn wire(&self, clock: &Anchor, node: String) -> leaks::Leak {
+        leaks::Leak { node, ..report::leak_json(self, clock) }
     }
 
     fn visit(shared: &SharedState, each: &mut dyn FnMut(&Entry<Self>)) {
@@ -130,7 +130,8 @@ impl Item for Leak {
     }
 
     fn detection(shared: &SharedState) -> Option<Detection> {
-        Some(report::detection_json(&shared.leaks.lock().progress()))
+        let why = shared.health.lock().suspension(clock::boot_now());
+        Some(report::detection_json(&shared.leaks.lock().progress(), why))
     }
 }
 
@@ -252,10 +253,11 @@ fn page<T: Item>(
     next: Option<String>,
     clock: Anchor,
 ) -> Response {
-    let observed = shared.observed.clone();
+    let Observed { node, boot_id } = shared.observed.clone();
     let empty = List::<()> {
-        node: observed.node,
-        boot_id: observed.boot_id,
+        node: node.clone(),
+        boot_id,
+        observed_since: shared.observed_since.get().map(|at| Moment::of_boot(*at, &clock)),
         detection: T::detection(shared),
         items: Vec::new(),
         next: None,
@@ -268,7 +270,7 @@ fn page<T: Item>(
     let tail = if next == "null" { "]}".to_owned() } else { format!("],\"continue\":{next}}}") };
     let items = found.into_iter().enumerate().map(move |(number, entry)| {
         let mut bytes = if number == 0 { Vec::new() } else { b",".to_vec() };
-        serde_json::to_writer(&mut bytes, &entry.item.wire(&clock))?;
+        serde_json::to_writer(&mut bytes, &entry.item.wire(&clock, node.clone()))?;
         Ok(Bytes::from(bytes))
     });
     let parts = std::iter::once(Ok(head.into())).chain(items);
@@ -351,8 +353,7 @@ impl<T: Item> ListWatch<T> {
                 self.heartbeat = Instant::now() + HEARTBEAT;
                 self.detection.clone_from(&detection);
                 let at = Moment::of_boot(clock::boot_now(), &clock);
-                let observed = self.shared.observed.clone();
-                let (node, boot_id) = (observed.node, observed.boot_id);
+                let Observed { node, boot_id } = self.shared.observed.clone();
                 let heartbeat = Heartbeat { node, boot_id, at, detection };
                 return Some(line(&Event::<()>::Heartbeat(heartbeat)));
             }
@@ -369,7 +370,7 @@ impl<T: Item> ListWatch<T> {
     fn event(&mut self, entry: &Entry<T>) -> Event<T::Wire> {
         let was_seen = entry.number <= self.seen && !self.is_initial;
         self.seen = entry.version;
-        let object = entry.item.wire(&clock::anchor());
+        let object = entry.item.wire(&clock::anchor(), self.shared.observed.node.clone());
         match (entry.gone, was_seen) {
             (true, _) => Event::Deleted { object },
             (false, true) => Event::Modified { object },

@@ -1,6 +1,6 @@
 //! Log lines about observations.
 
-use crate::outputs::report;
+use crate::{outputs::report, store::health::why_suspended};
 use coroner_core::{
     input::LossKind,
     leak::{DetectionState, Leak},
@@ -177,19 +177,17 @@ pub(crate) fn detection_state(detection_state: DetectionState) {
         DetectionState::Starting | DetectionState::NoApi => {
             debug!(state = %detection_state, "leak detection is inactive");
         }
-        DetectionState::NodeMissing => error!(
-            "leak detection is suspended: there is no Node object with this name. Check --node \
-             (NODE_NAME)"
-        ),
-        DetectionState::NodeForeign => error!(
-            "leak detection is suspended: the Node object with this name belongs to another \
-             machine, or its kubelet has not reported since this machine booted. Check --node \
-             (NODE_NAME)"
-        ),
-        DetectionState::ApiOutOfSync
-        | DetectionState::CriUnreachable
-        | DetectionState::NodeUnknown => {
-            warn!(state = %detection_state, "leak detection is suspended");
+        state => {
+            let (why, todo) = why_suspended(state);
+            macro_rules! suspended {
+                ($level:ident) => {
+                    $level!(%state, why, todo, "leak detection is suspended")
+                };
+            }
+            match state {
+                DetectionState::NodeMissing | DetectionState::NodeForeign => suspended!(error),
+                _ => suspended!(warn),
+            }
         }
     }
 }

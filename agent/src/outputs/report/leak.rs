@@ -28,9 +28,11 @@ pub fn leak_json(leak: &Leak, clock: &Anchor) -> wire::Leak {
 }
 
 /// The state of leak detection as the API shows it.
-pub fn detection_json(progress: &DetectionProgress) -> wire::Detection {
+/// `message`: why it is suspended.
+pub fn detection_json(progress: &DetectionProgress, message: String) -> wire::Detection {
     wire::Detection {
         state: progress.detection_state.into(),
+        message,
         watched_seconds: progress.watched_seconds,
         threshold_seconds: progress.threshold_seconds,
         candidate_count: progress.candidate_count,
@@ -38,32 +40,41 @@ pub fn detection_json(progress: &DetectionProgress) -> wire::Detection {
 }
 
 /// The leaks of a node.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Default)]
 pub struct LeakList {
+    /// The node's name.
+    pub node: String,
     /// The state of leak detection.
     pub progress: DetectionProgress,
+    /// Why it is suspended, and the remedy.
+    pub suspension: String,
     /// The leaks: the oldest first.
     pub leaks: Vec<Arc<Leak>>,
 }
 
 impl From<&LeakStore> for LeakList {
     fn from(store: &LeakStore) -> Self {
-        Self { progress: store.progress(), leaks: store.oldest_first() }
+        let (progress, leaks) = (store.progress(), store.oldest_first());
+        Self { progress, leaks, ..Self::default() }
     }
 }
 
 impl From<List<wire::Leak>> for LeakList {
     fn from(list: List<wire::Leak>) -> Self {
-        let progress = list.detection.map(|detection| DetectionProgress {
-            detection_state: detection.known_state(),
-            watched_seconds: detection.watched_seconds,
-            threshold_seconds: detection.threshold_seconds,
-            candidate_count: detection.candidate_count,
+        let detection = list.detection.map(|detection| {
+            let progress = DetectionProgress {
+                detection_state: detection.known_state(),
+                watched_seconds: detection.watched_seconds,
+                threshold_seconds: detection.threshold_seconds,
+                candidate_count: detection.candidate_count,
+            };
+            (progress, detection.message)
         });
+        let (progress, suspension) = detection.unwrap_or_default();
         let leaks = list.items.into_iter().filter_map(Option::<Leak>::from);
         let mut leaks: Vec<_> = leaks.map(Arc::new).collect();
         leaks.sort_by_key(|leak| since(leak));
-        Self { progress: progress.unwrap_or_default(), leaks }
+        Self { node: list.node, progress, suspension, leaks }
     }
 }
 

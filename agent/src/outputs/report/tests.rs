@@ -118,19 +118,22 @@ fn the_api_keeps_its_form() {
         golden(&format!("../../api/tests/golden/{name}.json"), &text);
     };
     let report = with_sandbox_removed(two_containers());
-    write("termination", json!(Termination::from(&report)));
+    let node = "n1".to_owned();
+    write("termination", json!(Termination { node, ..Termination::from(&report) }));
     write("unfinished", json!(Termination::from(&second_life())));
-    let death = Death::of(&report.containers[1], &clock);
+    let death = Death { node: "n1".into(), ..Death::of(&report.containers[1], &clock) };
     write("death", json!(death));
-    let leak = leak_json(&leaked(), &clock);
+    let mut leak = leak_json(&leaked(), &clock);
+    leak.node = "n1".into();
     write("leak", json!(leak));
     write("stuck", json!(leak_json(&stuck(), &clock)));
     let progress = DetectionProgress { watched_seconds: 4, ..DetectionProgress::default() };
-    let detection = Some(detection_json(&progress));
+    let detection = Some(detection_json(&progress, "waiting".into()));
     let (node, boot_id) = ("n1".to_owned(), "8c1b2f9e-0000-4000-8000-000000000001".to_owned());
     let list = List {
         node: node.clone(),
         boot_id: boot_id.clone(),
+        observed_since: Some(Moment::of_boot(BootTime(clock.boot_ns), &clock)),
         detection: detection.clone(),
         items: vec![leak.clone()],
         next: Some("5-7".to_owned()),
