@@ -353,6 +353,7 @@ impl leaks::Leak {
             blocked_on: leak.blocked_on.map(Into::into),
             evidence: pieces.map(evidence).collect(),
             remediation: sentences.remediation,
+            tools: leak.tools.clone(),
         }
     }
 }
@@ -383,6 +384,7 @@ impl From<leaks::Leak> for Option<Leak> {
             },
             blocked_on: wire.blocked_on.and_then(Open::known),
             evidence: known(wire.evidence, evidence),
+            tools: wire.tools,
         })
     }
 }

@@ -3,7 +3,7 @@
 use crate::{Moment, Open};
 use coroner_core::{
     ids::{LeakKey, PodRef},
-    input::Workload,
+    input::{NodeTools, Workload},
     leak::{
         BlockedOn, DetectionState, LeakCause, LeakClass, LeakEvidenceKind, LeakedResources,
         RuntimeAtEnd,
@@ -62,6 +62,9 @@ pub struct Leak {
     /// The remedy, step by step. A step that begins with `$ ` is a command.
     #[serde(default)]
     pub remediation: Vec<String>,
+    /// What of the node the remedy names.
+    #[serde(default, skip_serializing_if = "NodeTools::is_unknown")]
+    pub tools: NodeTools,
 }
 
 /// The likely cause of a leak.

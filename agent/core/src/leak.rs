@@ -2,7 +2,7 @@
 
 use super::{
     ids::PodRef,
-    input::{ContainerState, Daemon, EventReason, Workload},
+    input::{ContainerState, Daemon, EventReason, NodeTools, Workload},
     labels,
     time::WallTime,
 };
@@ -158,6 +158,8 @@ pub struct Leak {
     /// The evidence, in order of time where there is one. On a node with more than 1,000 leaks the later ones
     /// have none.
     pub evidence: Vec<LeakEvidence>,
+    /// For the remedy.
+    pub tools: NodeTools,
 }
 
 /// Resources of the node that a leak holds.

@@ -92,6 +92,7 @@ pub struct NodeState {
     pub runtime: DaemonHistory,
     /// The kubelet.
     pub kubelet: DaemonHistory,
+    pub tools: NodeTools,
 }
 
 impl NodeState {
@@ -103,7 +104,7 @@ impl NodeState {
                 Daemon::Runtime => self.runtime.apply(at, state.clone()),
                 Daemon::Kubelet => self.kubelet.apply(at, state.clone()),
             },
-            HostEvent::Survey(_) => {}
+            HostEvent::Survey(survey) => self.tools.update(survey.tools.clone()),
         }
     }
 

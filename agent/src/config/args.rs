@@ -282,7 +282,8 @@ pub struct DetectionArgs {
     #[arg(long, env = "CORONER_LEAK_THRESHOLD", value_name = "DURATION", default_value = "5m")]
     #[arg(value_parser = parse_duration)]
     pub leak_threshold: Duration,
-    /// Process name of the kubelet (comm, at most 15 bytes) [default: kubelet, k3s-server, k3s-agent, kubelite].
+    /// Process name of the kubelet (comm, at most 15 bytes) [default: kubelet, k3s-server, k3s-agent, kubelite,
+    /// microshift].
     #[arg(long, env = "CORONER_KUBELET_PROCESS", value_name = "NAME")]
     pub kubelet_process: Option<String>,
 }

@@ -205,7 +205,7 @@ fn the_story_of_the_stuck_worker_is_told() {
         "its object was deleted",
         "its sandbox was no longer ready",
         "the runtime failed",
-        "$ systemctl restart kubelet",
+        "Restarting the kubelet cleans up",
     ] {
         assert!(text.contains(wanted), "{wanted}: {text}");
     }

@@ -84,6 +84,39 @@ pub struct HostSurvey {
     /// Mounts below the kubelet's pod directories.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volumes: Option<Vec<PodVolume>>,
+    /// What a person on the node can use.
+    #[serde(default, skip_serializing_if = "NodeTools::is_unknown")]
+    pub tools: NodeTools,
+}
+
+/// What a person on the node can use, for remedies. `None`: unknown.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct NodeTools {
+    /// The systemd unit of the kubelet's process, such as `k3s-agent`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kubelet: Option<String>,
+    /// The systemd unit of the runtime's process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runtime: Option<String>,
+    /// The command of crictl, such as `k3s crictl`; empty: the node has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub crictl: Option<String>,
+}
+
+impl NodeTools {
+    /// Nothing is known.
+    pub fn is_unknown(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// What is seen now; of a daemon that does not run, what was seen before.
+    pub fn update(&mut self, seen: Self) {
+        let Self { kubelet, runtime, crictl } = std::mem::take(self);
+        self.kubelet = seen.kubelet.or(kubelet);
+        self.runtime = seen.runtime.or(runtime);
+        self.crictl = seen.crictl.or(crictl);
+    }
 }
 
 /// A runtime's shim.

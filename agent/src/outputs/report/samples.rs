@@ -4,8 +4,8 @@ use coroner_core::{
     evidence::{Evidence, EvidenceKind},
     ids::{ContainerId, PodRef, PodUid, Tgid},
     input::{
-        ConnectionEvent, ContainerKind, Disposition, ExitStatus, Hook, LossKind, ProcessRef,
-        SignalResult, TargetState, TrafficPeer, Workload,
+        ConnectionEvent, ContainerKind, Disposition, ExitStatus, Hook, LossKind, NodeTools,
+        ProcessRef, SignalResult, TargetState, TrafficPeer, Workload,
     },
     leak::{
         self, BlockedOn, Leak, LeakCause, LeakClass, LeakEvidenceKind, LeakKey, LeakedResources,
@@ -373,6 +373,7 @@ pub(crate) fn leaked() -> Leak {
                 },
             ),
         ],
+        tools: NodeTools { kubelet: Some("kubelet".into()), ..NodeTools::default() },
     }
 }
 

@@ -14,6 +14,7 @@ mod pods;
 mod run;
 mod shims;
 mod table;
+mod tools;
 
 use coroner_core::input::{DaemonProcess, DaemonState, HostSurvey};
 pub use run::{HostCounters, HostOptions, RuntimeConnected, run};
@@ -49,8 +50,9 @@ pub struct HostView {
 }
 
 impl HostView {
-    /// Names of a kubelet's process: its own, k3s' two, microk8s'.
-    pub const KUBELETS: [&str; 4] = ["kubelet", "k3s-server", "k3s-agent", "kubelite"];
+    /// Names of a kubelet's process: its own, k3s' two, microk8s', MicroShift's.
+    pub const KUBELETS: [&str; 5] =
+        ["kubelet", "k3s-server", "k3s-agent", "kubelite", "microshift"];
 }
 
 /// Why a part of the host cannot be read, and the remedy.
@@ -199,6 +201,7 @@ pub fn survey(host: &HostView) -> HostSurvey {
             looked.list(SurveyPart::PodCgroups, pods::cgroups(host, &table));
     }
     looked.survey.volumes = looked.list(SurveyPart::Volumes, mounts::volumes(host));
+    looked.survey.tools = tools::tools(host);
     for (part, why) in &looked.errors {
         warn!(?part, %why, not_reported = part.cost(), "the host survey is incomplete");
     }

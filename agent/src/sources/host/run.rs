@@ -2,14 +2,17 @@
 
 use super::{
     HostView, PartialSurvey, SurveyError, SurveyPart, boot_id, daemons::Daemons, kubelet, mounts,
-    netns, pods, shims, table::Table,
+    netns, pods, shims, table::Table, tools::tools,
 };
 use crate::{
     linux::{blocking::BlockingPool, clock, procfs::host_proc},
     sources::{Closed, cri::Dialed},
 };
 use coroner_core::input::{DaemonProcess, DaemonState, HostEvent, HostSurvey, Input, Received};
-use futures::{FutureExt, future::BoxFuture};
+use futures::{
+    FutureExt,
+    future::{self, BoxFuture},
+};
 use std::{
     collections::BTreeSet,
     path::PathBuf,
@@ -236,13 +239,14 @@ async fn look(mut host: HostView, pool: BlockingPool) -> Findings {
     if let Some((_, DaemonState::Running { process })) = processes {
         host.kubelet = Some(process);
     }
-    let volumes = in_time(&pool, &host, mounts::volumes);
-    let volumes = match &processes {
-        None => volumes.await,
+    let tools = in_time(&pool, &host, |host| Ok(tools(host)));
+    let others = future::join(in_time(&pool, &host, mounts::volumes), tools);
+    let (volumes, tools) = match &processes {
+        None => others.await,
         Some((table, _)) => {
             let [one, other, third] = std::array::from_fn(|_| Arc::clone(table));
-            let (volumes, shims, netns, cgroups) = tokio::join!(
-                volumes,
+            let (others, shims, netns, cgroups) = tokio::join!(
+                others,
                 in_time(&pool, &host, move |host| shims::shims(&one, shims::ours(host, &one))),
                 in_time(&pool, &host, move |host| netns::namespaces(host, &other)),
                 in_time(&pool, &host, move |host| pods::cgroups(host, &third)),
@@ -250,9 +254,10 @@ async fn look(mut host: HostView, pool: BlockingPool) -> Findings {
             looked.survey.shims = looked.list(SurveyPart::Shims, shims);
             looked.survey.netns = looked.list(SurveyPart::NetworkNamespaces, netns);
             looked.survey.pod_cgroups = looked.list(SurveyPart::PodCgroups, cgroups);
-            volumes
+            others
         }
     };
+    looked.survey.tools = tools.unwrap_or_default();
     looked.survey.volumes = looked.list(SurveyPart::Volumes, volumes);
     Findings { looked, processes }
 }
@@ -279,7 +284,7 @@ async fn done(under_way: &mut Option<BoxFuture<'static, Findings>>) -> Findings 
 mod tests {
     use super::*;
     use crate::{linux::socket_file::SocketId, sources::host::fake::Fake};
-    use coroner_core::input::{Daemon, HostSurvey};
+    use coroner_core::input::{Daemon, HostSurvey, NodeTools};
 
     /// Ends a test that would wait for ever; nothing is measured by it.
     const STUCK: Duration = Duration::from_secs(60);
@@ -367,6 +372,7 @@ mod tests {
             netns: Some(vec![]),
             pod_cgroups: Some(vec![]),
             volumes: Some(vec![]),
+            tools: NodeTools::default(),
         };
         assert_eq!(survey, nothing);
         assert_eq!(bench.counters.errors.load(Relaxed), 0);

@@ -217,6 +217,7 @@ impl Candidate {
             blocked_on: is_pod.then(|| cause::blocked_on(&cause)),
             cause,
             evidence: if has_evidence { evidence::collect(facts, key, queried) } else { vec![] },
+            tools: facts.stores.node.tools.clone(),
         })
     }
 }

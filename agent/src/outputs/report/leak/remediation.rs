@@ -1,39 +1,48 @@
 //! Remediation of a leak, according to its cause. Lines that begin with `$ ` are commands for the node's
 //! shell.
 
-use coroner_core::leak::{BlockedOn, Leak, LeakCause, LeakClass, LeakKey};
-
-const RESTART_KUBELET: &str = "$ systemctl restart kubelet";
+use coroner_core::{
+    input::NodeTools,
+    leak::{BlockedOn, Leak, LeakCause, LeakClass, LeakKey},
+};
 
 /// The steps, in order.
 pub fn remediation(leak: &Leak) -> Vec<String> {
-    let Leak { class, cause, resources, .. } = leak;
+    let Leak { class, cause, resources, tools, .. } = leak;
     let cause = cause.kind;
     let mut steps = Vec::new();
     let mut step = |text: String| steps.push(text);
     if cause == LeakCause::KubeletDown {
-        step("$ systemctl status kubelet".into());
-        step("$ systemctl start kubelet".into());
+        match &tools.kubelet {
+            Some(unit) => {
+                step(format!("$ systemctl status {unit}"));
+                step(format!("$ systemctl start {unit}"));
+            }
+            None => step("Start the kubelet; its unit is not known to the agent.".into()),
+        }
         return steps;
     }
     match &leak.key {
         LeakKey::Sandbox { id } => {
             if matches!(cause, LeakCause::PodWorkerStuck | LeakCause::PodWorkerGaveUp) {
                 step("Restarting the kubelet cleans up all of these at once:".into());
-                step(RESTART_KUBELET.into());
+                tools.kubelet.iter().for_each(|unit| step(format!("$ systemctl restart {unit}")));
                 step("To fix the bug, upgrade the kubelet to 1.27 or later.".into());
                 step("Or manually, only this one:".into());
             }
+            let crictl = tools.crictl.as_deref().unwrap_or("crictl");
             let running = matches!(class, LeakClass::ReadyNoPod | LeakClass::DuplicateReady);
-            if running || resources.netns.is_some() {
-                step(format!("$ crictl stopp {id}"));
+            if crictl.is_empty() {
+                step("The node has no crictl: restart the node.".into());
+            } else if running || resources.netns.is_some() {
+                step(format!("$ {crictl} stopp {id}"));
             }
             if cause == LeakCause::CniDeleteFailing {
                 step("The network plugin's error is in the runtime's log:".into());
-                step(format!("$ journalctl -u containerd -u crio | grep {id}"));
+                runtime_log(tools).iter().for_each(|log| step(format!("$ {log} | grep {id}")));
             }
-            if *class != LeakClass::NetnsOpen {
-                step(format!("$ crictl rmp {id}"));
+            if *class != LeakClass::NetnsOpen && !crictl.is_empty() {
+                step(format!("$ {crictl} rmp {id}"));
             }
         }
         LeakKey::Shim { pid, id, .. } => {
@@ -64,8 +73,22 @@ pub fn remediation(leak: &Leak) -> Vec<String> {
     steps
 }
 
+/// What prints the runtime's log; k3s and RKE2 write that of their containerd to a file.
+fn runtime_log(tools: &NodeTools) -> Option<String> {
+    const FILE: &str = "agent/containerd/containerd.log";
+    Some(match tools.runtime.as_deref()? {
+        "k3s" | "k3s-agent" => format!("cat /var/lib/rancher/k3s/{FILE}"),
+        "rke2-server" | "rke2-agent" => format!("cat /var/lib/rancher/rke2/{FILE}"),
+        unit => format!("journalctl -u {unit}"),
+    })
+}
+
 fn stuck_pod(leak: &Leak, step: &mut impl FnMut(String)) {
     let pod = leak.pod.as_ref();
+    let kubelet_log = |of: &str| {
+        let unit = leak.tools.kubelet.as_ref();
+        unit.map(|unit| format!("$ journalctl -u {unit} | grep {of}"))
+    };
     let (namespace, name) = pod.map(|pod| (&*pod.namespace, &*pod.name)).unwrap_or_default();
     match leak.blocked_on {
         Some(BlockedOn::Finalizer) => {
@@ -79,7 +102,7 @@ fn stuck_pod(leak: &Leak, step: &mut impl FnMut(String)) {
                 "Check what keeps the volume busy; the kubelet's log shows why it cannot unmount:"
                     .into(),
             );
-            step("$ journalctl -u kubelet | grep -i unmount".into());
+            kubelet_log("-i unmount").into_iter().for_each(step);
         }
         Some(BlockedOn::Process) => {
             step(
@@ -98,10 +121,45 @@ fn stuck_pod(leak: &Leak, step: &mut impl FnMut(String)) {
         }
         Some(BlockedOn::RuntimeFailing) => {
             step("The runtime's log shows what fails:".into());
-            step("$ journalctl -u containerd -u crio --since -30min".into());
+            runtime_log(&leak.tools).iter().for_each(|log| step(format!("$ {log} | tail -n 100")));
         }
         Some(BlockedOn::KubeletGone) | Some(BlockedOn::Unknown) | None => {
-            step(format!("$ journalctl -u kubelet | grep {name}"));
+            step("The kubelet's log shows what it waits for:".into());
+            kubelet_log(name).into_iter().for_each(step);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::outputs::report::samples::leaked;
+
+    /// No remedy names a unit or a tool that the node does not have.
+    #[test]
+    fn remedies_name_what_the_node_has() {
+        for (kubelet, crictl, wanted) in [
+            (Some("kubelet"), None, ["$ systemctl restart kubelet", "$ crictl rmp"]),
+            (
+                Some("k3s-agent"),
+                Some("k3s crictl"),
+                ["systemctl restart k3s-agent", "$ k3s crictl"],
+            ),
+            (
+                None,
+                Some(""),
+                ["Restarting the kubelet", "The node has no crictl: restart the node"],
+            ),
+        ] {
+            let (kubelet, crictl) = (kubelet.map(str::to_owned), crictl.map(str::to_owned));
+            let tools = NodeTools { kubelet, crictl, runtime: Some("k3s-agent".into()) };
+            let mut leak = Leak { tools, ..leaked() };
+            let text = remediation(&leak).join("\n");
+            assert!(wanted.iter().all(|wanted| text.contains(wanted)), "{text}");
+            assert!(leak.tools.kubelet.is_some() || !text.contains("systemctl"), "{text}");
+            leak.cause.kind = LeakCause::CniDeleteFailing;
+            let text = remediation(&leak).join("\n");
+            assert!(text.contains("/k3s/agent/containerd/containerd.log | grep 3984"), "{text}");
         }
     }
 }
