@@ -6,7 +6,7 @@ use coroner_core::{
     leak::{DetectionState, Leak},
     report::{ContainerDeath, PodTermination, UnkillableContainer},
     time::WallTime,
-    types::Change,
+    types::{Change, PhaseKind},
 };
 use std::time::Duration;
 use tokio::time::Instant;
@@ -82,7 +82,19 @@ macro_rules! termination {
             cause_certainty = line.cause_certainty,
             seconds = line.seconds,
             verdicts = line.verdicts,
-            phases = line.phases,
+            post_start_seconds = line.phases.get(&PhaseKind::PostStart),
+            kubelet_reaction_seconds = line.phases.get(&PhaseKind::KubeletReaction),
+            pre_stop_seconds = line.phases.get(&PhaseKind::PreStop),
+            stop_call_seconds = line.phases.get(&PhaseKind::StopCall),
+            sidecar_wait_seconds = line.phases.get(&PhaseKind::SidecarWait),
+            shutdown_seconds = line.phases.get(&PhaseKind::Shutdown),
+            kill_seconds = line.phases.get(&PhaseKind::Kill),
+            reap_seconds = line.phases.get(&PhaseKind::Reap),
+            runtime_notice_seconds = line.phases.get(&PhaseKind::RuntimeNotice),
+            sandbox_stop_seconds = line.phases.get(&PhaseKind::SandboxStop),
+            cleanup_seconds = line.phases.get(&PhaseKind::Cleanup),
+            finalizers_seconds = line.phases.get(&PhaseKind::Finalizers),
+            unattributed_seconds = line.phases.get(&PhaseKind::Unattributed),
             findings = line.findings,
             truncated = line.truncated,
             incomplete = line.incomplete,
@@ -119,8 +131,12 @@ pub(crate) fn runtime_speed(slow: bool, longest: Duration) {
 
 /// A debug line, because the pod's line has the verdicts of its containers.
 pub(crate) fn death(death: &ContainerDeath) {
+    let pod = death.pod.as_ref();
     debug!(
         target: "coroner::death",
+        namespace = pod.map(|pod| pod.namespace.as_str()),
+        pod = pod.map(|pod| pod.name.as_str()),
+        uid = pod.map(|pod| pod.uid.as_str()),
         container = death.name,
         id = death.id.as_str(),
         workload = death.workload.as_ref().map(ToString::to_string),
@@ -202,7 +218,10 @@ mod tests {
         },
         report::samples,
     };
-    use coroner_core::input::{ContainerKind, Workload};
+    use coroner_core::{
+        input::{ContainerKind, Workload},
+        report::Phase,
+    };
     use serde_json::Value;
     use std::collections::{BTreeMap, BTreeSet};
 
@@ -240,6 +259,9 @@ mod tests {
             let mut report = samples::two_containers();
             let workload = Workload { kind: "Deployment".into(), name: "web".into() };
             report.workload = Some(workload.clone());
+            let phase = report.phases[0].clone();
+            let phases = PhaseKind::ALL.iter().map(|kind| Phase { kind: *kind, ..phase.clone() });
+            report.phases = phases.collect();
             report.containers[1].workload = Some(workload);
             termination(&report);
             update(&report, Change::Verdict);
@@ -275,5 +297,8 @@ mod tests {
             documented.entry(names(cells[1]).remove(0)).or_default().extend(names(cells[3]));
         }
         assert_eq!(logged, documented);
+        for kind in PhaseKind::ALL {
+            assert!(logged["coroner::termination"].contains(&format!("{kind}_seconds")), "{kind}");
+        }
     }
 }

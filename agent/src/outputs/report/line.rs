@@ -1,7 +1,10 @@
 //! A finished termination as the fields of one log line.
 
 use super::{container_name, printable};
-use coroner_core::report::{ContainerDeath, Finding, PodTermination};
+use coroner_core::{
+    report::{ContainerDeath, Finding, PodTermination},
+    types::PhaseKind,
+};
 use std::collections::BTreeMap;
 
 /// The fields of the line; lists are `name=value` separated by spaces, so that both a person and
@@ -25,8 +28,8 @@ pub struct LogLine {
     pub cause_certainty: &'static str,
     /// The whole, seconds.
     pub seconds: f64,
-    /// Seconds by phase, in their order: `pre_stop=5.003 shutdown=1.002`.
-    pub phases: String,
+    /// Seconds by phase.
+    pub phases: BTreeMap<PhaseKind, f64>,
     /// Verdicts by container: `app=graceful proxy=stop_signal_ignored`.
     pub verdicts: String,
     /// Findings by container, those of the pod without one: `app:children_not_signalled`.
@@ -39,15 +42,11 @@ pub struct LogLine {
 
 /// The fields of a finished termination.
 pub fn log_line(account: &PodTermination) -> LogLine {
-    let mut order = Vec::new();
-    let mut sums = BTreeMap::new();
+    let mut phases: BTreeMap<PhaseKind, f64> = BTreeMap::new();
     for phase in &account.phases {
-        let sum = sums.entry(phase.kind).or_insert_with(|| {
-            order.push(phase.kind);
-            0.0
-        });
-        *sum += phase.to.since(phase.from).as_secs_f64();
+        *phases.entry(phase.kind).or_default() += phase.to.since(phase.from).as_secs_f64();
     }
+    phases.values_mut().for_each(|seconds| *seconds = (*seconds * 1e6).round() / 1e6);
     let mut findings: Vec<String> =
         account.findings.iter().map(|finding| finding.kind.to_string()).collect();
     for death in &account.containers {
@@ -64,7 +63,7 @@ pub fn log_line(account: &PodTermination) -> LogLine {
         cause: account.cause.as_str(),
         cause_certainty: account.cause_certainty.as_str(),
         seconds: (account.total().as_secs_f64() * 1e6).round() / 1e6,
-        phases: join(order.iter().map(|kind| format!("{kind}={:.3}", sums[kind]))),
+        phases,
         verdicts: join(
             account.containers.iter().map(|death| format!("{}={}", label(death), death.verdict)),
         ),
