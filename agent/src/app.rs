@@ -97,6 +97,9 @@ async fn observe(config: Config) -> anyhow::Result<()> {
     let kube = config.sources.kube.as_ref();
     let names_kubeconfig = kube.is_some_and(|kube| kube.kubeconfig.is_some())
         || std::env::var_os("KUBECONFIG").is_some();
+    if let Some(kube) = kube {
+        kube::config(kube.kubeconfig.as_deref()).await?;
+    }
     let directories = config.tls.iter().flat_map(tls::TlsFiles::directories).collect();
     let kubeconfig = kube.is_some() && (names_kubeconfig || !in_pod);
     let needs = Needs { directories, kubeconfig };

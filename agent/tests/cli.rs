@@ -54,6 +54,7 @@ fn wrong_usage_is_64_and_says_what_is_wrong() {
         ("terminations --limit 0", "at least 1"),
         ("explain -o xml", "[possible values: text, json, yaml]"),
         ("doctor -o xml", "[possible values: text, json, yaml]"),
+        ("run --node n --kubeconfig /no/such", "--kubeconfig /no/such: no such file"),
         ("replay", "<FILE>"),
         ("replay x -o yaml", "[possible values: text, table, wide, json]"),
         ("explain web --sample --from x", "cannot be used with"),

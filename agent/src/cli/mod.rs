@@ -50,7 +50,10 @@ pub fn main() -> ExitCode {
     }
     match cli.command {
         Command::Run(args) => match Config::validate(&args, &HostDefaults::probe()) {
-            Ok(config) => finish(app::run(config)),
+            Ok(config) => match args.sources.node.kubeconfig.filter(|file| !file.exists()) {
+                Some(file) => usage(&format!("--kubeconfig {}: no such file", file.display())),
+                None => finish(app::run(config)),
+            },
             Err(error) => usage(&error.to_string()),
         },
         Command::Doctor(args) => match doctor::main(&args) {

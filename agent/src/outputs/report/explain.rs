@@ -2,8 +2,8 @@
 //! its evidence, where the time went, and how sure all that is.
 
 use super::{
-    Style, cause_of, container, container_name, evidence, findings, header, not_final, printable,
-    seconds, style::Paint, traffic::traffic, utc, warnings, waterfall, words, wrap,
+    Style, cause_of, container, container_name, evidence, findings, header, killer, not_final,
+    printable, seconds, style::Paint, traffic::traffic, utc, warnings, waterfall, words, wrap,
 };
 use coroner_core::{
     input::{ExitStatus, Hook},
@@ -173,10 +173,8 @@ impl Step<'_> {
             TermHandled => format!("its handler of {signal} ran"),
             ListenerClosed => "its last listener was closed".into(),
             LastNewConnection => "the last new connection of a client came".into(),
-            KillSent => match self.of.and_then(|death| death.killer.as_ref()) {
-                Some(killer) => {
-                    format!("SIGKILL was sent to it by {} (pid {})", killer.comm, killer.tgid)
-                }
+            KillSent => match self.of.and_then(killer) {
+                Some(killer) => format!("SIGKILL was sent to it by {killer}"),
                 None => "SIGKILL was sent to it".into(),
             },
             Exited => match self.of.and_then(|death| death.exit) {

@@ -119,7 +119,7 @@ fn container(text: &mut String, death: &ContainerDeath, account: &PodTermination
     if !death.proof.message.is_empty() {
         wrap(text, &death.proof.message, 4, "", style);
     }
-    let facts = facts(death);
+    let facts = facts(death, account);
     if !facts.is_empty() {
         wrap(text, &facts.join(" · "), 4, "", style);
     }
@@ -139,18 +139,29 @@ pub(crate) fn exit(death: &ContainerDeath) -> Option<String> {
 }
 
 /// How it ended, from which act of stopping to the exit, and the share of the grace.
-fn facts(death: &ContainerDeath) -> Vec<String> {
+fn facts(death: &ContainerDeath, account: &PodTermination) -> Vec<String> {
     let mut facts: Vec<String> = exit(death).into_iter().collect();
     if let Some((what, from, to)) = stop_to_exit(death) {
         facts.push(format!("{what} → exit {}", seconds(to.at.since(from.at))));
     }
     if let (Some(ratio), Some(grace)) = (death.grace_ratio, death.grace_seconds) {
-        facts.push(format!("{:.0} % of {grace} s grace", ratio * 100.0));
+        // The ratio is of what was left of it.
+        facts.push(match account.shortened_to_seconds {
+            Some(to) => format!("grace {grace} s, shortened by a request of {to} s"),
+            None => format!("{:.0} % of {grace} s grace", ratio * 100.0),
+        });
     }
-    if let Some(killer) = &death.killer {
-        facts.push(format!("SIGKILL by {} (pid {})", printable(&killer.comm), killer.tgid));
-    }
+    facts.extend(killer(death).map(|killer| format!("SIGKILL by {killer}")));
     facts
+}
+
+/// The OOM killer's signal is sent in the name of whoever needed the memory: often the victim.
+fn killer(death: &ContainerDeath) -> Option<String> {
+    let killer = death.killer.as_ref()?;
+    Some(match death.verdict {
+        Verdict::OomKilled => "the kernel's OOM killer".to_owned(),
+        _ => format!("{} (pid {})", printable(&killer.comm), killer.tgid),
+    })
 }
 
 fn stop_to_exit(death: &ContainerDeath) -> Option<(String, &Milestone, &Milestone)> {

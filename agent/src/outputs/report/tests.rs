@@ -55,9 +55,21 @@ fn what_was_inferred_or_shortened_is_said() {
         "inferred from other evidence, not observed: preStop ended",
         "a later request shortened it to 3 s",
         "no verdict on web",
+        "grace 30 s, shortened by a request of 3 s",
     ] {
         assert!(text.contains(wanted), "{wanted}:\n{text}");
     }
+}
+
+#[test]
+fn a_victim_of_the_oom_killer_is_not_its_killer() {
+    let mut account = two_containers();
+    account.containers[1].verdict = Verdict::OomKilled;
+    let text = termination(&account, &Style { width: 1000, color: false });
+    assert!(
+        text.contains("SIGKILL by the kernel's OOM killer\n") && !text.contains("4711"),
+        "{text}"
+    );
 }
 
 #[test]

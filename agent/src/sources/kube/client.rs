@@ -53,7 +53,7 @@ fn with_timeouts(mut config: Config) -> anyhow::Result<Client> {
     Ok(ClientBuilder::try_from(config).map_err(unusable)?.build())
 }
 
-pub(super) async fn config(kubeconfig: Option<&Path>) -> anyhow::Result<Config> {
+pub(crate) async fn config(kubeconfig: Option<&Path>) -> anyhow::Result<Config> {
     let mut config = read_config(kubeconfig).await?;
     // Retries are ours: the core must learn of each failure.
     config.default_retry = false;

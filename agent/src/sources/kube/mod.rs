@@ -16,6 +16,7 @@ mod room;
 mod shape;
 mod watch;
 
+pub(crate) use client::config;
 pub use events::{EventsOptions, event, lists as list_events};
 
 use crate::sources::cut::Cuts;
