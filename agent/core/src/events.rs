@@ -12,7 +12,8 @@ use std::{collections::VecDeque, time::Duration};
 const MAX_EVENTS: usize = 8_192;
 /// Bound on the Events of one pod; the first in its list are dropped.
 const MAX_OF_ONE: usize = 96;
-/// Bound on pods whose Events were looked up; those that were looked up first are dropped.
+/// Bound on pods whose Events were looked up. Those whose Events were never listed are dropped first, then those that
+/// were looked up first.
 const MAX_PODS: usize = 1_024;
 
 impl PostedEvent {
@@ -108,8 +109,11 @@ impl EventStore {
             }
         }
         while self.order.len() > MAX_PODS || self.count > MAX_EVENTS {
-            let oldest = self.order.pop_front().and_then(|oldest| self.pods.remove(&oldest));
-            self.count -= oldest.map_or(0, |oldest| oldest.events.len());
+            let is_unlisted =
+                |pod: &PodUid| self.pods.get(pod).is_none_or(|one| one.listed.is_none());
+            let first = self.order.iter().position(is_unlisted).unwrap_or(0);
+            let evicted = self.order.remove(first).and_then(|pod| self.pods.remove(&pod));
+            self.count -= evicted.map_or(0, |evicted| evicted.events.len());
         }
     }
 

@@ -103,9 +103,10 @@ pub struct PodContainers {
     pub sandbox_runs: bool,
 }
 
-/// How many of a report's containers, their processes, sandboxes and objects are in the stores.
+/// How many of a report's containers, their processes, sandboxes and objects are in the stores, and whether its Events
+/// are: a later list of them may be shorter.
 #[derive(Clone, Copy, Debug)]
-pub struct HeldEvidence([usize; 5]);
+pub struct HeldEvidence([usize; 6]);
 
 impl HeldEvidence {
     /// Nothing was evicted since.
@@ -207,6 +208,7 @@ impl<'a> PodView<'a> {
             usize::from(self.object().is_some()),
             // A static pod's next mirror takes the place of the one that is gone.
             usize::from(self.object().is_some_and(|object| object.gone.is_some())),
+            usize::from(!self.stores.events.of(self.uid).is_empty()),
         ])
     }
 

@@ -15,10 +15,11 @@ use coroner_core::{
         LookupEvent, PostedEvent, ProbeKind,
     },
     output::Request,
+    pod_view::{PodView, Stores},
     time::BootTime,
     types::{Cause, Certainty, Source},
 };
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 #[test]
 fn lookups_are_bounded() {
@@ -40,6 +41,40 @@ fn lookups_are_bounded() {
     assert_eq!(state.of(&uid(4_999)).len(), 96);
     let kept: usize = (0..5_000).map(|number| state.of(&uid(number)).len()).sum();
     assert_eq!(kept, 8_192 / 96 * 96);
+}
+
+#[test]
+fn lookups_that_failed_evict_no_events() {
+    let mut state = EventStore::default();
+    let listed = PodUid::new("listed");
+    let event = PostedEvent::new(BootTime(0), 0, EventReason::Killing);
+    let answers = std::iter::once((listed.clone(), Some(vec![event])));
+    let failed = (0..2_000).map(|number| (PodUid::new(format!("pod-{number}")), None));
+    for (pod, entries) in answers.chain(failed) {
+        state.apply(LookupEvent::Events { pod, asked: BootTime(1), entries });
+    }
+    assert_eq!((state.lookup(&listed, BootTime(0)), state.of(&listed).len()), (Some(true), 1));
+    assert_eq!(state.lookup(&PodUid::new("pod-1999"), BootTime(0)), Some(false));
+}
+
+#[test]
+fn evicted_events_are_evidence_that_a_report_lacks() {
+    let (mut stores, uid) = (Stores::default(), PodUid::new("p"));
+    let list = |pod: &PodUid, entries| LookupEvent::Events {
+        pod: pod.clone(),
+        asked: BootTime(1),
+        entries: Some(entries),
+    };
+    let evidence = |stores: &Stores| PodView::new(stores, &uid, &BTreeSet::new(), None).evidence();
+    let killing = PostedEvent::new(BootTime(0), 0, EventReason::Killing);
+    stores.events.apply(list(&uid, vec![killing.clone(); 2]));
+    let before = evidence(&stores);
+    stores.events.apply(list(&uid, vec![killing]));
+    assert!(evidence(&stores).lacks_none_of(&before), "a shorter list evicts nothing");
+    for number in 0..1_024 {
+        stores.events.apply(list(&PodUid::new(format!("pod-{number}")), Vec::new()));
+    }
+    assert!(!evidence(&stores).lacks_none_of(&before));
 }
 
 #[test]
