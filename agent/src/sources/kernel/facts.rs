@@ -105,7 +105,10 @@ pub enum HierarchyError {
         v2: Option<PathBuf>,
     },
     /// The directory that was named is of another file system.
-    #[error("--cgroup-root {0} is not in a cgroup2 file system")]
+    #[error(
+        "--cgroup-root {0} is not in a cgroup2 file system; without --cgroup-root coroner finds the one that is mounted. \
+         If the host uses cgroup v1, boot it with systemd.unified_cgroup_hierarchy=1"
+    )]
     NotCgroup2(PathBuf),
     /// A file of the host could not be read.
     #[error("cannot read {path}: {error}")]
@@ -166,32 +169,34 @@ pub fn hierarchy(named: Option<&Path>) -> Result<Hierarchy, HierarchyError> {
         path: path.into(),
         error: error.to_string(),
     };
-    let Some(root) = named else {
-        let file = Path::new("/proc/self/mountinfo");
-        let mountinfo = read_lossy(file).map_err(|error| failed(file, error))?;
-        return choose(&mounts(&mountinfo).collect::<Vec<_>>(), &cgroupfs::holds_pods);
-    };
-    let kind = statfs(root).map_err(|errno| failed(root, errno.into()))?.f_type;
-    if kind != libc::CGROUP2_SUPER_MAGIC {
-        return Err(HierarchyError::NotCgroup2(root.into()));
+    if let Some(root) = named {
+        let kind = statfs(root).map_err(|errno| failed(root, errno.into()))?.f_type;
+        if kind != libc::CGROUP2_SUPER_MAGIC {
+            return Err(HierarchyError::NotCgroup2(root.into()));
+        }
     }
-    Ok(Hierarchy { root: root.into(), holds_pods: cgroupfs::holds_pods(root) })
+    let file = Path::new("/proc/self/mountinfo");
+    let mountinfo = read_lossy(file).map_err(|error| failed(file, error))?;
+    choose(named, mounts(&mountinfo), &cgroupfs::holds_pods)
 }
 
-/// The cgroup2 mount that shows the pods, or any if there are none. A runtime of a hybrid machine may put its
-/// processes into both versions: cgroup2 counts. Pure.
+/// The one that is named, or the cgroup2 mount that shows the pods, or any if there are none. A runtime of a hybrid
+/// machine may put its processes into both versions: cgroup2 counts. Pure.
 fn choose(
-    mounts: &[CgroupMount],
+    named: Option<&Path>,
+    mounts: impl Iterator<Item = CgroupMount>,
     holds_pods: &dyn Fn(&Path) -> bool,
 ) -> Result<Hierarchy, HierarchyError> {
-    let (v2, v1): (Vec<_>, Vec<_>) = mounts.iter().partition(|mount| mount.is_v2);
-    let with_pods = |of: &[&CgroupMount]| {
-        of.iter().find(|mount| holds_pods(&mount.at)).map(|mount| mount.at.clone())
-    };
+    let (v2, v1): (Vec<_>, Vec<_>) = mounts.partition(|mount| mount.is_v2);
+    let [mut v2, v1] = [v2, v1].map(|of| of.into_iter().map(|mount| mount.at).collect::<Vec<_>>());
+    if let Some(named) = named {
+        v2 = vec![named.into()];
+    }
+    let with_pods = |of: &[PathBuf]| of.iter().find(|at| holds_pods(at)).cloned();
     if let Some(root) = with_pods(&v2) {
         return Ok(Hierarchy { root, holds_pods: true });
     }
-    let v2 = v2.first().map(|mount| mount.at.clone());
+    let v2 = v2.into_iter().next();
     if let Some(at) = with_pods(&v1) {
         return Err(HierarchyError::PodsInV1 { at, v2 });
     }
@@ -212,9 +217,16 @@ mod tests {
 33 29 0:28 / /sys/fs/cgroup/pids rw master:1 propagate_from:2 - cgroup cgroup rw,pids
 34 29 0:29 / /mnt/a\\040b rw - cgroup cgroup rw,memory";
     fn chosen(mountinfo: &str, pods: &[&str]) -> Result<Hierarchy, HierarchyError> {
-        choose(&mounts(mountinfo).collect::<Vec<_>>(), &|root| {
-            pods.contains(&root.to_str().unwrap_or_default())
-        })
+        named(None, mountinfo, pods)
+    }
+
+    fn named(
+        named: Option<&str>,
+        mountinfo: &str,
+        pods: &[&str],
+    ) -> Result<Hierarchy, HierarchyError> {
+        let holds_pods = |root: &Path| pods.contains(&root.to_str().unwrap_or_default());
+        choose(named.map(Path::new), mounts(mountinfo), &holds_pods)
     }
 
     fn v2(root: &str, holds_pods: bool) -> Result<Hierarchy, HierarchyError> {
@@ -253,6 +265,15 @@ mod tests {
             chosen("25 1 0:21 / /sys rw - sysfs sysfs rw", &[]),
             Err(HierarchyError::NotMounted)
         );
+    }
+
+    #[test]
+    fn a_named_directory_does_not_hide_pods_in_cgroup_v1() {
+        let (unified, pids) = ("/sys/fs/cgroup/unified", "/sys/fs/cgroup/pids");
+        let refused = HierarchyError::PodsInV1 { at: pids.into(), v2: Some(unified.into()) };
+        assert_eq!(named(Some(unified), HYBRID, &[pids]), Err(refused));
+        assert_eq!(named(Some("/own"), HYBRID, &["/own", unified, pids]), v2("/own", true));
+        assert_eq!(named(Some("/own"), HYBRID, &[unified]), v2("/own", false));
     }
 
     #[test]
