@@ -4,7 +4,12 @@ use crate::outputs::report::LeakList;
 use crate::{
     config::StandaloneConfig,
     linux::clock,
-    sources::{cri, host, kernel, kube, tasks::Adapters},
+    sources::{
+        cri, host,
+        kernel::{self, HierarchyError},
+        kube,
+        tasks::Adapters,
+    },
     store::{health::Health, leaks::LeakStore},
 };
 use coroner_core::{
@@ -42,8 +47,6 @@ pub(super) struct StandaloneScanner {
     survey: Option<HostSurvey>,
     /// When a sandbox status was last requested.
     asked: BootTime,
-    /// Why there are no cgroups to scan.
-    pub(super) no_cgroups: Option<String>,
     inputs: mpsc::Receiver<Received>,
     cri: mpsc::Sender<CriRequest>,
     host: mpsc::Sender<host::RuntimeConnected>,
@@ -54,20 +57,18 @@ pub(super) struct StandaloneScanner {
 
 impl StandaloneScanner {
     /// Starts the adapters. `threshold` and `idle` (time between lists of the runtime) may be
-    /// others than the agent's.
-    pub(super) fn start(mut look: StandaloneConfig, threshold: Duration, idle: Duration) -> Self {
+    /// others than the agent's. An error: there is no hierarchy that has the pods.
+    pub(super) fn start(
+        mut look: StandaloneConfig,
+        threshold: Duration,
+        idle: Duration,
+    ) -> Result<Self, HierarchyError> {
         let (to, inputs) = mpsc::channel(INPUTS);
         let (cri_requests, from_cri) = mpsc::channel(REQUESTS);
         let (host_requests, from_host) = mpsc::channel(REQUESTS);
         let (api_requests, from_api) = mpsc::channel(REQUESTS);
         let settings = Settings { leak_threshold: threshold, ..Settings::new(clock::anchor()) };
-        let hierarchy = kernel::hierarchy(look.cgroup_root.as_deref());
-        let no_cgroups = hierarchy.as_ref().err().map(ToString::to_string);
-        let cgroup_root = match hierarchy {
-            Ok(hierarchy) => hierarchy.root,
-            // A folder without pod cgroups: none is reported as leaked.
-            Err(_) => look.cri.host_root.join("sys/fs/cgroup"),
-        };
+        let cgroup_root = kernel::hierarchy(look.cgroup_root.as_deref())?.root;
         look.cri.idle = idle;
         look.cri.timeout = SILENCE;
         look.cri.cgroup_root = Some(cgroup_root.clone());
@@ -85,21 +86,20 @@ impl StandaloneScanner {
         adapters.spawn("cri", cri::run(look.cri, to.clone(), from_cri));
         adapters.spawn("host", host::run(host, to.clone(), from_host));
         adapters.spawn("api", kube::run(look.kube, to, from_api));
-        Self {
+        Ok(Self {
             engine: Engine::new(settings),
             store: LeakStore::new(threshold),
             health: Health::without_kernel(now),
             node,
             survey: None,
             asked: now,
-            no_cgroups,
             inputs,
             cri: cri_requests,
             host: host_requests,
             api: api_requests,
             adapters,
             ticks,
-        }
+        })
     }
 
     /// Handles inputs until the next tick. An error: an adapter failed.

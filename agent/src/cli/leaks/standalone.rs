@@ -38,11 +38,7 @@ pub(super) async fn answer(
         // A short threshold needs lists that are not further apart.
         Mode::Wait | Mode::Watch => (threshold, look.cri.idle.min(threshold).max(SCAN_INTERVAL)),
     };
-    let named = look.cgroup_root.is_some();
-    let mut scanner = StandaloneScanner::start(look, short, idle);
-    if let (true, Some(why)) = (named, &scanner.no_cgroups) {
-        bail!("{why}");
-    }
+    let mut scanner = StandaloneScanner::start(look, short, idle)?;
     let mut progress = Progress::new();
     ready(&mut scanner, &mut progress).await?;
     if mode == Mode::Watch {
@@ -233,8 +229,5 @@ fn print_unreadable_parts(scanner: &StandaloneScanner) {
              --host-root (--log-level warn shows the cause)",
             unreadable_parts.join(", ")
         ));
-    }
-    if let Some(why) = &scanner.no_cgroups {
-        print_note(&format!("pod cgroups are not scanned: {why}"));
     }
 }
