@@ -5,7 +5,7 @@ use coroner::outputs::recording::Reader;
 use coroner_core::{engine::Engine, output::Report, report::PodTermination};
 use serde_json::Value;
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     io::{Cursor, Read as _},
 };
@@ -43,7 +43,7 @@ const STILL_WRONG: [&str; 11] = [
     "b4-host-kill-then-delete: a: the grace is Some(15), not Null",
     "b4-neighbour-then-delete: a: the grace is Some(15), not Null",
     "l2-crictl-stop-and-delete: a: the grace is Some(10), not Null",
-    "l2-live-hang-and-delete: a finding is [\"children_not_signalled\"], not String(\"deadline_missed\")",
+    "l2-live-hang-and-delete: the finding deadline_missed is false, not true",
     "l2-never-crictl-stop: a: the grace is Some(10), not Null",
     "l3-evicted-by-pressure-b: a: the cause is SandboxChanged, not String(\"node_pressure_eviction\")",
     "late-liveness: a: the cause is ApiDelete, not String(\"liveness\")",
@@ -63,17 +63,13 @@ fn differences(truth: &Value, end: &PodTermination) -> Vec<String> {
     if end.grace_seconds != truth["graceSeconds"].as_i64() {
         differs("the grace".into(), &truth["graceSeconds"], &end.grace_seconds);
     }
-    let found: Vec<&str> = end
-        .containers
-        .iter()
-        .flat_map(|death| &death.findings)
-        .chain(&end.findings)
-        .map(|finding| finding.kind.as_str())
-        .collect();
-    for right in truth["findings"].as_array().unwrap() {
-        if !found.contains(&right.as_str().unwrap()) {
-            differs("a finding".into(), right, &found);
-        }
+    let of_containers = end.containers.iter().flat_map(|death| &death.findings);
+    let found: BTreeSet<&str> =
+        of_containers.chain(&end.findings).map(|finding| finding.kind.as_str()).collect();
+    let right = truth["findings"].as_array().unwrap();
+    let right: BTreeSet<&str> = right.iter().map(|kind| kind.as_str().unwrap()).collect();
+    for kind in right.symmetric_difference(&found) {
+        differs(format!("the finding {kind}"), &right.contains(kind), &found.contains(kind));
     }
     for (name, attempts) in truth["containers"].as_object().unwrap() {
         let mut said: Vec<_> = end.containers.iter().filter(|death| &death.name == name).collect();
