@@ -1,11 +1,8 @@
 //! The freezer of cgroup v1, which also holds a process that was sent SIGKILL; that of cgroup2 lets it go
-//! (`do_freezer_trap`, kernel/signal.c). On a machine that has not mounted the hierarchy, the lab mounts it: its
-//! controller is free there, because cgroup v2 has no use for it.
+//! (`do_freezer_trap`, kernel/signal.c). Each lab mounts the hierarchy for itself, also where it is mounted already; where it
+//! is not, its controller is free, because cgroup v2 has no use for it.
 
-use crate::{
-    containerd::{cleanup, mount_point},
-    wait,
-};
+use crate::{containerd::cleanup, wait};
 use anyhow::{Context as _, Result};
 use rustix::mount::MountFlags;
 use std::{
@@ -20,10 +17,7 @@ pub struct Frozen(PathBuf);
 impl Frozen {
     /// Moves the processes into a freezer of the lab in this work directory, and waits until they are frozen.
     pub async fn freeze(work: &Path, processes: &[i32]) -> Result<Self> {
-        let hierarchy = match mount_point("cgroup", "freezer") {
-            Some(hierarchy) => hierarchy,
-            None => mount(work)?,
-        };
+        let hierarchy = mount(work)?;
         // Of this name, so that it is found again if the lab is killed.
         let group = hierarchy.join(&cleanup::cgroup_name(work)[1..]);
         fs::create_dir_all(&group)
@@ -53,8 +47,12 @@ impl Frozen {
     }
 }
 
+/// Mounts the hierarchy, unless this lab has.
 fn mount(work: &Path) -> Result<PathBuf> {
     let point = work.join(cleanup::FREEZER);
+    if point.join("cgroup.procs").exists() {
+        return Ok(point);
+    }
     fs::create_dir_all(&point)?;
     rustix::mount::mount("cgroup", &point, "cgroup", MountFlags::empty(), Some(c"freezer"))
         .context(

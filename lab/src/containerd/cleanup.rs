@@ -4,7 +4,11 @@
 use super::namespace::mount_point;
 use crate::wait::LIMIT;
 use anyhow::{Context as _, Result, bail, ensure};
-use rustix::{io::Errno, mount::UnmountFlags, process::Pid};
+use rustix::{
+    io::Errno,
+    mount::UnmountFlags,
+    process::{Pid, Signal, kill_process},
+};
 use sha2::{Digest as _, Sha256};
 use std::{
     fs::{self, File, TryLockError},
@@ -14,10 +18,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Where in the work directory the freezer of cgroup v1 is mounted, if the machine has not mounted it.
+/// Where in the work directory the freezer of cgroup v1 is mounted.
 pub(crate) const FREEZER: &str = "freezer";
-/// Held by the lab that runs in the work directory; its file marks the directory as a lab's.
-const LOCK: &str = "lock";
+/// Held by the lab that runs in the work directory.
+const LOCK: &str = "coroner-lab.lock";
+/// What that file contains. Without it, nothing in the directory is removed.
+const MARK: &str = "The work directory of a coroner-lab, which removes everything in it.\n";
 /// Between two attempts to remove a cgroup whose processes were killed.
 const RETRY: Duration = Duration::from_millis(10);
 
@@ -35,10 +41,7 @@ pub fn claim(work: &Path) -> Result<Claim> {
     let at = || work.display().to_string();
     fs::create_dir_all(work).with_context(at)?;
     let work = fs::canonicalize(work).with_context(at)?;
-    let path = work.join(LOCK);
-    let is_free = path.exists() || fs::read_dir(&work)?.next().is_none();
-    ensure!(is_free, "{} has other files than a lab's: choose another directory", work.display());
-    let lock = File::options().create(true).append(true).open(&path).with_context(at)?;
+    let lock = lock_file(&work).with_context(at)?;
     match lock.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => bail!("another lab is running in {}", work.display()),
@@ -48,6 +51,17 @@ pub fn claim(work: &Path) -> Result<Claim> {
     let claim = Claim { work, cgroup, is_removed: false, _lock: lock };
     claim.clear()?;
     Ok(claim)
+}
+
+/// Opens the lock file of a directory that is a lab's, or empty.
+fn lock_file(work: &Path) -> Result<File> {
+    let path = work.join(LOCK);
+    if fs::read_dir(work)?.next().is_none() {
+        fs::write(&path, MARK)?;
+    }
+    let is_marked = fs::read(&path).is_ok_and(|content| content == MARK.as_bytes());
+    ensure!(is_marked, "the directory has other files than a lab's: choose or make another one");
+    Ok(File::open(&path)?)
 }
 
 impl Claim {
@@ -70,19 +84,24 @@ impl Claim {
     /// Removes all of the lab but its lock.
     fn clear(&self) -> Result<()> {
         let name = cgroup_name(&self.work);
-        let of_v1 = |hierarchy: Option<PathBuf>| hierarchy.map(|at| at.join(&name[1..]));
-        let frozen = of_v1(mount_point("cgroup", "freezer"));
-        if let Some(frozen) = frozen.as_ref().filter(|frozen| frozen.exists()) {
+        let own = self.work.join(FREEZER);
+        let frozen = own.join(&name[1..]);
+        if frozen.exists() {
             // Killed but frozen, nothing exits.
             fs::write(frozen.join("freezer.state"), "THAWED")?;
         }
         end_cgroup(&self.cgroup)?;
-        for group in [frozen, of_v1(mount_point("cgroup", "memory"))].into_iter().flatten() {
-            end_cgroup(&group)?;
+        end_cgroup(&frozen)?;
+        if let Some(memory) = mount_point("cgroup", "memory") {
+            end_cgroup(&memory.join(&name[1..]))?;
         }
-        match rustix::mount::unmount(self.work.join(FREEZER), UnmountFlags::empty()) {
-            Ok(()) | Err(Errno::NOENT | Errno::INVAL) => {}
-            Err(error) => return Err(error).context("cannot unmount the lab's freezer"),
+        loop {
+            match rustix::mount::unmount(&own, UnmountFlags::empty()) {
+                // Two that were mounted at once cover each other.
+                Ok(()) => {}
+                Err(Errno::NOENT | Errno::INVAL) => break,
+                Err(error) => return Err(error).context("cannot unmount the lab's freezer"),
+            }
         }
         for entry in fs::read_dir(&self.work)? {
             let path = entry?.path();
@@ -120,14 +139,15 @@ pub fn cgroup_of(pid: Pid, root: &Path) -> Result<PathBuf> {
     Ok(root.join(path.context("it is in no cgroup of version 2")?))
 }
 
-/// Kills all that is in a cgroup or below it (cgroup.kill needs Linux 5.14; v1 has none), and removes it.
+/// Kills all that is in a cgroup or below it, and removes it.
 pub fn end_cgroup(cgroup: &Path) -> Result<()> {
     let deadline = Instant::now() + LIMIT;
     while cgroup.exists() {
-        // Absent in v1, whose processes are in the v2 hierarchy, too.
         let kill = cgroup.join("cgroup.kill");
         if kill.exists() {
             fs::write(&kill, "1").with_context(|| format!("cannot write {}", kill.display()))?;
+        } else {
+            kill_members(cgroup);
         }
         match remove_groups(cgroup) {
             Err(error) if error.raw_os_error() != Some(libc::EBUSY) => {
@@ -141,15 +161,60 @@ pub fn end_cgroup(cgroup: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Kills what is in a cgroup or below it: cgroup.kill needs Linux 5.14, and v1 has none.
+fn kill_members(cgroup: &Path) {
+    let members = fs::read_to_string(cgroup.join("cgroup.procs")).unwrap_or_default();
+    for pid in members.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?)) {
+        // It may have exited.
+        let _ = kill_process(pid, Signal::KILL);
+    }
+    groups_below(cgroup).iter().for_each(|group| kill_members(group));
+}
+
+fn groups_below(cgroup: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(cgroup).into_iter().flatten().flatten();
+    let groups = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    groups.map(|entry| entry.path()).collect()
+}
+
 /// Removes a cgroup and all below it. What vanishes meanwhile is left out.
 pub(crate) fn remove_groups(cgroup: &Path) -> io::Result<()> {
-    for entry in fs::read_dir(cgroup).into_iter().flatten().flatten() {
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            remove_groups(&entry.path())?;
-        }
+    for group in groups_below(cgroup) {
+        remove_groups(&group)?;
     }
     match fs::remove_dir(cgroup) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{os::unix::process::ExitStatusExt as _, process::Command};
+
+    #[test]
+    fn a_directory_that_is_not_marked_is_refused_and_loses_nothing() {
+        let work = tempfile::tempdir().unwrap();
+        for name in ["lock", LOCK] {
+            fs::write(work.path().join(name), "").unwrap();
+            let error = format!("{:#}", claim(work.path()).unwrap_err());
+            assert!(error.contains("other files"), "{error}");
+            assert!(work.path().join(name).exists());
+        }
+        let empty = tempfile::tempdir().unwrap();
+        lock_file(empty.path()).unwrap();
+        fs::write(empty.path().join("containerd.log"), "").unwrap();
+        lock_file(empty.path()).unwrap();
+    }
+
+    #[test]
+    fn what_is_below_a_group_is_killed_without_cgroup_kill() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let group = tempfile::tempdir().unwrap();
+        fs::create_dir_all(group.path().join("a/b")).unwrap();
+        fs::write(group.path().join("a/b/cgroup.procs"), format!("0\n{}\n", child.id())).unwrap();
+        kill_members(group.path());
+        assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
     }
 }
