@@ -159,7 +159,8 @@ impl<'a> Session<'a> {
         let (out, playable): (Vec<_>, Vec<_>) = all.iter().cloned().partition(|scenario| {
             scenario.needs_memory_limit() && !self.lab.cgroups.can_limit_memory()
         });
-        let missing = "no memory controller here, neither on cgroup2 nor on v1";
+        let missing = "no memory controller here, neither on cgroup2 nor on v1: boot without cgroup_disable=memory, or \
+                       mount the controller (mount -t cgroup -o memory cgroup DIRECTORY)";
         for scenario in &out {
             self.console.step(&format!("leaving out {}: {missing}", scenario.name));
             self.console.object(&console::left_out(scenario, missing));

@@ -46,14 +46,24 @@ const LATE: [&str; 10] = [
     "liveness-restart",
 ];
 
-/// Everything on containerd 2, or 1.7 where 2 does not start, and with `--long` ten scenarios on each other node.
+/// In the environment: the catalogue may be played on containerd 1.7 where 2 does not start.
+const OLD_RUNTIME: &str = "CORONER_TEST_CONTAINERD_1_7";
+
+/// Everything on containerd 2, and with `--long` ten scenarios on each other node.
 fn runs() -> Vec<LabRun> {
     let all = catalogue();
     let of = |names: &[&str]| -> Vec<Scenario> {
         all.iter().filter(|one| names.contains(&one.name)).cloned().collect()
     };
-    let by_default = if containerd::find("2").is_ok() { "containerd-2" } else { "containerd-1.7" };
-    let mut runs = vec![LabRun::new(by_default, all.clone(), &[])];
+    let (by_default, version) = match (containerd::find("2"), env::var_os(OLD_RUNTIME)) {
+        (Err(_), Some(_)) => ("containerd-1.7", "1.7"),
+        (Err(error), None) => {
+            eprintln!("{error:#}; {OLD_RUNTIME}=1 plays the catalogue on containerd 1.7");
+            ("containerd-2", "2")
+        }
+        (Ok(_), _) => ("containerd-2", "2"),
+    };
+    let mut runs = vec![LabRun::new(by_default, all.clone(), &["--containerd", version])];
     if env::var_os(LONG).is_none() {
         return runs;
     }

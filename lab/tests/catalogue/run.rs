@@ -59,8 +59,11 @@ impl LabRun {
         let Some(object) = played.objects.iter().find(|object| object["scenario"] == name) else {
             return Err(format!("it was not played: see {}", self.log().display()).into());
         };
-        if object["ok"] == true || object["left_out"].is_string() {
+        if object["ok"] == true {
             return Ok(());
+        }
+        if let Some(why) = object["left_out"].as_str() {
+            return Err(format!("it was left out: {why}; or skip it: `-- --skip {name}`").into());
         }
         let points = object["disagreements"].as_array().into_iter().flatten();
         let points: Vec<&str> = points.filter_map(Value::as_str).collect();
@@ -115,6 +118,9 @@ impl LabRun {
         let log = fs::File::create(self.log()).map_err(says)?;
         let output = command.stdin(Stdio::null()).stderr(log).output().map_err(says)?;
         let text = String::from_utf8_lossy(&output.stdout);
+        if text.is_empty() {
+            return Err(fs::read_to_string(self.log()).map_err(says)?);
+        }
         let objects = text.lines().map(serde_json::from_str).collect::<Result<_, _>>();
         Ok(Played {
             objects: objects.map_err(|error| format!("{error}: {text}"))?,
