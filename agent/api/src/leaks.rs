@@ -123,15 +123,3 @@ pub struct Detection {
     /// Number of candidates that are not confirmed.
     pub candidate_count: usize,
 }
-
-impl Detection {
-    /// Leak detection was active for long enough that an empty list means that there are no leaks.
-    pub fn has_seen_enough(&self) -> bool {
-        self.watched_seconds >= self.threshold_seconds
-    }
-
-    /// Leak detection is active.
-    pub fn is_possible(&self) -> bool {
-        self.state == Open::Known(DetectionState::Possible)
-    }
-}

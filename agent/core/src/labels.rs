@@ -21,12 +21,6 @@ macro_rules! labels {
             /// All values, in order.
             pub const ALL: &'static [Self] = &[$(Self::$variant),*];
 
-            /// What the whole set is about, then each value in the order of `ALL`: the text of the doc comments.
-            pub const MEANINGS: &'static [&'static str] = &[
-                concat!($($crate::labels!(@meaning $($meta)*)),*),
-                $(concat!($($crate::labels!(@meaning $($doc)*)),*)),*
-            ];
-
             /// The label.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $label),* }
@@ -39,7 +33,11 @@ macro_rules! labels {
             }
         }
 
-        $crate::label_schema!($kind);
+        $crate::label_schema!(
+            $kind,
+            concat!($($crate::labels!(@meaning $($meta)*)),*),
+            $(concat!($($crate::labels!(@meaning $($doc)*)),*)),*
+        );
     )* };
 }
 
@@ -48,19 +46,20 @@ macro_rules! labels {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! label_schema {
-    ($kind:ident) => {};
+    ($($any:tt)*) => {};
 }
 
-/// The values as a schema of OpenAPI, each with its meaning.
+/// The values as a schema of OpenAPI, with what the whole set is about and the meaning of each: the text of the doc
+/// comments.
 #[cfg(feature = "openapi")]
 #[doc(hidden)]
 #[macro_export]
 macro_rules! label_schema {
-    ($kind:ident) => {
+    ($kind:ident, $($meaning:expr),*) => {
         impl $crate::utoipa::PartialSchema for $kind {
             fn schema() -> $crate::utoipa::openapi::RefOr<$crate::utoipa::openapi::Schema> {
                 let labels = Self::ALL.iter().map(|one| one.as_str());
-                $crate::label_schema(Self::MEANINGS, labels)
+                $crate::label_schema(&[$($meaning),*], labels)
             }
         }
 

@@ -8,9 +8,6 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 /// uses 10250, etcd 2379, node-exporter 9100).
 pub const DEFAULT_PORT: u16 = 9470;
 
-/// Port of the API on the loopback interface.
-pub const DEFAULT_API_PORT: u16 = 9471;
-
 /// Measure pod terminations on this node: how long they take, how containers died, and the evidence.
 #[derive(Parser, Debug)]
 #[command(

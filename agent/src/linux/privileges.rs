@@ -60,16 +60,12 @@ impl Privileges {
         self.0.contains(set)
     }
 
-    /// Programs can be loaded and attached: CAP_BPF and CAP_PERFMON, or CAP_SYS_ADMIN instead of
-    /// both (`bpf_capable`, `perfmon_capable`: kernel `include/linux/capability.h`).
-    pub fn may_load(self) -> bool {
-        self.has(CapabilitySet::SYS_ADMIN) || self.has(CapabilitySet::BPF | CapabilitySet::PERFMON)
-    }
-
     /// What is missing. `memlock`: RLIMIT_MEMLOCK would have to be lifted for the maps (before Linux
     /// 5.11).
     pub fn lacking(self, memlock: bool) -> Vec<MissingCapability> {
-        let loads = !self.has(CapabilitySet::SYS_ADMIN); // it stands for the two that load
+        // CAP_SYS_ADMIN stands for the two that load (`bpf_capable`, `perfmon_capable`:
+        // kernel `include/linux/capability.h`).
+        let loads = !self.has(CapabilitySet::SYS_ADMIN);
         let missing =
             |capability, essential, purpose| MissingCapability { capability, purpose, essential };
         let needs = [
@@ -128,7 +124,7 @@ pub fn raise_memlock_limit() {
     }
 }
 
-/// Lays down what is not needed once the programs run, for good, and returns what is kept.
+/// Drops for good what is not needed once the programs run, and returns what is kept.
 ///
 /// `works` says whether the programs' maps can still be used: before Linux 5.19 a kernel with
 /// `kernel.unprivileged_bpf_disabled` refuses every bpf(2) call, also on a map that is open, without
@@ -205,11 +201,7 @@ mod tests {
     #[test]
     fn sys_admin_stands_for_the_two_that_load() {
         let admin = CapabilitySet::SYS_ADMIN;
-        assert!(Privileges::of(admin).may_load() && Privileges::of(DAEMONSET).may_load());
         assert_eq!(lacking(admin, false), ["CAP_SYS_PTRACE"]);
-        for one in [CapabilitySet::BPF, CapabilitySet::PERFMON] {
-            assert!(!Privileges::of(one).may_load());
-        }
     }
 
     #[test]
@@ -221,9 +213,9 @@ mod tests {
         assert_eq!((lacks.len(), &*others), (4, &["CAP_SYS_RESOURCE", "CAP_SYS_PTRACE"][..]));
     }
 
-    /// On a thread of its own: what is laid down does not come back.
+    /// On a thread of its own: what is dropped does not come back.
     #[test]
-    fn what_is_laid_down_is_gone_for_good() {
+    fn what_is_dropped_is_gone_for_good() {
         let held = Privileges::held();
         std::thread::spawn(move || {
             let kept = drop_privileges(|| true).unwrap();

@@ -38,7 +38,7 @@ impl SocketFile {
 
     /// Opens it by its path below a root; symlinks (`/var/run`) lead to places below that root.
     pub(crate) fn open_below(root: &Path, path: &Path) -> io::Result<Self> {
-        Self::of(below::open(root, path, PATH)?, path)
+        Self::of(below::open(root, path)?, path)
     }
 
     fn of(file: OwnedFd, path: &Path) -> io::Result<Self> {

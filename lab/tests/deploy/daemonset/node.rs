@@ -7,7 +7,6 @@ use crate::{
     tools::{image, workspace},
 };
 use anyhow::{Context as _, Result, ensure};
-use coroner::config::args::DEFAULT_API_PORT;
 use coroner_core::{report::PodTermination, types::Verdict};
 use coroner_lab::{
     agent::{Http, tail},
@@ -162,7 +161,7 @@ impl Node {
         let look = async || Ok(self.object(&id)?.status.and_then(|it| it.pod_ip));
         let ip: IpAddr = self.wait(&id, "an address", look).await?.parse()?;
         let address = (ip, 9470).into();
-        let loopback = (Ipv4Addr::LOCALHOST, DEFAULT_API_PORT).into();
+        let loopback = (Ipv4Addr::LOCALHOST, 9471).into();
         let http = Http::new(forward(self.lab.node_network().clone(), address).await?);
         let api = Http::new(forward(network, loopback).await?);
         let agent = Agent { node: self, id, address, http, api };
