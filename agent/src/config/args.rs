@@ -217,8 +217,8 @@ pub struct RunArgs {
     #[arg(long, env = "CORONER_CRI_EVENTS", value_parser = BoolishValueParser::new())]
     pub cri_events: bool,
     /// Record all inputs to this file, for `coroner replay` and bug reports. It contains no environment
-    /// variables, command lines, labels or annotations (docs/recording.md). An existing file is renamed to
-    /// FILE.old.
+    /// variables and no command lines, and only the labels and annotations that docs/recording.md lists. An
+    /// existing file is renamed to FILE.old.
     #[arg(long, env = "CORONER_RECORD", value_name = "FILE")]
     pub record: Option<PathBuf>,
     /// Maximum size of the recording (up to 4095MiB). At this size recording stops and the agent continues.
