@@ -326,8 +326,7 @@ fn series_by_workload_are_bounded_and_can_be_of_the_namespace_alone() {
         let metrics = Metrics::new().unwrap().with_workloads(series);
         let mut death = samples::graceful().containers.remove(0);
         for n in 0..5 {
-            death.workload =
-                Some(Workload { kind: "Deployment".into(), name: format!("web-{n}").into() });
+            death.workload = Some(Workload { kind: "Deployment".into(), name: format!("web-{n}") });
             metrics.record(&Report::CountDeath(Box::new(death.clone())));
         }
         let text = scrape(&metrics);
@@ -459,9 +458,8 @@ fn a_full_node_has_as_many_series_as_the_docs_say() {
     let mut account = samples::graceful();
     for pod in 0..250 {
         let of = pod % 75;
-        account.pod.namespace = format!("team-{}", of % 30).into();
-        account.workload =
-            Some(Workload { kind: "Deployment".into(), name: format!("web-{of}").into() });
+        account.pod.namespace = format!("team-{}", of % 30);
+        account.workload = Some(Workload { kind: "Deployment".into(), name: format!("web-{of}") });
         let mut death = account.containers[0].clone();
         (death.pod, death.workload) = (Some(account.pod.clone()), account.workload.clone());
         if of % 10 == 0 {
