@@ -205,7 +205,7 @@ catalogue! {
     "Traffic" {
         connections: ZeroFirst =
             "coroner_pod_connections_total", "",
-            ["pod_namespace": NAMESPACE, "workload_type": OF_WORKLOAD, "workload": OF_WORKLOAD,
+            ["pod_namespace": NAMESPACE, "workload_type": TYPE, "workload": OF_WORKLOAD,
              "event": CONNECTION_EVENTS], Stable,
             "Connections of clients that a terminating pod cut in the middle of a request or with unread data, that it \
              refused (visible from Linux 6.10: refusals_visible of coroner_node_info), or that clients opened late, \
@@ -227,15 +227,15 @@ catalogue! {
     "Container deaths" {
         container_deaths: ZeroFirst =
             "coroner_container_deaths_total", "",
-            ["pod_namespace": NAMESPACE, "workload_type": OF_WORKLOAD, "workload": OF_WORKLOAD,
-             "pod_container": OF_WORKLOAD, "verdict": VERDICTS], Stable,
+            ["pod_namespace": NAMESPACE, "workload_type": TYPE, "workload": OF_WORKLOAD,
+             "pod_container": CONTAINER, "verdict": VERDICTS], Stable,
             "Container deaths, by workload, container and verdict.",
             "topk(10, sum by (pod_namespace, workload_type, workload, pod_container) \
              (increase(coroner_container_deaths_total{verdict=~\"stop_signal_ignored|\
              grace_exceeded\"}[1d])))";
         sigkill_wait: ZeroFirst =
             "coroner_container_sigkill_wait_seconds_total", "seconds",
-            ["pod_namespace": NAMESPACE, "workload_type": OF_WORKLOAD, "workload": OF_WORKLOAD], Stable,
+            ["pod_namespace": NAMESPACE, "workload_type": TYPE, "workload": OF_WORKLOAD], Stable,
             "Seconds from the stop signal to SIGKILL, of containers that ignored or blocked the stop signal or \
              exceeded the grace period.",
             "topk(10, sum by (pod_namespace, workload) (increase(coroner_container_sigkill_wait_seconds_total[1d])))";

@@ -57,9 +57,15 @@ closed! {
 pub(super) const NAMESPACE: Values =
     Values::Open("of the pod; `other` beyond [the bound](#cardinality), or if the pod is unknown");
 
-pub(super) const OF_WORKLOAD: Values = Values::Open(
-    "empty for a pod without a controller; `other` beyond [the bound](#cardinality), or if the pod is unknown",
+pub(super) const TYPE: Values = Values::Open(
+    "`deployment`, `statefulset`, `daemonset`, `cronjob`, `job`, … in lower case; empty for a pod without a controller",
 );
+
+pub(super) const OF_WORKLOAD: Values = Values::Open(
+    "its name; empty if a run of the kind has a name of its own, as that of a Job which no CronJob made",
+);
+
+pub(super) const CONTAINER: Values = Values::Open("its name in the pod");
 
 pub(super) const OF_NODE: Values =
     Values::Open("as the kernel, the runtime and the Node object say; empty until then");

@@ -56,6 +56,10 @@ const SLOW: Duration = Duration::from_secs(45);
 /// The label value of the rest.
 const OTHER: &str = "other";
 
+/// Kinds whose objects last, so that their names are few: a run of anything else has a name of its own.
+const LASTING: [&str; 6] =
+    ["Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "ReplicationController", "CronJob"];
+
 /// SIGKILL ended the container after its stop signal: until then it, its pod and the node waited.
 const WAITED_FOR_SIGKILL: [Verdict; 3] =
     [Verdict::StopSignalIgnored, Verdict::StopSignalBlocked, Verdict::GraceExceeded];
@@ -435,10 +439,11 @@ impl Metrics {
     /// `pod_namespace`, `workload_type` as kubernetes-mixin has it, and `workload`.
     fn labels(&self, pod: Option<&PodRef>, workload: Option<&Workload>) -> [String; 3] {
         let Some(pod) = pod else { return [OTHER; 3].map(str::to_owned) };
-        let (kind, name) = workload
-            .filter(|_| self.by_workload)
-            .map_or_else(Default::default, |of| (of.kind.to_lowercase(), of.name.to_string()));
-        [pod.namespace.to_string(), kind, name]
+        let Some(workload) = workload.filter(|_| self.by_workload) else {
+            return [&*pod.namespace, "", ""].map(str::to_owned);
+        };
+        let name = if LASTING.contains(&&*workload.kind) { &*workload.name } else { "" };
+        [pod.namespace.clone(), workload.kind.to_lowercase(), name.to_owned()]
     }
 
     fn pod(&self, account: &PodTermination) {

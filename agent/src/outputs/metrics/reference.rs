@@ -11,7 +11,7 @@ The agent serves these metrics on `/metrics`, in the Prometheus text format. Tim
 begin at zero when the agent starts.
 
 Series of counters with labels do not exist before something is counted, and then show 0 for two minutes, so that `increase()`
-sees the first event. A scrape changes nothing: every Prometheus server gets the same values.
+sees the first event; what a node counts first in its last two minutes is only in the log. A scrape changes nothing: every Prometheus server gets the same values.
 
 A termination and the deaths in it are counted once: when the report is final, or 60 s after the pod has terminated
 ([revisions](deaths.md#revisions)). Later updates are only in `coroner_pod_termination_updates_total`.
@@ -40,11 +40,11 @@ deleted once. A test counts them (`agent/src/outputs/metrics/tests.rs`). A fleet
 | nodes | at the start | full |
 |---:|---:|---:|
 FLEETS
-These bounds hold on any node, for any uptime of the agent:
+These are usual nodes. A limit of a scrape (`sampleLimit`) must be above what may be: 2,000. These bounds hold on any node, for any uptime of the agent:
 
 | series | bound |
 |---|---|
-| of each metric by namespace or workload | `--workload-metrics` (150). Beyond it the series that was counted least recently makes room, if nothing was counted on it for ten minutes; if there is none, the new one is counted as `other` |
+| of each of the four metrics by namespace or workload | `--workload-metrics` (150; 0: 150 by namespace alone, with empty labels of the workload). Beyond it the series that was counted least recently makes room, if nothing was counted on it for ten minutes. If there is none, the new one is counted as workload `other` of its namespace, up to as many series again, then with `pod_namespace=\"other\"` |
 | `coroner_leaked_sandbox_created_timestamp_seconds` and `…_observed_…` | `--leak-series` (50) each, and only while the leak exists |
 | all others | closed sets, listed above |
 ";

@@ -129,6 +129,15 @@ fn no_label_is_one_of_a_scrapes_own() {
     }
 }
 
+/// The rules for clusters count by it, and the metric by namespace by itself.
+#[test]
+fn what_is_slow_is_an_edge_of_the_buckets() {
+    let family =
+        CATALOGUE.iter().find(|one| one.name == "coroner_pod_termination_duration_seconds");
+    let MetricKind::Histogram(buckets) = family.unwrap().kind else { panic!() };
+    assert!(buckets.0.contains(&SLOW.as_secs_f64()));
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_first_oom_kill_is_an_increase() {
     let metrics = Metrics::new().unwrap();
@@ -340,7 +349,7 @@ fn series_by_workload_are_bounded_and_can_be_of_the_namespace_alone() {
         )
     };
     let own = |name| of("shop", "deployment", name, "web");
-    assert_eq!(deaths(2), [of("other", "other", "other", "other"), own("web-0"), own("web-1")]);
+    assert_eq!(deaths(2), [of("shop", "other", "other", "other"), own("web-0"), own("web-1")]);
     assert_eq!(deaths(0), [of("shop", "", "", "")]);
 }
 

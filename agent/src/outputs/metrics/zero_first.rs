@@ -24,10 +24,12 @@ const SHOWN_AS_ZERO: Duration = Duration::from_secs(120);
 const IDLE: Duration = Duration::from_secs(600);
 
 /// A family of such counters. Of a family with open labels, which a tenant may choose, there are at most so many series:
-/// the one that was counted least recently makes room, and if none is idle, the new one is counted as `other`.
+/// the one that was counted least recently makes room. If none is idle, the new one is counted as `other` of its
+/// namespace, of which there may be as many again; then as `other`.
 #[derive(Clone, Debug)]
 pub(super) struct ZeroFirst {
     family: CounterVec,
+    labels: &'static [&'static str],
     /// Of each label: its values are an open set.
     open: Arc<[bool]>,
     most: Arc<AtomicUsize>,
@@ -46,6 +48,7 @@ impl ZeroFirst {
         let open = entry.values.iter().map(|values| matches!(values, Values::Open(_)));
         Ok(Self {
             family: CounterVec::new(Opts::new(entry.name, entry.help), entry.labels)?,
+            labels: entry.labels,
             open: open.collect(),
             most: Arc::new(AtomicUsize::new(usize::MAX)),
             series: Arc::default(),
@@ -65,15 +68,18 @@ impl ZeroFirst {
         let now = Instant::now();
         let mut all = self.series.lock();
         let mut labels: Vec<String> = labels.iter().map(|&label| label.to_owned()).collect();
-        if !all.contains_key(&labels) && all.len() >= self.most.load(Relaxed) {
+        let most = self.most.load(Relaxed);
+        if !all.contains_key(&labels) && all.len() >= most {
             let oldest = all.iter().min_by_key(|(_, one)| one.counted);
             let idle = oldest.filter(|(_, one)| now.duration_since(one.counted) >= IDLE);
             if let Some(old) = idle.map(|(labels, _)| labels.clone()) {
                 all.remove(&old);
                 let _ = self.family.remove_label_values(&old); // it exists
             } else {
-                let open = labels.iter_mut().zip(self.open.iter()).filter(|(_, open)| **open);
-                open.for_each(|(label, _)| OTHER.clone_into(label));
+                self.anonymise(&mut labels, |label| label != "pod_namespace");
+                if !all.contains_key(&labels) && all.len() >= most.saturating_mul(2) {
+                    self.anonymise(&mut labels, |_| true);
+                }
             }
         }
         let counter = self.family.with_label_values(&labels); // at 0, if it is new
@@ -82,6 +88,16 @@ impl ZeroFirst {
         match &mut one.held {
             Some((_, held)) => *held += by,
             None => counter.inc_by(by),
+        }
+    }
+}
+
+impl ZeroFirst {
+    fn anonymise(&self, values: &mut [String], chosen: impl Fn(&str) -> bool) {
+        for ((value, label), open) in values.iter_mut().zip(self.labels).zip(self.open.iter()) {
+            if *open && chosen(label) {
+                OTHER.clone_into(value);
+            }
         }
     }
 }
@@ -167,13 +183,16 @@ mod tests {
         scraped.0.bound(2);
         scraped.count("pr-1");
         advance(Duration::from_secs(1)).await;
-        scraped.count("shop");
-        scraped.count("pr-2");
+        for namespace in ["shop", "pr-2", "pr-3", "pr-4"] {
+            scraped.count(namespace);
+        }
         advance(Duration::from_secs(597)).await;
-        scraped.count("shop");
-        assert_eq!(scraped.scrape(), "other 1\npr-1 1\nshop 2\n", "none is idle");
+        for namespace in ["shop", "pr-2", "pr-3", "other"] {
+            scraped.count(namespace);
+        }
+        assert_eq!(scraped.scrape(), "other 2\npr-1 1\npr-2 2\npr-3 2\nshop 2\n", "none is idle");
         advance(Duration::from_secs(3)).await;
-        scraped.count("pr-3");
-        assert_eq!(scraped.scrape(), "other 1\npr-3 0\nshop 2\n");
+        scraped.count("pr-5");
+        assert_eq!(scraped.scrape(), "other 2\npr-2 2\npr-3 2\npr-5 0\nshop 2\n");
     }
 }

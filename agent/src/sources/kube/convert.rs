@@ -92,12 +92,12 @@ fn workload(metadata: &ObjectMeta) -> Option<Box<Workload>> {
 }
 
 /// The CronJob of a Job: its name, and the minutes since the epoch for which the run was scheduled (`getJobName` in
-/// cronjob_controllerv2.go), in the week before the pod was created. Other numbers are part of a Job's own name.
+/// cronjob_controllerv2.go), in the week before the pod was created, by two machines' clocks. Other numbers are part of a Job's own name.
 fn cron_job(job: &str, created: Option<WallTime>) -> Option<&str> {
     let (name, minutes) = job.rsplit_once('-')?;
     let scheduled = minutes.parse::<i64>().ok()?.checked_mul(60)?;
     let since = created?.0 / 1_000_000_000 - scheduled;
-    (0..=7 * 86_400).contains(&since).then_some(name)
+    (-30..=7 * 86_400).contains(&since).then_some(name)
 }
 
 /// The UID of the static pod whose mirror this is. The node owns a mirror, which the kubelet and
