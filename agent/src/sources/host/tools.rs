@@ -6,16 +6,16 @@ use std::{fs, path::Path};
 
 /// Where distributions have crictl, and how it is called there.
 const CRICTL: [(&str, &str); 7] = [
+    (
+        "var/lib/rancher/rke2/bin/crictl",
+        "/var/lib/rancher/rke2/bin/crictl --config /var/lib/rancher/rke2/agent/etc/crictl.yaml",
+    ),
     ("usr/local/bin/crictl", "crictl"),
     ("usr/bin/crictl", "crictl"),
     ("opt/bin/crictl", "/opt/bin/crictl"),
     ("home/kubernetes/bin/crictl", "/home/kubernetes/bin/crictl"),
     ("usr/local/bin/k3s", "k3s crictl"),
     ("usr/bin/k3s", "k3s crictl"),
-    (
-        "var/lib/rancher/rke2/bin/crictl",
-        "/var/lib/rancher/rke2/bin/crictl --config /var/lib/rancher/rke2/agent/etc/crictl.yaml",
-    ),
 ];
 
 pub(super) fn tools(host: &HostView) -> NodeTools {

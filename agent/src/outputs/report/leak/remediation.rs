@@ -25,15 +25,23 @@ pub fn remediation(leak: &Leak) -> Vec<String> {
     match &leak.key {
         LeakKey::Sandbox { id } => {
             if matches!(cause, LeakCause::PodWorkerStuck | LeakCause::PodWorkerGaveUp) {
-                step("Restarting the kubelet cleans up all of these at once:".into());
-                tools.kubelet.iter().for_each(|unit| step(format!("$ systemctl restart {unit}")));
+                match &tools.kubelet {
+                    Some(unit) => {
+                        step("Restarting the kubelet cleans up all of these at once:".into());
+                        step(format!("$ systemctl restart {unit}"));
+                    }
+                    None => step("Restarting the kubelet cleans up all of these at once.".into()),
+                }
                 step("To fix the bug, upgrade the kubelet to 1.27 or later.".into());
                 step("Or manually, only this one:".into());
             }
             let crictl = tools.crictl.as_deref().unwrap_or("crictl");
             let running = matches!(class, LeakClass::ReadyNoPod | LeakClass::DuplicateReady);
             if crictl.is_empty() {
-                step("The node has no crictl: restart the node.".into());
+                step(
+                    "No crictl was found: install it (cri-tools), or drain and restart the node."
+                        .into(),
+                );
             } else if running || resources.netns.is_some() {
                 step(format!("$ {crictl} stopp {id}"));
             }
@@ -99,7 +107,7 @@ fn stuck_pod(leak: &Leak, step: &mut impl FnMut(String)) {
         }
         Some(BlockedOn::VolumeMounted) => {
             step(
-                "Check what keeps the volume busy; the kubelet's log shows why it cannot unmount:"
+                "Check what keeps the volume busy; the kubelet's log shows why it cannot unmount."
                     .into(),
             );
             kubelet_log("-i unmount").into_iter().for_each(step);
@@ -124,7 +132,7 @@ fn stuck_pod(leak: &Leak, step: &mut impl FnMut(String)) {
             runtime_log(&leak.tools).iter().for_each(|log| step(format!("$ {log} | tail -n 100")));
         }
         Some(BlockedOn::KubeletGone) | Some(BlockedOn::Unknown) | None => {
-            step("The kubelet's log shows what it waits for:".into());
+            step("The kubelet's log shows what it waits for.".into());
             kubelet_log(name).into_iter().for_each(step);
         }
     }
@@ -145,11 +153,7 @@ mod tests {
                 Some("k3s crictl"),
                 ["systemctl restart k3s-agent", "$ k3s crictl"],
             ),
-            (
-                None,
-                Some(""),
-                ["Restarting the kubelet", "The node has no crictl: restart the node"],
-            ),
+            (None, Some(""), ["Restarting the kubelet", "No crictl was found"]),
         ] {
             let (kubelet, crictl) = (kubelet.map(str::to_owned), crictl.map(str::to_owned));
             let tools = NodeTools { kubelet, crictl, runtime: Some("k3s-agent".into()) };
