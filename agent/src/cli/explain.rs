@@ -32,7 +32,7 @@ pub(super) fn main(args: &ExplainArgs) -> anyhow::Result<()> {
     }
     let wanted = PodSelector {
         pod: args.pod.as_deref(),
-        namespace: args.namespace.as_deref(),
+        namespace: args.namespaces.chosen(),
         life: args.life,
     };
     let Chosen { account, same } = if args.sample {

@@ -130,7 +130,7 @@ fn pod_name(pod: Option<&PodRef>) -> String {
 pub(super) fn main<T: Row>(args: &ListArgs) -> anyhow::Result<()> {
     let agent = super::agent(&args.agent)?;
     let query = ListQuery {
-        namespace: args.namespace.clone(),
+        namespace: args.namespaces.chosen().map(str::to_owned),
         pod: args.pod.clone(),
         since: args.since.map(|since| format!("{}ms", since.as_millis())),
         limit: args.limit,

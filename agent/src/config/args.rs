@@ -140,13 +140,22 @@ pub struct AgentArgs {
     pub ca: Option<PathBuf>,
 }
 
-/// What kubectl has, and here is the default.
+/// As kubectl has it; all namespaces are the default.
 #[derive(Args, Clone, Debug)]
-pub struct AllNamespaces {
-    /// Pods of all namespaces: the default.
+pub struct Namespaces {
+    /// Only pods of this namespace.
+    #[arg(short, long, env = "CORONER_NAMESPACE", value_name = "NAMESPACE")]
+    pub namespace: Option<String>,
+    /// Pods of all namespaces: the default, unless CORONER_NAMESPACE is set.
     #[arg(short = 'A', long, env = "CORONER_ALL_NAMESPACES", value_parser = BoolishValueParser::new())]
-    #[arg(conflicts_with = "namespace")]
     pub all_namespaces: bool,
+}
+
+impl Namespaces {
+    /// `None`: all.
+    pub fn chosen(&self) -> Option<&str> {
+        self.namespace.as_deref().filter(|_| !self.all_namespaces)
+    }
 }
 
 /// Flags of `coroner run`.
@@ -321,11 +330,8 @@ pub struct ListArgs {
     /// Only pods of this name.
     #[arg(value_name = "POD")]
     pub pod: Option<String>,
-    /// Only pods of this namespace.
-    #[arg(short, long, env = "CORONER_NAMESPACE", value_name = "NAMESPACE")]
-    pub namespace: Option<String>,
     #[command(flatten)]
-    pub all: AllNamespaces,
+    pub namespaces: Namespaces,
     /// Only entries that ended within this time (30m, 1h, 1d).
     #[arg(long, env = "CORONER_SINCE", value_name = "DURATION", value_parser = parse_duration)]
     pub since: Option<Duration>,
@@ -370,11 +376,8 @@ pub struct LeaksArgs {
     /// Do not query an agent: scan runtime, apiserver and host, without eBPF. Overrides --url.
     #[arg(long, env = "CORONER_STANDALONE", value_parser = BoolishValueParser::new())]
     pub standalone: bool,
-    /// Only leaks of pods of this namespace.
-    #[arg(short, long, env = "CORONER_NAMESPACE", value_name = "NAMESPACE")]
-    pub namespace: Option<String>,
     #[command(flatten)]
-    pub all: AllNamespaces,
+    pub namespaces: Namespaces,
     /// Output format.
     #[arg(short, long, env = "CORONER_OUTPUT", value_name = "FORM", default_value = "table")]
     pub output: ListOutput,
@@ -436,11 +439,8 @@ pub struct ExplainArgs {
     #[arg(long, env = "CORONER_SAMPLE", value_parser = BoolishValueParser::new())]
     #[arg(conflicts_with = "from")]
     pub sample: bool,
-    /// Only pods of this namespace.
-    #[arg(short, long, env = "CORONER_NAMESPACE", value_name = "NAMESPACE")]
-    pub namespace: Option<String>,
     #[command(flatten)]
-    pub all: AllNamespaces,
+    pub namespaces: Namespaces,
     /// The kubelet's log around the termination (`-` for stdin), in klog's text or JSON, also as journalctl prints it:
     /// shows the kubelet's stages, and quotes why something was not removed. Decides nothing.
     #[arg(long, env = "CORONER_KUBELET_LOG", value_name = "FILE")]

@@ -60,7 +60,7 @@ async fn answer(args: &LeaksArgs) -> anyhow::Result<ExitCode> {
     let mut out = Printer::new(args);
     if !args.standalone {
         let agent = super::agent(&args.agent)?;
-        match agent::answer(&agent, args.namespace.as_deref(), mode, &mut out).await {
+        match agent::answer(&agent, args.namespaces.chosen(), mode, &mut out).await {
             Err(error) if error.is::<NoAgent>() && args.agent.url.is_none() => {
                 print_note(&format!(
                     "no agent answers at {}; scanning runtime, apiserver and host instead",
@@ -73,7 +73,7 @@ async fn answer(args: &LeaksArgs) -> anyhow::Result<ExitCode> {
     match StandaloneConfig::validate(args, &HostDefaults::probe()) {
         Err(error) => Ok(usage(&error.to_string())),
         Ok(look) => {
-            let certain = standalone::answer(look, args.namespace.as_deref(), mode, &mut out).await;
+            let certain = standalone::answer(look, args.namespaces.chosen(), mode, &mut out).await;
             certain.map(|certain| status(args, certain))
         }
     }
