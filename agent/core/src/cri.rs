@@ -129,7 +129,7 @@ impl CriState {
                     known.status.runtime_type = Some(runtime);
                 }
             }
-            CriEvent::UnreadableSandboxes(count) => self.unreadable = count,
+            CriEvent::UnreadableSandboxes { count } => self.unreadable = count,
             CriEvent::ContainerCgroup { .. }
             | CriEvent::SandboxStatus(_)
             | CriEvent::SandboxStatusRefused { .. } => {}

@@ -37,7 +37,10 @@ pub enum CriEvent {
     },
     /// So many sandboxes in the full lists cannot be read: what no list shows may be one of them. Sent before a list, when
     /// the number has changed.
-    UnreadableSandboxes(u32),
+    UnreadableSandboxes {
+        /// 0: all can be read again.
+        count: u32,
+    },
     /// ListContainers.
     Containers {
         /// When the call was made.

@@ -72,10 +72,10 @@ fn what_an_unreadable_sandbox_may_own_is_no_orphan() {
         netns: Some(vec![namespace("cni-orphan", Some(3), 0)]),
         ..HostSurvey::default()
     });
-    node.say(Input::Cri(CriEvent::UnreadableSandboxes(1)));
+    node.say(Input::Cri(CriEvent::UnreadableSandboxes { count: 1 }));
     node.seconds(LONG);
     assert!(node.is_quiet());
-    node.say(Input::Cri(CriEvent::UnreadableSandboxes(0)));
+    node.say(Input::Cri(CriEvent::UnreadableSandboxes { count: 0 }));
     node.seconds(LONG);
     assert_eq!(node.found.len(), 2);
 }

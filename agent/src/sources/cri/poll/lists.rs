@@ -149,7 +149,7 @@ impl Poller {
                 "sandboxes that the runtime lists cannot be read (debug lines say why); while there are any, no shim, network \
                  namespace or pod cgroup is reported as orphaned"
             );
-            self.answer(at, CriEvent::UnreadableSandboxes(unreadable)).await?;
+            self.answer(at, CriEvent::UnreadableSandboxes { count: unreadable }).await?;
         }
         {
             let mut state = self.state.lock();
