@@ -40,7 +40,7 @@ fn generated_json_is_what_the_code_makes() -> Result<()> {
 }
 
 /// Series that queries use and no agent has: Prometheus' own, those of the agent's process, and kube-state-metrics'.
-const FOREIGN: [&str; 12] = [
+const FOREIGN: [&str; 13] = [
     "ALERTS{alertname=\"CoronerEvidenceLost\",alertstate=\"firing\",severity=\"warning\"}",
     "kube_daemonset_status_desired_number_scheduled{daemonset=\"coroner\"}",
     "kube_node_info{os_image=\"Windows\"}",
@@ -49,6 +49,7 @@ const FOREIGN: [&str; 12] = [
     "kube_node_spec_unschedulable{}",
     "kube_node_status_allocatable{resource=\"pods\"}",
     "kube_node_status_condition{condition=\"Ready\",status=\"true\"}",
+    "kube_pod_info{created_by_kind=\"DaemonSet\",created_by_name=\"coroner\"}",
     "kube_replicaset_created{namespace=\"shop\"}",
     "process_cpu_seconds_total{}",
     "process_resident_memory_bytes{}",
@@ -56,8 +57,11 @@ const FOREIGN: [&str; 12] = [
 ];
 
 /// Recorded only while agents fail, as none does here.
-const OF_FAILURES: [&str; 2] =
-    ["node:coroner_agent_missing", "node_reason:coroner_agent_not_ready"];
+const OF_FAILURES: [&str; 3] = [
+    "cluster:coroner_agents_missing",
+    "node:coroner_agent_missing",
+    "node_reason:coroner_agent_not_ready",
+];
 
 /// A scrape of all series, which are greater each time: every value of closed labels, one of open ones.
 fn exposition(scrape: u64) -> String {
