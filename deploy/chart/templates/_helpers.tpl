@@ -30,7 +30,9 @@ coroner/node-pool: {{ . }}
 {{- define "coroner.fullname" -}}
 {{- $chart := .Values.nameOverride | default "coroner" -}}
 {{- $name := ternary .Release.Name (printf "%s-%s" .Release.Name $chart) (contains $chart .Release.Name) -}}
-{{ .Values.fullnameOverride | default $name | trunc 63 | trimSuffix "-" }}
+{{- $name = .Values.fullnameOverride | default $name | trunc 63 | trimSuffix "-" -}}
+{{- if not (contains "coroner" $name) }}{{ fail (printf "the name %s does not contain coroner, by which CoronerAgentsMissing finds the DaemonSets" $name) }}{{ end -}}
+{{ $name }}
 {{- end }}
 
 {{/* Of objects without a namespace: another release may have the same name in another one. */}}

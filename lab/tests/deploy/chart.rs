@@ -89,7 +89,7 @@ fn each_set_of_values_renders_objects_that_kubernetes_takes() -> Result<()> {
     Ok(())
 }
 
-/// Dashboards and alerts name the node by a label that the scrape adds.
+/// Dashboards and alerts name the node by a label that the scrape adds, and need two scrapes a minute.
 fn has_what_it_needs(object: &Value, values: &Value) -> Result<()> {
     let node = match object["kind"].as_str().context("no kind")? {
         "PodMonitor" => "/spec/podMetricsEndpoints/0/relabelings/0/targetLabel",
@@ -99,6 +99,9 @@ fn has_what_it_needs(object: &Value, values: &Value) -> Result<()> {
         _ => return Ok(()),
     };
     ensure!(object.pointer(node) == Some(&json!("node")), "{object}");
+    let endpoints = [&object["spec"]["podMetricsEndpoints"], &object["spec"]["endpoints"]];
+    let interval = endpoints.iter().find_map(|all| all[0]["interval"].as_str());
+    ensure!(matches!(interval, Some("15s" | "30s")), "not twice a minute: {interval:?}");
     Ok(())
 }
 
@@ -315,15 +318,22 @@ fn values_that_mean_something_else_are_refused() -> Result<()> {
         json!({"podLabels": {"app.kubernetes.io/name": "other"}}),
         // It would have an agent on every node beside those of the other pools.
         json!({"nodePools": {"all": {"tolerations": []}}}),
+        // The monitors would scrape it without TLS.
+        json!({"nodePools": {"a": {"nodeSelector": {"a": "b"}, "config": {"tls-cert": "c", "tls-key": "k"}}}}),
         json!({"seccompProfile": {"type": "Localhost"}}),
         json!({"rules": {"settings": {"leakingSandboxes": "1 or vector(1)"}}}),
     ] {
         let error = helm(&["template"], &wrong).err().with_context(|| format!("{wrong}"))?;
         assert!(error.to_string().contains("values don't meet the specifications"), "{error}");
     }
-    // Prometheus would scrape with HTTPS, and refuse every certificate.
-    let error = rendered(&OPERATOR, &json!({"tls": {"secretName": "coroner-tls"}})).err();
-    assert!(error.context("no CA")?.to_string().contains("podMonitor.tlsConfig is empty"));
+    for (wrong, reason) in [
+        // Prometheus would scrape with HTTPS, and refuse every certificate.
+        (json!({"tls": {"secretName": "coroner-tls"}}), "podMonitor.tlsConfig is empty"),
+        (json!({"fullnameOverride": "agents"}), "agents does not contain coroner"),
+    ] {
+        let error = rendered(&OPERATOR, &wrong).err().context(reason)?;
+        assert!(error.to_string().contains(reason), "{error}");
+    }
     Ok(())
 }
 
