@@ -8,9 +8,13 @@ from blocks import (
 
 SHARE = [(None, "green"), (0.01, "yellow"), (0.05, "orange"), (0.2, "red")]
 WAIT = "workload:coroner_container_sigkill_wait_seconds"
+TERMINATIONS = "cluster_cause:coroner_pod_terminations"
 PHASES = "cluster_phase:coroner_pod_termination_phase_seconds"
 DELETIONS = "namespace_slow:coroner_pod_deletions"
 P90 = "max by (cluster, node) (max_over_time(node:coroner_pod_termination_duration_seconds:p90_1h{@}[$__range]))"
+# Of these the agent counts the phases' seconds: deletions, then evictions.
+WITH_PHASES = ('%,cause=~"api_delete|force_delete|pod_gc|static_removed|api_eviction|node_pressure_eviction|local_storage_limit'
+               '|preemption|kubelet_preemption|taint_eviction|node_shutdown"')
 # The alert's setting slowBudget.
 BUDGET = 0.05
 BY_NAMESPACE = "cluster, pod_namespace"
@@ -71,7 +75,7 @@ ROWS = [
                 "Pod terminations by cause, of the ten most frequent: deletion, eviction, preemption, a "
                 "taint, node pressure or shutdown, completion. liveness, startup and restart stop containers "
                 "only, unless the pod terminates with them.",
-                top("cause", "cluster_cause:coroner_pod_terminations"),
+                top("cause", TERMINATIONS),
                 no_value="No pod terminated."),
         ]),
     ]),
@@ -136,7 +140,7 @@ ROWS = [
                 runbook="CoronerStopSignalIgnored"),
             outliers("Worst workloads",
                 "The containers of workloads with the most deaths that waited for SIGKILL, OOM kills, and crashes. `other`: beyond "
-                "the 100 workloads of a node that --workload-metrics allows.",
+                "the 150 series of a node that --workload-metrics allows.",
                 {"Waited for SIGKILL": of_containers(KILLED_AFTER_GRACE),
                  "OOM kills": of_containers("oom_killed"),
                  "Crashes": of_containers("crashed")},
@@ -161,12 +165,12 @@ ROWS = [
         ]),
         Line(9, [
             areas("Seconds per termination, by phase",
-                "Mean seconds that a termination spent in each phase, of the ten longest phases; the stack "
+                "Mean seconds that a deletion or an eviction spent in each phase, of the ten longest phases; the stack "
                 "is the mean duration. pre_stop and shutdown belong to the application, runtime_notice and "
                 "sandbox_stop to the runtime and the network plugin, kubelet_reaction, stop_call and cleanup "
                 "to the kubelet, finalizers to a controller. unattributed: a milestone is missing.",
                 {"{{phase}}": ten(
-                    "phase", f"{number(PHASES, 'phase')} / scalar({number('cluster_cause:coroner_pod_terminations')} > 0)",
+                    "phase", f"{number(PHASES, 'phase')} / scalar({number(TERMINATIONS, only=WITH_PHASES)} > 0)",
                     number(PHASES, "phase", "$__range", at=" @ end()"))},
                 unit="s", calcs=("mean", "max"), interval="2m",
                 command="coroner explain POD"),
@@ -209,7 +213,8 @@ ROWS = [
                 steps=NEUTRAL,
                 runbook="CoronerStopsOverGrace"),
             lines("Pods terminating on cordoned nodes",
-                "The ten nodes with most of them. A line that does not go down is a drain that is held up.",
+                "The ten nodes with most of them. A line that does not go down is a drain that is held up. Stuck pods "
+                "are on the dashboard Leaks.",
                 ten_nodes("node:coroner_drained_pods_terminating"),
                 decimals=0, no_value="No node is cordoned, or kube-state-metrics is missing.",
                 runbook="CoronerStopsOverGrace"),

@@ -38,8 +38,8 @@ ROWS = [
                 runbook="CoronerSandboxesLeaking", command="coroner leaks -v"),
             stat("Nodes without leak detection",
                 "Nodes on which leak detection is suspended now because a source is unavailable: zeros "
-                "elsewhere on this dashboard do not count for them.",
-                'sum(1 - coroner_leak_detection_state{@,state="possible"})',
+                "elsewhere on this dashboard do not count for them. Agents with --no-api are not among them.",
+                'sum(coroner_leak_detection_state{@,state!~"possible|no_api"})',
                 steps=FEW_ARE_GOOD, trend=True,
                 runbook="CoronerAgentsNotReady", command="coroner doctor"),
             bars("Leaks detected and resolved",
