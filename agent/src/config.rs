@@ -299,12 +299,11 @@ impl Config {
 fn tls_files(args: &RunArgs) -> Result<Option<tls::TlsFiles>, ConfigError> {
     let (cert, key) = (args.tls_cert.clone(), args.tls_key.clone());
     let half = |given, missing| Err(ConfigError::HalfTls { given, missing });
-    match (cert, key, args.tls_client_ca.clone()) {
-        (Some(cert), Some(key), client_ca) => Ok(Some(tls::TlsFiles { cert, key, client_ca })),
-        (Some(_), None, _) => half("tls-cert", "tls-key"),
-        (None, Some(_), _) => half("tls-key", "tls-cert"),
-        (None, None, Some(_)) => half("tls-client-ca", "tls-cert"),
-        (None, None, None) => Ok(None),
+    match (cert, key) {
+        (Some(cert), Some(key)) => Ok(Some(tls::TlsFiles { cert, key })),
+        (Some(_), None) => half("tls-cert", "tls-key"),
+        (None, Some(_)) => half("tls-key", "tls-cert"),
+        (None, None) => Ok(None),
     }
 }
 
@@ -539,11 +538,6 @@ mod tests {
                 "--no-api --tls-cert /c",
                 &host(),
                 ConfigError::HalfTls { given: "tls-cert", missing: "tls-key" },
-            ),
-            (
-                "--no-api --tls-client-ca /a",
-                &host(),
-                ConfigError::HalfTls { given: "tls-client-ca", missing: "tls-cert" },
             ),
             (
                 "--no-api --tls-key /k",

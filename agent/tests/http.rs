@@ -7,7 +7,7 @@ use axum::{
 use coroner::{
     linux::clock,
     outputs::{
-        http::{Audience, Observed, SharedState, router, serve},
+        http::{Audience, Observed, SharedState, router},
         metrics::Metrics,
     },
     sources::kernel::StartReport,
@@ -24,7 +24,6 @@ use coroner_core::{
 };
 use http_body_util::BodyExt;
 use std::{collections::BTreeMap, io::Read as _, sync::Arc, time::Duration};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tower::ServiceExt;
 
 /// The account that the unit tests pin as the API's form.
@@ -276,36 +275,6 @@ async fn a_forwarded_port_is_named_by_an_address() {
         }
         assert_eq!(ask(uri, None).await, StatusCode::FORBIDDEN, "{uri}");
     }
-}
-
-/// It asks for more than the kernel holds for it, and takes nothing: its connection is closed and counted, and nothing of
-/// the watch is left.
-#[tokio::test]
-async fn a_watcher_that_does_not_read_is_dropped_and_counted() {
-    let agent = agent();
-    let mut report = sample();
-    report.cause_message = "x".repeat(4 << 20);
-    for uid in ["c", "d", "e", "f", "g"] {
-        report.pod.uid = uid.into();
-        agent.history.lock().put(report.clone(), false);
-    }
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let server =
-        tokio::spawn(serve(listener, agent.clone(), Audience::Forwarded, std::future::pending()));
-    let mut watcher = tokio::net::TcpStream::connect(address).await.unwrap();
-    let request = b"GET /api/v1/terminations?watch=true HTTP/1.1\r\nHost: localhost\r\n\r\n";
-    watcher.write_all(request).await.unwrap();
-    watcher.read_exact(&mut [0; 64]).await.unwrap();
-    let is_watched = || agent.news.receiver_count() > 0;
-    assert!(is_watched());
-    while is_watched() {
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    let (_, metrics) = get(&agent, "/metrics").await;
-    let counted = "coroner_http_connections_dropped_total{reason=\"not_reading\"} 1";
-    assert!(metrics.contains(counted), "{metrics}");
-    server.abort();
 }
 
 #[tokio::test]

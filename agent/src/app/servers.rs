@@ -74,12 +74,8 @@ impl Servers<'_> {
         };
         let address =
             listener.local_addr().context("cannot read the address of the listening socket")?;
-        let listener =
-            self.network.tcp(listener).context("cannot serve")?.with_node(node_addresses());
-        let listener = match certificate {
-            None => listener,
-            Some(certificate) => listener.with_tls(Arc::clone(certificate)),
-        };
+        let mut listener = self.network.tcp(listener).context("cannot serve")?;
+        (listener.tls, listener.node) = (certificate.cloned(), node_addresses());
         serve(listener, Audience::Network);
         let https = certificate.is_some();
         info!(%address, https, version = env!("CARGO_PKG_VERSION"), "listening");

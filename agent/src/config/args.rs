@@ -173,10 +173,6 @@ pub struct RunArgs {
     /// Private key of the certificate (PEM, unencrypted).
     #[arg(long, env = "CORONER_TLS_KEY", value_name = "FILE")]
     pub tls_key: Option<PathBuf>,
-    /// Serve everything except /healthz and /readyz only to clients with a certificate signed by one of these CAs
-    /// (PEM). Reloaded like the certificate.
-    #[arg(long, env = "CORONER_TLS_CLIENT_CA", value_name = "FILE")]
-    pub tls_client_ca: Option<PathBuf>,
     /// Unix socket of the API, accessible to this user only. `coroner terminations`, `leaks` and `explain` use
     /// it. Its folder must exist, unless it is the default. `off` disables it.
     #[arg(long, env = "CORONER_SOCKET", value_name = "FILE", default_value = coroner_api::DEFAULT_SOCKET)]

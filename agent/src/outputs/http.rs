@@ -7,11 +7,7 @@ pub mod tls;
 
 use crate::{
     linux::clock,
-    outputs::{
-        http::listener::{Listener, WithoutCertificate},
-        metrics::Metrics,
-        report::printable,
-    },
+    outputs::{http::listener::Listener, metrics::Metrics, report::printable},
     store::{health::Health, leaks::LeakStore, terminations::History},
 };
 use axum::{
@@ -182,17 +178,7 @@ pub fn router(shared: Arc<SharedState>, audience: Audience) -> Router {
         Audience::Forwarded => router.layer(from_fn(only_by_address)),
         Audience::Network | Audience::Node => router,
     };
-    router.layer(from_fn(only_with_certificate)).layer(map_response(with_headers))
-}
-
-/// The kubelet's probes have no certificate, and what they ask for names no pod.
-async fn only_with_certificate(request: Request, next: Next) -> Response {
-    let lacks_certificate = request.extensions().get::<WithoutCertificate>().is_some();
-    if !lacks_certificate || matches!(request.uri().path(), "/healthz" | "/readyz") {
-        return next.run(request).await;
-    }
-    let why = "a client certificate is required, signed by a CA of the agent's --tls-client-ca";
-    no(StatusCode::FORBIDDEN, why)
+    router.layer(map_response(with_headers))
 }
 
 /// What is served is text or JSON, whatever a browser makes of the bytes.

@@ -15,10 +15,9 @@ pub(crate) fn serve(
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let mut listener = Listener::from(tokio::net::TcpListener::from_std(socket).unwrap());
-            if let Some(certificate) = certificate {
-                listener = listener.with_tls(certificate);
-            }
+            let socket = tokio::net::TcpListener::from_std(socket).unwrap();
+            let mut listener = Listener::from(socket);
+            listener.tls = certificate;
             http::serve(listener, shared, audience, std::future::pending()).await
         })
     });

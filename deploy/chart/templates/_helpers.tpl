@@ -90,7 +90,6 @@ and AKS' second virtual nodes. A pod there would stay pending. */}}
 {{- if .Values.hostNetwork }}{{ $config = merge $config (dict "api-listen" "off") }}{{ end -}}
 {{- if .Values.tls.secretName -}}
 {{- $config = merge $config (dict "tls-cert" "/tls/tls.crt" "tls-key" "/tls/tls.key") -}}
-{{- if .Values.tls.clientCA }}{{ $config = merge $config (dict "tls-client-ca" "/tls/ca.crt") }}{{ end -}}
 {{- end -}}
 {{/* YAML reads an unquoted `off` as false. */}}
 {{- range list "api-listen" "events-lookup" "log-level" "socket" "traffic" -}}

@@ -312,7 +312,7 @@ fn values_that_mean_something_else_are_refused() -> Result<()> {
         json!({"config": {"traffic": true}}),
         json!({"config": {"leak-threshold": "600"}}),
         json!({"config": {"tls-cert": "/my/tls.crt"}}),
-        json!({"tls": {"clientCA": true}}),
+        json!({"tls": {"clientCA": true}}), // of an older release
         // No list of peers allows everyone.
         json!({"networkPolicy": {"enabled": true, "from": []}}),
         json!({"podLabels": {"app.kubernetes.io/name": "other"}}),

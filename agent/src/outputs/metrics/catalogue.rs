@@ -423,8 +423,8 @@ catalogue! {
             "sum by (node, to) (increase(coroner_requests_dropped_total[1h])) > 0";
         http_dropped: IntCounterVec =
             "coroner_http_connections_dropped_total", "", ["reason": DROPS], Internal,
-            "Connections that the agent's HTTP server closed, by reason: the client did not read, \
-             the limit of connections was reached, or the connection lasted too long.",
+            "Connections that the agent's HTTP server closed, by reason: the limit of \
+             connections was reached, or the client did not read its answer in time.",
             "sum by (node, reason) (increase(coroner_http_connections_dropped_total[1h])) > 0";
         recording: GaugeVec =
             "coroner_recording", "", [], Internal,

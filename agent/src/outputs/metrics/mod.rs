@@ -125,13 +125,9 @@ labels! {
 
     /// Why the HTTP server closed a connection.
     pub enum DropReason {
-        /// The client took nothing of its answer for ten seconds.
-        NotReading = "not_reading",
-        /// Another connection needed the place of one that had no request.
-        MadeRoom = "made_room",
-        /// There was no place.
+        /// As many as allowed were open.
         NoRoom = "no_room",
-        /// It was open for as long as a connection may be.
+        /// It was open for as long as a connection may be, with an answer that was not read.
         TooLong = "too_long",
     }
 }
