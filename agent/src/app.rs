@@ -399,7 +399,6 @@ impl EventLoop {
         self.shared.health.lock().set_detection_state(detection_state);
         if self.shared.leaks.lock().update_progress(&gauges.leaks) {
             lines::detection_state(detection_state);
-            self.shared.news.send_modify(|_| {});
         }
         self.leaks_changed();
     }
@@ -478,6 +477,5 @@ impl EventLoop {
                 self.shared.leaks.lock().remove(&leak.key);
             }
         }
-        self.shared.news.send_modify(|_| {});
     }
 }

@@ -264,7 +264,7 @@ fn terminations_of_a_running_agent() {
     assert!(err.contains("no pod terminations that match on node n1, observed since 20"), "{err}");
     let (_, out, _) = run(&mut coroner(&format!("terminations --url {url} --limit 1 -o json")));
     let list: List<Termination> = serde_json::from_str(&out).unwrap();
-    assert_eq!((list.items.len(), list.next.is_some()), (1, true));
+    assert_eq!((list.items.len(), list.complete), (1, true));
     let (_, out, _) = run(coroner("terminations -o wide").env("CORONER_URL", &url));
     assert!(out.contains("children_not_signalled") && out.contains("  n1\n"), "{out}");
 }

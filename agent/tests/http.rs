@@ -14,7 +14,7 @@ use coroner::{
     store::{health::Health, leaks::LeakStore, terminations::History},
 };
 use coroner_api::{
-    Event, List,
+    List,
     leaks::Leak,
     terminations::{Death, Termination},
 };
@@ -23,6 +23,7 @@ use coroner_core::{
     report::PodTermination,
 };
 use http_body_util::BodyExt;
+use serde::de::DeserializeOwned;
 use std::{collections::BTreeMap, io::Read as _, sync::Arc, time::Duration};
 use tower::ServiceExt;
 
@@ -144,11 +145,7 @@ async fn nonsense_is_answered_in_words() {
     let cases = [
         (Method::GET, "/nothing", StatusCode::NOT_FOUND, "not found; see /"),
         (Method::GET, "/api/v1/terminations?limit=many", StatusCode::BAD_REQUEST, "limit"),
-        (Method::GET, "/api/v1/terminations?limit=0", StatusCode::BAD_REQUEST, "at least 1"),
         (Method::GET, "/api/v1/terminations?since=soon", StatusCode::BAD_REQUEST, "30m or 1d"),
-        (Method::GET, "/api/v1/terminations?continue=x", StatusCode::BAD_REQUEST, "previous page"),
-        (Method::GET, "/api/v1/terminations?continue=1-1", StatusCode::GONE, "was restarted"),
-        (Method::GET, "/api/v1/leaks?watch=true&limit=1", StatusCode::BAD_REQUEST, "neither"),
         (Method::GET, "/api/v1/terminations?limit=-1", StatusCode::BAD_REQUEST, "limit"),
         (Method::GET, "/api/v1/terminations?nmaespace=x", StatusCode::BAD_REQUEST, "nmaespace"),
         (Method::GET, "/api/v1/terminations/uid-a?life=x", StatusCode::BAD_REQUEST, "life"),
@@ -222,7 +219,7 @@ async fn the_network_is_told_of_no_pod() {
         "terminations",
         "terminations/uid-a?life=1",
         "leaks",
-        "leaks?watch=true",
+        "leaks?after=1-1",
         "deaths?limit=1",
         "openapi.json",
         "other",
@@ -266,7 +263,7 @@ async fn a_forwarded_port_is_named_by_an_address() {
         ["127.0.0.1:9471", "[::1]:9471", "localhost", "LOCALHOST:1", "10.0.0.7"],
         ["evil.example", "127.0.0.1.evil.example:9471", "localhost.evil.example", "", "a b"],
     );
-    for uri in ["/api/v1/terminations", "/api/v1/leaks?watch=true", "/api/v1/openapi.json"] {
+    for uri in ["/api/v1/terminations", "/api/v1/leaks?after=1-1", "/api/v1/openapi.json"] {
         for host in own {
             assert_eq!(ask(uri, Some(host)).await, StatusCode::OK, "{uri} {host}");
         }
@@ -315,26 +312,6 @@ async fn a_scrape_is_compressed_for_whom_accepts_it() {
     }
 }
 
-/// Each page goes on where the one before ended, whatever came meanwhile.
-#[tokio::test]
-async fn pages_are_one_list() {
-    let agent = agent();
-    let mut seen = Vec::new();
-    let mut query = "?limit=1".to_owned();
-    loop {
-        let (_, body) = get(&agent, &format!("/api/v1/terminations{query}")).await;
-        let page: List<Termination> = serde_json::from_str(&body).unwrap();
-        assert_eq!(page.items.len(), 1, "{body}");
-        seen.push(format!("{}.{}", page.items[0].pod.name, page.items[0].life));
-        let mut newer = sample();
-        newer.pod.uid = format!("uid-{}", seen.len()).as_str().into();
-        agent.history.lock().put(newer, false);
-        let Some(next) = page.next else { break };
-        query = format!("?limit=1&continue={next}");
-    }
-    assert_eq!(seen, ["a.2", "b.1", "a.1"]);
-}
-
 #[tokio::test]
 async fn the_envelope_names_the_node_and_its_boot() {
     let observed = Observed { node: "n1".into(), boot_id: "b\"1".into() };
@@ -347,136 +324,89 @@ async fn the_envelope_names_the_node_and_its_boot() {
     }
 }
 
-/// A line of a watch.
-async fn next<T: serde::de::DeserializeOwned>(body: &mut Body) -> Event<T> {
-    let line = body.frame().await.unwrap().unwrap().into_data().unwrap();
-    assert!(line.ends_with(b"\n"));
-    serde_json::from_slice(&line).unwrap()
-}
-
-async fn watch(shared: &Arc<SharedState>, uri: &str) -> Body {
-    let request = Request::builder().uri(uri).body(Body::empty()).unwrap();
-    let answer = router(shared.clone(), Audience::Node).oneshot(request).await.unwrap();
-    assert_eq!(answer.status(), StatusCode::OK, "{uri}");
-    assert_eq!(answer.headers()["content-type"], "application/jsonl");
-    answer.into_body()
-}
-
-#[tokio::test]
-async fn a_watch_is_what_there_is_and_then_each_change() {
-    let agent = agent();
-    let mut body = watch(&agent, "/api/v1/terminations?watch=true&namespace=ns-a").await;
-    for life in [1, 2] {
-        let Event::Added { object } = next::<Termination>(&mut body).await else { panic!() };
-        assert_eq!((&*object.pod.name, object.life), ("a", life));
-    }
-    let Event::Heartbeat(_) = next::<Termination>(&mut body).await else { panic!() };
-    let mut report = sample();
-    report.pod.namespace = "other".into();
-    agent.history.lock().put(report.clone(), false);
-    report.pod.namespace = "ns-a".into();
-    report.pod.uid = "uid-a".into();
-    (report.life, report.revision) = (2, 7);
-    agent.history.lock().put(report.clone(), true);
-    report.life = 3;
-    agent.history.lock().put(report, false);
-    agent.news.send_modify(|_| {});
-    let Event::Modified { object } = next::<Termination>(&mut body).await else { panic!() };
-    assert_eq!((object.life, object.revision), (2, 7));
-    let Event::Added { object } = next::<Termination>(&mut body).await else { panic!() };
-    assert_eq!(object.life, 3);
-    agent.news.send_replace(true);
-    assert!(body.frame().await.is_none(), "the agent stops");
-}
-
 fn leak(id: &str) -> Arc<coroner_core::leak::Leak> {
     let json = include_str!("../api/tests/golden/leak.json").replace("398445f2", id);
     let wire: Leak = serde_json::from_str(&json).unwrap();
     Arc::new(Option::<coroner_core::leak::Leak>::from(wire).unwrap())
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_watch_of_leaks_shows_how_they_end_and_a_heartbeat() {
-    let agent = agent();
-    agent.leaks.lock().put(leak("0"));
-    let mut body = watch(&agent, "/api/v1/leaks?watch=true").await;
-    let Event::Added { .. } = next::<Leak>(&mut body).await else { panic!() };
-    let Event::Heartbeat(first) = next::<Leak>(&mut body).await else { panic!() };
-    assert!(first.detection.is_some());
-    let began = tokio::time::Instant::now();
-    let Event::Heartbeat(_) = next::<Leak>(&mut body).await else { panic!() };
-    assert!((9..12).contains(&began.elapsed().as_secs()), "{:?}", began.elapsed());
-    {
-        let mut leaks = agent.leaks.lock();
-        leaks.put(leak("1"));
-        leaks.remove(&leak("1").key);
-        leaks.remove(&leak("0").key);
-    }
-    agent.news.send_modify(|_| {});
-    let Event::Deleted { object } = next::<Leak>(&mut body).await else { panic!() };
-    assert_eq!(Option::<coroner_core::leak::Leak>::from(object).unwrap().key, leak("0").key);
-    let Event::Heartbeat(_) = next::<Leak>(&mut body).await else { panic!("came and went") };
+/// What a list has after a cursor.
+async fn after<T: DeserializeOwned>(shared: &Arc<SharedState>, uri: &str, cursor: &str) -> List<T> {
+    let (status, body) = get(shared, &format!("{uri}&after={cursor}")).await;
+    assert_eq!(status, StatusCode::OK, "{body}");
+    serde_json::from_str(&body).unwrap()
 }
 
-/// More leaks than one look brings, of which one was gone before, and two end while the first ones are sent.
-#[tokio::test(start_paused = true)]
-async fn a_watch_shows_no_end_of_what_was_gone_before() {
+#[tokio::test]
+async fn a_cursor_brings_what_is_new_or_corrected() {
+    let agent = agent();
+    let ask = async |cursor: &str| {
+        let uri = "/api/v1/terminations?namespace=ns-a";
+        let list = after::<Termination>(&agent, uri, cursor).await;
+        let items: Vec<_> = list.items.iter().map(|item| (item.life, item.revision)).collect();
+        (list.complete, items, list.cursor)
+    };
+    let revision = sample().revision;
+    // Unknown ones begin again: of another run, of none.
+    for unknown in ["", "x", "1-1"] {
+        assert_eq!(ask(unknown).await.1, [(2, revision), (1, revision)], "{unknown}");
+        assert!(ask(unknown).await.0, "{unknown}");
+    }
+    let cursor = ask("").await.2;
+    assert_eq!(ask(&cursor).await, (false, vec![], cursor.clone()));
+
+    let mut report = sample();
+    report.pod.namespace = "other".into();
+    agent.history.lock().put(report.clone(), false);
+    (report.pod.namespace, report.pod.uid) = ("ns-a".into(), "uid-a".into());
+    report.life = 3;
+    agent.history.lock().put(report.clone(), false);
+    (report.life, report.revision) = (2, 7);
+    agent.history.lock().put(report, true);
+    let (complete, changed, newer) = ask(&cursor).await;
+    assert!(!complete);
+    assert_eq!(changed, [(3, revision), (2, 7)], "the oldest change first");
+    assert_eq!(ask(&newer).await.1, []);
+
+    // What a limit cuts comes with the next answer.
+    let (mut cursor, mut seen) = (cursor, Vec::new());
+    for _ in 0..3 {
+        let uri = "/api/v1/terminations?namespace=ns-a&limit=1";
+        let page = after::<Termination>(&agent, uri, &cursor).await;
+        seen.extend(page.items.iter().map(|item| item.life));
+        cursor = page.cursor;
+    }
+    assert_eq!(seen, [3, 2]);
+}
+
+#[tokio::test]
+async fn a_cursor_brings_the_leaks_that_are_resolved() {
     let agent = agent();
     let put = |id: &str| agent.leaks.lock().put(leak(id));
     let end = |id: &str| agent.leaks.lock().remove(&leak(id).key);
+    let ask = async |cursor: &str| after::<Leak>(&agent, "/api/v1/leaks?since=1m", cursor).await;
+    let all = async || after::<Leak>(&agent, "/api/v1/leaks?limit=9", "").await;
     put("gone");
-    (0..100).for_each(|n| put(&format!("there-{n:02}")));
+    put("0");
     end("gone");
-    let mut body = watch(&agent, "/api/v1/leaks?watch=true").await;
-    let key = |leak: Leak| Option::<coroner_core::leak::Leak>::from(leak).unwrap().key;
-    let mut there = std::collections::BTreeSet::new();
-    for n in 0.. {
-        match next::<Leak>(&mut body).await {
-            Event::Added { object } => assert!(there.insert(key(object))),
-            Event::Deleted { object } => {
-                let ended = key(object);
-                assert!(ended != leak("gone").key);
-                there.remove(&ended); // it need not have been sent
-            }
-            Event::Heartbeat(_) => break,
-            other => panic!("{other:?}"),
-        }
-        if n == 10 {
-            end("there-03");
-            end("there-99");
-        }
-    }
-    assert_eq!(there.len(), 98);
-}
+    let first = all().await;
+    assert!(first.complete && first.items.len() == 1 && first.detection.is_some());
+    // One came and went between two answers: nothing of it is shown.
+    put("1");
+    end("1");
+    end("0");
+    let second = ask(&first.cursor).await;
+    assert!(!second.complete && second.items.len() == 1, "however old it is");
+    assert!(second.items[0].resolved);
+    let key = Option::<coroner_core::leak::Leak>::from(second.items[0].clone()).unwrap().key;
+    assert_eq!(key, leak("0").key);
+    assert!(ask(&second.cursor).await.items.is_empty());
 
-/// The agent keeps the last 256 resolved leaks. A client that has not seen the others lists again.
-#[tokio::test(start_paused = true)]
-async fn a_watch_ends_if_it_would_miss_the_end_of_a_leak() {
-    let agent = agent();
-    (0..300).for_each(|n| agent.leaks.lock().put(leak(&n.to_string())));
-    let mut body = watch(&agent, "/api/v1/leaks?watch=true").await;
-    for _ in 0..300 {
-        let Event::Added { .. } = next::<Leak>(&mut body).await else { panic!() };
-    }
-    let Event::Heartbeat(_) = next::<Leak>(&mut body).await else { panic!() };
-    (0..256).for_each(|n| agent.leaks.lock().remove(&leak(&n.to_string()).key));
-    agent.news.send_modify(|_| {});
-    for _ in 0..256 {
-        let Event::Deleted { .. } = next::<Leak>(&mut body).await else { panic!() };
-    }
-    (0..300).for_each(|n| agent.leaks.lock().put(leak(&format!("new-{n}"))));
-    (0..300).for_each(|n| agent.leaks.lock().remove(&leak(&format!("new-{n}")).key));
-    agent.news.send_modify(|_| {});
-    assert!(body.frame().await.is_none(), "it would miss some");
-    // One that asks for other pods only has missed nothing, and one that comes now neither.
-    let mut body = watch(&agent, "/api/v1/leaks?watch=true&namespace=none").await;
-    let Event::Heartbeat(_) = next::<Leak>(&mut body).await else { panic!() };
-    for round in 0..4 {
-        for n in 0..200 {
-            agent.leaks.lock().put(leak(&format!("{round}-{n}")));
-            agent.leaks.lock().remove(&leak(&format!("{round}-{n}")).key);
-        }
-        agent.news.send_modify(|_| {});
-        let Event::Heartbeat(_) = next::<Leak>(&mut body).await else { panic!() };
-    }
+    // The agent keeps the last 256: a client that has not seen the others begins again.
+    (0..300).for_each(|n| put(&n.to_string()));
+    let before = all().await.cursor;
+    (0..256).for_each(|n| end(&n.to_string()));
+    assert_eq!(ask(&before).await.items.len(), 256);
+    end("256");
+    assert!(ask(&before).await.complete, "it would miss some");
 }

@@ -466,12 +466,9 @@ fn a_watched_agent_is_told_of_again_when_it_changes() {
     let mut watch = Watch::start(coroner(&format!("leaks --url {url} --watch -o json")));
     assert_eq!(watch.answer()["items"], json!([]));
     shared.leaks.lock().put(Arc::new(leak("shop")));
-    shared.news.send_modify(|_| {});
     assert_eq!(watch.answer()["items"][0]["pod"]["name"], "web-0");
     shared.leaks.lock().remove(&leak("shop").key);
-    shared.news.send_modify(|_| {});
     assert_eq!(watch.answer()["items"], json!([]));
-    assert_eq!(shared.news.receiver_count(), 1, "it asks once and listens");
     assert_eq!(watch.interrupt(), 0);
 }
 

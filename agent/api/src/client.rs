@@ -2,10 +2,9 @@
 
 use crate::{
     printable::shown,
-    query::{Event, List, ListQuery},
+    query::{List, ListQuery},
 };
 use anyhow::{Context, bail};
-use futures::{Stream, stream};
 use http::{Request, Response, StatusCode, Uri, header::HOST};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::{
@@ -31,11 +30,9 @@ use tokio_rustls::rustls::{
     pki_types::{CertificateDer, pem::PemObject},
 };
 
-/// Larger than any page of a list.
+/// Larger than any list.
 const MAX_BODY: usize = 256 << 20;
-/// Larger than any item.
-const MAX_LINE: usize = 8 << 20;
-/// An agent answers from memory, and a watch has a heartbeat every 10 s.
+/// An agent answers from memory.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// No agent listens at the address.
@@ -45,11 +42,6 @@ const TIMEOUT: Duration = Duration::from_secs(30);
      names its address"
 )]
 pub struct NoAgent(String);
-
-/// The agent does not know the position in a list, because it was restarted. List from the beginning.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct Gone(String);
 
 /// A running agent.
 #[derive(Debug)]
@@ -92,39 +84,15 @@ impl AgentAddress {
         })
     }
 
-    /// A whole list, page by page. `query.limit` is the number of items in all. If the agent is restarted between two
-    /// pages, the list begins again, three times at most.
+    /// A list.
     pub async fn list<T: DeserializeOwned>(
         &self,
         path: &str,
         query: &ListQuery,
     ) -> anyhow::Result<List<T>> {
-        for _ in 0..2 {
-            match self.pages(path, query).await {
-                Err(error) if error.is::<Gone>() => {}
-                listed => return listed,
-            }
-        }
-        self.pages(path, query).await
-    }
-
-    async fn pages<T: DeserializeOwned>(
-        &self,
-        path: &str,
-        query: &ListQuery,
-    ) -> anyhow::Result<List<T>> {
-        let mut query = query.clone();
-        let mut list: List<T> = read(&self.fetch(&query.on(path)).await?)?;
-        let mut got = list.items.len();
-        while list.next.is_some() && query.limit != Some(got) {
-            query.limit = query.limit.map(|limit| limit.saturating_sub(got));
-            query.after = list.next.take();
-            let mut page: List<T> = read(&self.fetch(&query.on(path)).await?)?;
-            got = page.items.len();
-            list.items.append(&mut page.items);
-            list.next = page.next;
-        }
-        Ok(list)
+        let json = self.fetch(&query.on(path)).await?;
+        serde_json::from_slice(&json)
+            .context("cannot parse the agent's response; the agent is probably another version")
     }
 
     /// The body of a successful answer; anything else is an error.
@@ -139,24 +107,6 @@ impl AgentAddress {
             Ok(answer) => answer,
             Err(_) => bail!("{page} did not answer within {} s", TIMEOUT.as_secs()),
         }
-    }
-
-    /// The lines of a watch, until the agent ends it or the heartbeats stop.
-    pub async fn watch<T: DeserializeOwned>(
-        &self,
-        path: &str,
-        query: &ListQuery,
-    ) -> anyhow::Result<impl Stream<Item = anyhow::Result<Event<T>>> + use<T>> {
-        let path = ListQuery { watch: true, ..query.clone() }.on(path);
-        let page = self.page(&path)?;
-        let Ok(answer) = tokio::time::timeout(TIMEOUT, self.ask(&path, &page)).await else {
-            bail!("{page} did not answer within {} s", TIMEOUT.as_secs())
-        };
-        let lines = Lines { body: answer?.into_body(), read: Vec::new(), page };
-        Ok(stream::try_unfold(lines, async |mut lines| {
-            let Some(line) = lines.next().await? else { return Ok(None) };
-            Ok(Some((read(&line)?, lines)))
-        }))
     }
 
     /// An answer with the status 200.
@@ -192,50 +142,8 @@ impl AgentAddress {
         let body = Limited::new(answer.into_body(), 1 << 16).collect().await;
         let body = body.map(|body| body.to_bytes()).unwrap_or_default();
         let text = String::from_utf8_lossy(&body);
-        let why = format!("{page} returned {status}: {}", shown(text.trim()));
-        if status == StatusCode::GONE {
-            return Err(Gone(why).into());
-        }
-        bail!(why)
+        bail!("{page} returned {status}: {}", shown(text.trim()))
     }
-}
-
-/// The lines of a body, as they arrive.
-struct Lines {
-    body: Incoming,
-    read: Vec<u8>,
-    page: String,
-}
-
-impl Lines {
-    async fn next(&mut self) -> anyhow::Result<Option<Vec<u8>>> {
-        let mut searched = 0;
-        loop {
-            if let Some(end) = self.read[searched..].iter().position(|byte| *byte == b'\n') {
-                let rest = self.read.split_off(searched + end + 1);
-                return Ok(Some(std::mem::replace(&mut self.read, rest)));
-            }
-            searched = self.read.len();
-            let page = &self.page;
-            if searched > MAX_LINE {
-                bail!("{page} sent a line of more than {MAX_LINE} bytes");
-            }
-            match tokio::time::timeout(TIMEOUT, self.body.frame()).await {
-                Ok(None) => return Ok(None),
-                Ok(Some(frame)) => {
-                    let frame =
-                        frame.with_context(|| format!("{page}: the watch ended unexpectedly"))?;
-                    self.read.extend(frame.into_data().unwrap_or_default());
-                }
-                Err(_) => bail!("{page} sent nothing for {} s", TIMEOUT.as_secs()),
-            }
-        }
-    }
-}
-
-fn read<T: DeserializeOwned>(json: &[u8]) -> anyhow::Result<T> {
-    serde_json::from_slice(json)
-        .context("cannot parse the agent's response; the agent is probably another version")
 }
 
 fn with_path(url: &Uri, path: &str) -> anyhow::Result<Uri> {

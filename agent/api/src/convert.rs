@@ -341,6 +341,7 @@ impl leaks::Leak {
             created: leak.created.map(at),
             first_observed: at(leak.first_observed),
             preexisting: leak.preexisting,
+            resolved: false,
             confirmed: at(leak.confirmed),
             resources: leak.resources.clone(),
             cause: leaks::Cause {

@@ -44,6 +44,9 @@ pub struct Leak {
     /// The resource had leaked before detection began, an unknown time earlier.
     #[serde(default, skip_serializing_if = "Not::not")]
     pub preexisting: bool,
+    /// The leak no longer exists; only in an answer to `after`.
+    #[serde(default, skip_serializing_if = "Not::not")]
+    pub resolved: bool,
     /// When the threshold had passed and the apiserver had confirmed the leak.
     pub confirmed: Moment,
     /// The resources that the leak holds.

@@ -18,7 +18,7 @@ pub mod traffic;
 pub use convert::Sentences;
 pub use moment::{Moment, rfc3339};
 pub use open::Open;
-pub use query::{Event, Heartbeat, List, ListQuery};
+pub use query::{List, ListQuery};
 
 /// The socket on which `coroner run` serves the API on the node, and which the command line queries.
 pub const DEFAULT_SOCKET: &str = "/run/coroner/coroner.sock";

@@ -1,7 +1,7 @@
 //! The OpenAPI 3.1 document of the API, generated from the types of this crate.
 
 use crate::{
-    Event, List, ListQuery,
+    List, ListQuery,
     leaks::Leak,
     terminations::{Death, Termination},
 };
@@ -22,8 +22,7 @@ pub const LEAKS: &str = "/api/v1/leaks";
     info(
         title = "coroner",
         description = "How long pods take to terminate on one node, how their containers died, and what leaked. \
-                       Version 1 only grows: fields, values of enums, kinds of evidence and kinds of watch lines \
-                       may be added; ignore those that you do not know. docs/api.md has the promise.",
+                       Version 1 only grows: fields, values of enums and kinds of evidence may be added; ignore those that you do not know. docs/api.md has the promise.",
         license(name = "Apache-2.0 OR MIT", identifier = "Apache-2.0 OR MIT"),
     ),
     paths(terminations, termination, deaths, leaks)
@@ -37,11 +36,9 @@ pub fn document() -> String {
 
 /// Recent pod terminations, newest first. An updated report keeps its position.
 #[utoipa::path(get, path = "/api/v1/terminations", params(ListQuery), responses(
-    (status = 200, description = "A page, or with `watch` one event per line.",
-        content((List<Termination> = "application/json"), (Event<Termination> = "application/jsonl"))),
+    (status = 200, body = List<Termination>),
     (status = 400, description = "Invalid query. Every error is one line of text."),
     (status = 403, description = "The API is not served on this port, or the Host header is not an address."),
-    (status = 410, description = "`continue` comes from an earlier run of the agent: list from the beginning."),
 ))]
 #[allow(dead_code, reason = "for the document only")]
 fn terminations() {}
@@ -59,20 +56,16 @@ fn termination() {}
 
 /// Recent container deaths, newest first, including those in pods that still run.
 #[utoipa::path(get, path = "/api/v1/deaths", params(ListQuery), responses(
-    (status = 200, description = "A page, or with `watch` one event per line.",
-        content((List<Death> = "application/json"), (Event<Death> = "application/jsonl"))),
+    (status = 200, body = List<Death>),
     (status = 400, description = "Invalid query."),
-    (status = 410, description = "`continue` comes from an earlier run of the agent: list from the beginning."),
 ))]
 #[allow(dead_code, reason = "for the document only")]
 fn deaths() {}
 
 /// Leaks, in the order in which they were confirmed, and the state of leak detection.
 #[utoipa::path(get, path = "/api/v1/leaks", params(ListQuery), responses(
-    (status = 200, description = "A page, or with `watch` one event per line.",
-        content((List<Leak> = "application/json"), (Event<Leak> = "application/jsonl"))),
+    (status = 200, body = List<Leak>),
     (status = 400, description = "Invalid query."),
-    (status = 410, description = "`continue` comes from an earlier run of the agent: list from the beginning."),
 ))]
 #[allow(dead_code, reason = "for the document only")]
 fn leaks() {}

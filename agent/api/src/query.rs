@@ -1,19 +1,10 @@
-//! The parts that all lists share: the query, the envelope, and the lines of a watch.
+//! The parts that all lists share: the query and the envelope.
 
 use crate::{Moment, leaks::Detection};
 use jiff::{Span, SpanRelativeTo};
 use serde::{Deserialize, Serialize};
-use std::time::Duration;
+use std::{ops::Not, time::Duration};
 use utoipa::{IntoParams, ToSchema};
-
-/// The number of items in a page if the query has no limit.
-pub const DEFAULT_LIMIT: usize = 500;
-
-/// The maximum number of items in a page.
-pub const MAX_LIMIT: usize = 5000;
-
-/// Time between two heartbeats of a watch, seconds.
-pub const HEARTBEAT_SECONDS: u64 = 10;
 
 /// The query. Unknown parameters are rejected.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, IntoParams)]
@@ -30,16 +21,12 @@ pub struct ListQuery {
     /// their end, leaks by their confirmation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<String>,
-    /// Maximum number of items in the page: 500 if not given, 5000 at most. A watch has no pages.
+    /// Maximum number of items. With `after`, the cursor of the answer brings the rest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
-    /// The next page: the value of `continue` in the previous page.
-    #[serde(rename = "continue", skip_serializing_if = "Option::is_none")]
-    #[param(rename = "continue")]
+    /// Only what is new, corrected or resolved since the answer with this `cursor`, oldest change first.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub after: Option<String>,
-    /// Stream JSON lines instead: the existing items, oldest first, then a heartbeat, then each change.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub watch: bool,
 }
 
 impl ListQuery {
@@ -53,8 +40,7 @@ impl ListQuery {
         add("pod", self.pod.clone());
         add("since", self.since.clone());
         add("limit", self.limit.map(|limit| limit.to_string()));
-        add("continue", self.after.clone());
-        add("watch", self.watch.then(|| "true".to_owned()));
+        add("after", self.after.clone());
         if pairs.is_empty() { path.to_owned() } else { format!("{path}?{}", pairs.join("&")) }
     }
 }
@@ -77,7 +63,7 @@ fn encode(text: &str) -> String {
         .collect()
 }
 
-/// A page of a list.
+/// A list, or what has changed of it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct List<T> {
@@ -91,54 +77,14 @@ pub struct List<T> {
     /// For leaks: the state of leak detection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detection: Option<Detection>,
+    /// The value of `after` that asks for what has changed since this answer.
+    pub cursor: String,
+    /// The list begins again: the question had no cursor, or one that the agent does not know, as after a restart. Drop
+    /// the items that you have.
+    #[serde(default, skip_serializing_if = "Not::not")]
+    pub complete: bool,
     /// The items.
     pub items: Vec<T>,
-    /// Present if there are more items: the value of `continue` for the next page.
-    #[serde(rename = "continue", default, skip_serializing_if = "Option::is_none")]
-    #[schema(rename = "continue")]
-    pub next: Option<String>,
-}
-
-/// A line of a watch.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
-#[serde(tag = "type", rename_all = "UPPERCASE")]
-pub enum Event<T> {
-    /// A new item, or one that existed when the watch began.
-    Added {
-        /// The item.
-        object: T,
-    },
-    /// A changed item.
-    Modified {
-        /// The present item.
-        object: T,
-    },
-    /// A resolved leak.
-    Deleted {
-        /// The last state of the item.
-        object: T,
-    },
-    /// The watch is alive. The first heartbeat follows the items that existed when the watch began.
-    Heartbeat(Heartbeat),
-    /// A kind of line that only newer agents send.
-    #[serde(other, skip_serializing)]
-    #[schema(skip)]
-    Newer,
-}
-
-/// A heartbeat of a watch.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct Heartbeat {
-    /// The node that the agent observes.
-    pub node: String,
-    /// The boot of the node, as in a list.
-    pub boot_id: String,
-    /// The present time.
-    pub at: Moment,
-    /// For leaks: the state of leak detection.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub detection: Option<Detection>,
 }
 
 #[cfg(test)]
@@ -152,16 +98,8 @@ mod tests {
             namespace: Some("a&b".into()),
             since: Some("1h 5m".into()),
             limit: Some(3),
-            watch: true,
             ..ListQuery::default()
         };
-        assert_eq!(query.on("/p"), "/p?namespace=a%26b&since=1h%205m&limit=3&watch=true");
-    }
-
-    #[test]
-    fn lines_of_newer_agents_are_passed_over() {
-        let read = |json| serde_json::from_str::<Event<u32>>(json).unwrap();
-        assert_eq!(read(r#"{"type":"ADDED","object":7,"more":1}"#), Event::Added { object: 7 });
-        assert_eq!(read(r#"{"type":"COUNTED","object":[]}"#), Event::Newer);
+        assert_eq!(query.on("/p"), "/p?namespace=a%26b&since=1h%205m&limit=3");
     }
 }

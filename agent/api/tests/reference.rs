@@ -25,7 +25,7 @@ fn reference() -> String {
     let mut text = "\n## Types\n".to_owned();
     for (name, schema) in types {
         // Envelopes are the same for each kind of item.
-        if name.contains('_') && name != "List_Termination" && name != "Event_Termination" {
+        if name.contains('_') && name != "List_Termination" {
             continue;
         }
         heading(&mut text, name, schema);

@@ -1,60 +1,37 @@
-//! Follows a watch of a running agent for as long as the user wants.
+//! Follows a list of a running agent for as long as the user wants.
 
 use super::print_note;
-use coroner_api::{Event, ListQuery, client::AgentAddress};
-use futures::{Stream, StreamExt as _, stream};
+use coroner_api::{List, ListQuery, client::AgentAddress};
 use serde::de::DeserializeOwned;
-use std::{pin::Pin, time::Duration};
+use std::time::Duration;
 use tokio::time::sleep;
 
-/// Time between two attempts to reach an agent that has gone.
-const RETRY: Duration = Duration::from_secs(1);
+/// Time between two requests.
+const EVERY: Duration = Duration::from_secs(1);
 
-type WatchLines<T> = dyn Stream<Item = anyhow::Result<Event<T>>>;
-
-struct Following<T> {
-    lines: Option<Pin<Box<WatchLines<T>>>>,
-    /// No watch has come as far as its first heartbeat.
-    is_first: bool,
-    is_silent: bool,
-}
-
-/// The lines of a watch, which is begun again whenever it ends: an agent that does not answer may be restarting. `None`
-/// comes before the lines of each watch. An error if there is no agent at first.
-pub(super) fn follow<'a, T: DeserializeOwned + 'static>(
-    agent: &'a AgentAddress,
-    path: &'a str,
-    query: &'a ListQuery,
-) -> impl Stream<Item = anyhow::Result<Option<Event<T>>>> + 'a {
-    let state = Following { lines: None, is_first: true, is_silent: false };
-    stream::try_unfold(state, async move |mut state: Following<T>| {
-        loop {
-            let failure = match &mut state.lines {
-                None => match agent.watch::<T>(path, query).await {
-                    Ok(lines) => {
-                        state.lines = Some(Box::pin(lines));
-                        return Ok(Some((None, state)));
-                    }
-                    Err(error) if state.is_first => return Err(error),
-                    Err(error) => Some(error),
-                },
-                Some(lines) => match lines.next().await {
-                    Some(Ok(event)) => {
-                        if matches!(event, Event::Heartbeat(_)) {
-                            (state.is_first, state.is_silent) = (false, false);
-                        }
-                        return Ok(Some((Some(event), state)));
-                    }
-                    Some(Err(error)) => Some(error),
-                    None => None,
-                },
-            };
-            state.lines = None;
-            if let (Some(error), false) = (failure, state.is_silent) {
-                print_note(&format!("{}; retrying every second", crate::chain(error.as_ref())));
-                state.is_silent = true;
+/// Passes the list to `each`, and then every second what has changed. An agent that does not answer may be restarting; an
+/// error if there is none at first.
+pub(super) async fn follow<T: DeserializeOwned>(
+    agent: &AgentAddress,
+    path: &str,
+    query: &ListQuery,
+    mut each: impl FnMut(List<T>) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let (mut query, mut is_silent) = (query.clone(), false);
+    loop {
+        match agent.list(path, &query).await {
+            Ok(list) => {
+                is_silent = false;
+                query.after = Some(list.cursor.clone());
+                each(list)?;
             }
-            sleep(RETRY).await;
+            Err(error) if query.after.is_none() => return Err(error),
+            Err(error) => {
+                if !std::mem::replace(&mut is_silent, true) {
+                    print_note(&format!("{}; retrying every second", crate::chain(error.as_ref())));
+                }
+            }
         }
-    })
+        sleep(EVERY).await;
+    }
 }

@@ -9,9 +9,7 @@ use super::{
 use crate::config::args::{ListArgs, ListOutput};
 use crate::outputs::report::{self, ended_at, printable, seconds};
 use coroner_api::{
-    Event, List, ListQuery, Open,
-    client::AgentAddress,
-    openapi,
+    List, ListQuery, Open, openapi,
     terminations::{Death, Termination},
 };
 use coroner_core::{
@@ -19,13 +17,8 @@ use coroner_core::{
     report::{ContainerDeath, PodTermination},
     types::MilestoneKind,
 };
-use futures::StreamExt as _;
 use serde::{Serialize, de::DeserializeOwned};
-use std::{
-    collections::HashSet,
-    io::{self, Write},
-    pin::pin,
-};
+use std::io::{self, Write};
 
 /// An item of a list.
 pub(super) trait Row: Serialize + DeserializeOwned + 'static {
@@ -38,8 +31,6 @@ pub(super) trait Row: Serialize + DeserializeOwned + 'static {
     fn node(&self) -> &str;
     /// What `explain` takes.
     fn name(&self) -> String;
-    /// This form of it: another one is printed again.
-    fn form(&self) -> String;
 }
 
 impl Row for Termination {
@@ -65,10 +56,6 @@ impl Row for Termination {
 
     fn name(&self) -> String {
         pod_name(Some(&self.pod))
-    }
-
-    fn form(&self) -> String {
-        format!("{} {} {}", self.pod.uid, self.life, self.revision)
     }
 }
 
@@ -117,10 +104,6 @@ impl Row for Death {
     fn name(&self) -> String {
         pod_name(self.pod.as_ref()) + "/" + &printable(&self.name)
     }
-
-    fn form(&self) -> String {
-        self.id.to_string()
-    }
 }
 
 fn pod_name(pod: Option<&PodRef>) -> String {
@@ -137,7 +120,13 @@ pub(super) fn main<T: Row>(args: &ListArgs) -> anyhow::Result<()> {
         ..ListQuery::default()
     };
     if args.watch {
-        return super::wait(watch::<T>(&agent, &query, args));
+        let mut columns = columns::<T>(args);
+        return super::wait(follow::<T>(&agent, T::PATH, &query, |mut list| {
+            if list.complete {
+                list.items.reverse(); // the oldest first, as what follows
+            }
+            print(&watched(&mut columns, &list.items, args)?)
+        }));
     }
     let list: List<T> = super::wait(agent.list(T::PATH, &query))?;
     if list.items.is_empty() && !matches!(args.output, ListOutput::Json | ListOutput::Yaml) {
@@ -187,52 +176,9 @@ fn print(text: &str) -> anyhow::Result<()> {
     Ok(stdout.flush()?)
 }
 
-/// Until a signal, or until nobody reads any more.
-async fn watch<T: Row>(
-    agent: &AgentAddress,
-    query: &ListQuery,
-    args: &ListArgs,
-) -> anyhow::Result<()> {
-    let mut columns = columns::<T>(args);
-    // What an agent shows at first, it shows again after a reconnect.
-    let (mut printed, mut shown, mut initial) = (HashSet::new(), HashSet::new(), None);
-    let mut steps = pin!(follow::<T>(agent, T::PATH, query));
-    while let Some(step) = steps.next().await {
-        match step? {
-            None => {
-                initial = Some(Vec::new());
-                shown.clear();
-            }
-            Some(Event::Heartbeat(_)) => {
-                if let Some(items) = initial.take() {
-                    print(&watched(&mut columns, items, args)?)?;
-                    printed = std::mem::take(&mut shown);
-                }
-            }
-            Some(Event::Added { object } | Event::Modified { object }) => {
-                let form = object.form();
-                let is_new = printed.insert(form.clone());
-                match &mut initial {
-                    Some(items) => {
-                        shown.insert(form);
-                        items.extend(is_new.then_some(object));
-                    }
-                    None => print(&watched(&mut columns, vec![object], args)?)?,
-                }
-            }
-            Some(Event::Deleted { .. } | Event::Newer) => {}
-        }
-    }
-    Ok(())
-}
-
-fn watched<T: Row>(
-    columns: &mut Columns,
-    items: Vec<T>,
-    args: &ListArgs,
-) -> anyhow::Result<String> {
+fn watched<T: Row>(columns: &mut Columns, items: &[T], args: &ListArgs) -> anyhow::Result<String> {
     Ok(match args.output {
-        ListOutput::Table | ListOutput::Wide => columns.rows(rows(&items, args)),
+        ListOutput::Table | ListOutput::Wide => columns.rows(rows(items, args)),
         ListOutput::Name => items.iter().map(|item| item.name() + "\n").collect(),
         ListOutput::Json => items.iter().map(json_line).collect::<anyhow::Result<String>>()?,
         ListOutput::Yaml => {

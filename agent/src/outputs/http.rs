@@ -44,7 +44,6 @@ use std::{
     sync::{Arc, LazyLock, OnceLock},
     time::Duration,
 };
-use tokio::sync::watch;
 
 /// Who is served.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -71,8 +70,8 @@ const INDEX_OF_API: &str = "\
 /api/v1/terminations/UID     the last termination of one pod; ?life=N for an earlier instance
 /api/v1/deaths               recent container deaths, including pods that still run, newest first
 /api/v1/leaks                leaks, and the state of leak detection
-                             lists take ?namespace=NAMESPACE &pod=NAME &since=1h &limit=N
-                             &continue=TOKEN, and ?watch=true streams JSON lines
+                             lists take ?namespace=NAMESPACE &pod=NAME &since=1h &limit=N,
+                             and &after=CURSOR shows what has changed
 /api/v1/openapi.json         all of this as OpenAPI 3.1
 ";
 
@@ -96,13 +95,11 @@ pub struct SharedState {
     pub metrics: Metrics,
     /// The last scrape, plain and compressed, and when it was computed.
     pub scrape: Mutex<Option<(BootTime, [Bytes; 2])>>,
-    /// Wakes the watches when a list changed; true: the agent stops.
-    pub news: watch::Sender<bool>,
     /// What this agent observes.
     pub observed: Observed,
     /// Since when, once it does.
     pub observed_since: OnceLock<BootTime>,
-    /// Tells the tokens of this run from those of an earlier one.
+    /// Distinguishes the cursors of this run from those of another one.
     started: BootTime,
 }
 
@@ -125,7 +122,6 @@ impl SharedState {
             leaks,
             metrics,
             scrape: Mutex::default(),
-            news: watch::Sender::default(),
             observed: Observed::default(),
             observed_since: OnceLock::new(),
             started: clock::boot_now(),
@@ -145,12 +141,8 @@ pub async fn serve(
     audience: Audience,
     stop: impl Future<Output = ()>,
 ) {
-    let (counted, closing) = (Arc::clone(&shared), Arc::clone(&shared));
+    let counted = Arc::clone(&shared);
     let dropped = move |why| counted.metrics.connection_dropped(why);
-    let stop = async move {
-        stop.await;
-        closing.news.send_replace(true);
-    };
     listener.into().serve(router(shared, audience), dropped, stop).await;
 }
 

@@ -7,13 +7,12 @@ use crate::{
     outputs::report::{LeakList, span},
 };
 use anyhow::{Context, bail};
-use coroner_api::{Event, Heartbeat, List, ListQuery, client::AgentAddress, leaks::Leak, openapi};
+use coroner_api::{ListQuery, client::AgentAddress, leaks::Leak, openapi};
 use coroner_core::leak::DetectionState;
-use futures::{StreamExt as _, future::pending};
-use std::{collections::BTreeMap, pin::pin, time::Duration};
-use tokio::time::{Instant, sleep, sleep_until};
+use std::{collections::BTreeMap, time::Duration};
+use tokio::time::sleep;
 
-/// Between two looks at the progress, and between a change and the list that shows it: many may come at once.
+/// Between two looks at the progress.
 const PAUSE: Duration = Duration::from_secs(1);
 const NO_AGENT: &str = "use --standalone to scan without an agent";
 
@@ -75,58 +74,25 @@ async fn ask(agent: &AgentAddress, query: &ListQuery) -> anyhow::Result<LeakList
 /// Until a signal.
 async fn watch(agent: &AgentAddress, query: &ListQuery, out: &mut Printer) -> anyhow::Result<()> {
     let mut stop = StopSignals::of_command()?;
-    let mut steps = pin!(follow::<Leak>(agent, openapi::LEAKS, query));
-    let (mut leaks, mut heard, mut due) = (BTreeMap::new(), None, None);
-    let namespace = query.namespace.as_deref();
-    loop {
-        let is_due = async {
-            match due {
-                Some(at) => sleep_until(at).await,
-                None => pending().await,
-            }
-        };
-        let step = tokio::select! {
-            _ = stop.wait() => return Ok(()),
-            step = steps.next() => match step {
-                None => return Ok(()),
-                Some(step) => Some(step.context(NO_AGENT)?),
-            },
-            () = is_due => None,
-        };
-        match step {
-            // A watch begins: with its first heartbeat there is a whole list again.
-            Some(None) => {
-                leaks.clear();
-                (heard, due) = (None, None);
-            }
-            Some(Some(Event::Added { object } | Event::Modified { object })) => {
-                leaks.insert(serde_json::to_string(&object.key)?, object);
-                due = heard.as_ref().map(|_| due.unwrap_or(Instant::now() + PAUSE));
-            }
-            Some(Some(Event::Deleted { object })) => {
-                leaks.remove(&serde_json::to_string(&object.key)?);
-                due = heard.as_ref().map(|_| due.unwrap_or(Instant::now() + PAUSE));
-            }
-            Some(Some(Event::Newer)) => {}
-            Some(Some(Event::Heartbeat(heartbeat))) => {
-                heard = Some(heartbeat);
-                due = Some(Instant::now());
-            }
-            None => {
-                due = None;
-                let Some(Heartbeat { node, boot_id, detection, .. }) = heard.clone() else {
-                    continue;
-                };
-                let list = List {
-                    node,
-                    boot_id,
-                    observed_since: None,
-                    detection,
-                    items: leaks.values().cloned().collect(),
-                    next: None,
-                };
-                out.put(&LeaksAnswer::new(list.into(), Vec::new(), false, namespace))?;
-            }
+    let mut leaks = BTreeMap::new();
+    let watched = follow::<Leak>(agent, openapi::LEAKS, query, |mut list| {
+        if list.complete {
+            leaks.clear();
         }
+        for leak in std::mem::take(&mut list.items) {
+            let key = serde_json::to_string(&leak.key)?;
+            if leak.resolved {
+                leaks.remove(&key)
+            } else {
+                leaks.insert(key, leak)
+            };
+        }
+        list.items = leaks.values().cloned().collect();
+        let namespace = query.namespace.as_deref();
+        out.put(&LeaksAnswer::new(list.into(), Vec::new(), false, namespace))
+    });
+    tokio::select! {
+        _ = stop.wait() => Ok(()),
+        ended = watched => ended.context(NO_AGENT),
     }
 }
