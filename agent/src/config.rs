@@ -5,7 +5,7 @@ pub mod args;
 
 use crate::{
     config::args::{
-        DetectionArgs, LeakArgs, LeaksArgs, NodeArgs, RunArgs, SourceArgs, TrafficCounting,
+        KubeletArgs, LeakArgs, LeaksArgs, NodeArgs, RunArgs, SourceArgs, TrafficCounting,
     },
     outputs::{events, http::tls, recording},
     sources::{cri, host, kernel, kube, traffic::Attachment},
@@ -97,7 +97,7 @@ pub struct Sources {
 /// Configuration of a standalone `coroner leaks`.
 #[derive(Clone, Debug)]
 pub struct StandaloneConfig {
-    /// How long a candidate must be observed before it is confirmed.
+    /// How long to observe, and how long a candidate must be observed before it is confirmed.
     pub threshold: Duration,
     /// Names of the kubelet's process.
     pub kubelet: Vec<String>,
@@ -199,8 +199,13 @@ pub enum ConfigError {
     )]
     DebugBpf,
     /// Out of bounds.
-    #[error("--leak-threshold {0:?}: must be between {MIN_THRESHOLD:?} and 7 days")]
-    Threshold(Duration),
+    #[error("--{flag} {given:?}: must be between {MIN_THRESHOLD:?} and 7 days")]
+    Threshold {
+        /// The flag.
+        flag: &'static str,
+        /// What was given.
+        given: Duration,
+    },
     /// Out of bounds.
     #[error("--leak-series {0}: must be at most {MAX_SERIES}")]
     Series(usize),
@@ -319,38 +324,44 @@ impl From<TrafficCounting> for Attachment {
 
 impl Leaks {
     fn validate(args: &LeakArgs) -> Result<Self, ConfigError> {
-        let (threshold, kubelet) = detection(&args.detection)?;
+        let threshold = threshold("leak-threshold", args.leak_threshold)?;
         if args.leak_series > MAX_SERIES {
             return Err(ConfigError::Series(args.leak_series));
         }
-        let state_dir = args.state_dir.clone();
+        let (state_dir, kubelet) = (args.state_dir.clone(), kubelet(&args.kubelet)?);
         Ok(Self { threshold, series: args.leak_series, state_dir, kubelet })
     }
 }
 
-/// The threshold, and the names of the kubelet's process.
-fn detection(args: &DetectionArgs) -> Result<(Duration, Vec<String>), ConfigError> {
-    let threshold = args.leak_threshold;
-    if !(MIN_THRESHOLD..=MAX_THRESHOLD).contains(&threshold) {
-        return Err(ConfigError::Threshold(threshold));
+fn threshold(flag: &'static str, given: Duration) -> Result<Duration, ConfigError> {
+    match (MIN_THRESHOLD..=MAX_THRESHOLD).contains(&given) {
+        true => Ok(given),
+        false => Err(ConfigError::Threshold { flag, given }),
     }
-    let kubelet = match &args.kubelet_process {
-        None => host::HostView::KUBELETS.map(str::to_owned).to_vec(),
+}
+
+/// The names of the kubelet's process.
+fn kubelet(args: &KubeletArgs) -> Result<Vec<String>, ConfigError> {
+    match &args.kubelet_process {
+        None => Ok(host::HostView::KUBELETS.map(str::to_owned).to_vec()),
         Some(name) if name.is_empty() || name.len() > MAX_COMM => {
-            return Err(ConfigError::Kubelet(name.clone()));
+            Err(ConfigError::Kubelet(name.clone()))
         }
-        Some(name) => vec![name.clone()],
-    };
-    Ok((threshold, kubelet))
+        Some(name) => Ok(vec![name.clone()]),
+    }
 }
 
 impl StandaloneConfig {
     /// Validates the flags of a standalone `coroner leaks`.
     pub fn validate(args: &LeaksArgs, host: &HostDefaults) -> Result<Self, ConfigError> {
-        let (threshold, kubelet) = detection(&args.detection)?;
         let kube = apiserver(&args.node, host)?.ok_or(ConfigError::NoNodeToLookAt)?;
-        let cri = runtime(&args.node)?;
-        Ok(Self { threshold, kubelet, cgroup_root: args.node.cgroup_root.clone(), cri, kube })
+        Ok(Self {
+            threshold: threshold("for", args.observe_for)?,
+            kubelet: kubelet(&args.kubelet)?,
+            cgroup_root: args.node.cgroup_root.clone(),
+            cri: runtime(&args.node)?,
+            kube,
+        })
     }
 }
 
@@ -532,7 +543,7 @@ mod tests {
             (
                 "--no-api --leak-threshold 999ms",
                 &host(),
-                ConfigError::Threshold(Duration::from_millis(999)),
+                ConfigError::Threshold { flag: "leak-threshold", given: ms(999) },
             ),
             (
                 "--no-api --tls-cert /c",

@@ -275,15 +275,10 @@ pub enum TrafficCounting {
     Off,
 }
 
-/// Flags of leak detection.
+/// The kubelet.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Leaks")]
-pub struct DetectionArgs {
-    /// How long a candidate must be observed before it is a confirmed leak. Counts only while pod watch,
-    /// runtime and Node object are in sync; an outage pauses it.
-    #[arg(long, env = "CORONER_LEAK_THRESHOLD", value_name = "DURATION", default_value = "5m")]
-    #[arg(value_parser = parse_duration)]
-    pub leak_threshold: Duration,
+pub struct KubeletArgs {
     /// Process name of the kubelet (comm, at most 15 bytes) [default: kubelet, k3s-server, k3s-agent, kubelite,
     /// microshift].
     #[arg(long, env = "CORONER_KUBELET_PROCESS", value_name = "NAME")]
@@ -294,9 +289,14 @@ pub struct DetectionArgs {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Leaks")]
 pub struct LeakArgs {
-    /// Flags of leak detection.
+    /// How long a candidate must be observed before it is a confirmed leak. Counts only while pod watch,
+    /// runtime and Node object are in sync; an outage pauses it.
+    #[arg(long, env = "CORONER_LEAK_THRESHOLD", value_name = "DURATION", default_value = "5m")]
+    #[arg(value_parser = parse_duration)]
+    pub leak_threshold: Duration,
+    /// The kubelet.
     #[command(flatten)]
-    pub detection: DetectionArgs,
+    pub kubelet: KubeletArgs,
     /// Maximum number of leaked sandboxes with a metric series of their own; others are only counted.
     #[arg(long, env = "CORONER_LEAK_SERIES", value_name = "N", default_value_t = 50)]
     pub leak_series: usize,
@@ -366,12 +366,17 @@ pub struct VersionArgs {
 #[derive(Args, Clone, Debug)]
 #[command(after_help = LEAKS_HELP)]
 pub struct LeaksArgs {
-    /// The agent to query. Without --url, and if no agent answers on the socket, this command scans standalone.
+    /// The agent to query.
     #[command(flatten)]
     pub agent: AgentArgs,
-    /// Do not query an agent: scan runtime, apiserver and host, without eBPF. Overrides --url.
+    /// Do not query an agent: observe runtime, apiserver and host for --for, without eBPF. What looked leaked for all
+    /// of this time is a leak, the rest are candidates.
     #[arg(long, env = "CORONER_STANDALONE", value_parser = BoolishValueParser::new())]
     pub standalone: bool,
+    /// How long --standalone observes. An outage of a source pauses it.
+    #[arg(long = "for", env = "CORONER_FOR", value_name = "DURATION", default_value = "2m")]
+    #[arg(value_parser = parse_duration)]
+    pub observe_for: Duration,
     #[command(flatten)]
     pub namespaces: Namespaces,
     /// Output format.
@@ -390,32 +395,22 @@ pub struct LeaksArgs {
     /// something is not removed are quoted below each leak. Implies --verbose, decides nothing.
     #[arg(long, env = "CORONER_KUBELET_LOG", value_name = "FILE")]
     pub kubelet_log: Option<PathBuf>,
-    /// Wait until leaks are confirmed, that is observed for --leak-threshold.
-    #[arg(long, env = "CORONER_WAIT", value_parser = BoolishValueParser::new())]
-    #[arg(conflicts_with = "watch")]
-    pub wait: bool,
-    /// Run until Ctrl-C, and print the list again whenever it changes.
-    #[arg(short, long, env = "CORONER_WATCH", value_parser = BoolishValueParser::new())]
-    pub watch: bool,
-    /// Exit with status 3 if any leak is confirmed. Implies --wait.
+    /// Exit with status 3 if any leak is confirmed, and with 1 if the agent has not observed for long enough to know.
     #[arg(long, env = "CORONER_EXIT_CODE", value_parser = BoolishValueParser::new())]
-    #[arg(conflicts_with = "watch")]
     pub exit_code: bool,
-    /// Leak detection of a standalone scan.
+    /// The kubelet, for --standalone.
     #[command(flatten)]
-    pub detection: DetectionArgs,
-    /// Sources of a standalone scan.
+    pub kubelet: KubeletArgs,
+    /// Sources of --standalone.
     #[command(flatten)]
     pub node: NodeArgs,
 }
 
 const LEAKS_HELP: &str = "\
 Examples:
-  coroner leaks                         confirmed leaks of the agent on this node; without an agent,
-                                        one scan for leak candidates
-  coroner leaks --node n1 --wait -v     standalone: leaks confirmed after 5 minutes, with evidence
-  coroner leaks --watch                 print the list whenever it changes
-  coroner leaks --exit-code >/dev/null  for scripts
+  coroner leaks -v                             leaks of the agent on this node, with evidence
+  coroner leaks --standalone --node n1 -v      without an agent, after two minutes
+  coroner leaks --exit-code >/dev/null         for scripts
 
 Exit status: 0 success; 1 error, or leak detection is suspended; 3 with --exit-code if any leak is
 confirmed (candidates do not count); 64 usage error.

@@ -4,17 +4,16 @@ use crate::{
     cli::{
         columns::Columns,
         kubelet_log::{self, LeakQuotes},
-        leaks::Printer,
-        output::{document, json_line},
+        output::document,
         print_note,
     },
-    config::args::ListOutput,
+    config::args::{LeaksArgs, ListOutput},
     linux::clock,
     outputs::report::{self, LeakList, Style, age, holds, printable, seconds_between, span, thing},
 };
 use coroner_api::leaks as wire;
 use coroner_core::{
-    leak::{DetectionState, Leak, LeakClass, LeakKey},
+    leak::{DetectionState, Leak, LeakKey},
     time::WallTime,
 };
 use serde::Serialize;
@@ -25,7 +24,7 @@ use std::{fmt::Write, path::Path, sync::Arc, time::Duration};
 pub(super) struct LeaksAnswer {
     /// The confirmed leaks.
     pub(super) list: LeakList,
-    /// From a standalone scan.
+    /// Without an agent.
     pub(super) standalone: bool,
     /// Candidates. An agent only counts its candidates.
     pub(super) candidates: Vec<Arc<Leak>>,
@@ -35,23 +34,13 @@ pub(super) struct LeaksAnswer {
     pub(super) now: WallTime,
 }
 
-/// The list as JSON: the confirmed leaks as the agent's API shows them, and what a standalone scan adds.
+/// The list as JSON: the confirmed leaks as the agent's API shows them, and what `--standalone` adds.
 #[derive(Serialize)]
 struct Document {
     standalone: bool,
     detection: wire::Detection,
     items: Vec<wire::Leak>,
     candidates: Vec<wire::Leak>,
-}
-
-/// The content of a list without its changing ages.
-#[derive(Clone, PartialEq, Debug)]
-pub(super) struct Snapshot {
-    detection_state: DetectionState,
-    certain: Vec<Arc<Leak>>,
-    candidates: Vec<(LeakKey, LeakClass)>,
-    /// Meaning of an empty list.
-    verdict: Option<bool>,
 }
 
 impl LeaksAnswer {
@@ -72,51 +61,29 @@ impl LeaksAnswer {
         Self { list, standalone, candidates, namespace: namespace.map(str::to_owned), now }
     }
 
-    pub(super) fn snapshot(&self) -> Snapshot {
-        let progress = &self.list.progress;
-        Snapshot {
-            detection_state: progress.detection_state,
-            certain: self.list.leaks.clone(),
-            candidates: self.candidates.iter().map(|leak| (leak.key.clone(), leak.class)).collect(),
-            verdict: self
-                .is_empty()
-                .then(|| progress.has_seen_enough() && progress.candidate_count == 0),
-        }
-    }
-
     pub(super) fn is_empty(&self) -> bool {
         self.all().next().is_none()
     }
 
-    /// The time, as a headline.
-    pub(super) fn moment(&self) -> String {
-        report::utc(self.now.0, 0).unwrap_or_default()
-    }
-
     /// Only the leaks that were confirmed, and the candidates that were first observed, within this time.
-    pub(super) fn younger_than(&self, since: Option<Duration>) -> Self {
-        let mut answer = self.clone();
-        if let Some(since) = since {
-            let since = i64::try_from(since.as_nanos()).unwrap_or(i64::MAX);
-            let from = WallTime(self.now.0.saturating_sub(since));
-            answer.list.leaks.retain(|leak| leak.confirmed >= from);
-            answer.candidates.retain(|leak| leak.first_observed >= from);
-        }
-        answer
+    pub(super) fn retain_younger(&mut self, since: Duration) {
+        let since = i64::try_from(since.as_nanos()).unwrap_or(i64::MAX);
+        let from = WallTime(self.now.0.saturating_sub(since));
+        self.list.leaks.retain(|leak| leak.confirmed >= from);
+        self.candidates.retain(|leak| leak.first_observed >= from);
     }
 
-    pub(super) fn text(&self, out: &Printer) -> anyhow::Result<String> {
-        Ok(match out.form {
-            // One line each, so that the lists of a watch can be told apart.
-            ListOutput::Json => json_line(&self.document())?,
-            ListOutput::Yaml if out.watch => document(&self.document(), true)? + "---\n",
+    pub(super) fn text(&self, args: &LeaksArgs) -> anyhow::Result<String> {
+        Ok(match args.output {
+            ListOutput::Json => document(&self.document(), false)?,
             ListOutput::Yaml => document(&self.document(), true)?,
             ListOutput::Name => self.all().map(|leak| name(&leak.key) + "\n").collect(),
             form => {
                 let wide = form == ListOutput::Wide;
-                let quotes = out.kubelet_log.as_deref().map(|log| self.quotes(log)).transpose()?;
+                let quotes = args.kubelet_log.as_deref().map(|log| self.quotes(log)).transpose()?;
+                let verbose = args.verbose || quotes.is_some();
                 let style = Style::for_stdout();
-                self.plain(wide, out.verbose, quotes.as_ref(), out.with_header, &style)
+                self.plain(wide, verbose, quotes.as_ref(), !args.no_headers, &style)
             }
         })
     }
@@ -221,18 +188,15 @@ impl LeaksAnswer {
         }
         let (watched, threshold) =
             (span(progress.watched_seconds), span(progress.threshold_seconds));
-        match (progress.candidate_count, progress.has_seen_enough(), self.standalone) {
-            (0, true, _) => {
+        match (progress.candidate_count, progress.has_seen_enough()) {
+            (0, true) => {
                 format!("no leaks{of} (all sources in sync, observed for {watched})")
             }
-            (0, false, true) => {
-                format!("no leaks{of} (all sources in sync, one scan of {watched})")
-            }
-            (0, false, false) => format!(
+            (0, false) => format!(
                 "no confirmed leaks{of} yet: leak detection has been active for {watched} of \
                  {threshold}; no candidates so far"
             ),
-            (n, _, _) => format!(
+            (n, _) => format!(
                 "no confirmed leaks{of}; {n} candidate(s), observed for less than \
                  {threshold}"
             ),
@@ -300,45 +264,32 @@ mod tests {
 
     #[test]
     fn an_empty_list_says_what_it_means() {
-        let says = |progress: DetectionProgress, standalone: bool| {
+        let says = |progress: DetectionProgress| {
             let list = LeakList { node: "n1".into(), progress, ..LeakList::default() };
             let now = WallTime(0);
-            LeaksAnswer { list, standalone, candidates: Vec::new(), namespace: None, now }.nothing()
+            let (standalone, candidates, namespace) = (false, Vec::new(), None);
+            LeaksAnswer { list, standalone, candidates, namespace, now }.nothing()
         };
         let possible =
             |watched, candidates| progress(DetectionState::Possible, watched, candidates);
-        for (progress, standalone, wanted) in [
-            (possible(7200, 0), false, "no leaks on node n1 (all sources in sync, observed for"),
-            (possible(4, 0), true, "no leaks on node n1 (all sources in sync, one scan of 4s)"),
+        for (progress, wanted) in [
+            (possible(7200, 0), "no leaks on node n1 (all sources in sync, observed for"),
             (
                 possible(4, 0),
-                false,
                 "no confirmed leaks on node n1 yet: leak detection has been active for \
                                      4s",
             ),
-            (possible(7200, 2), false, "no confirmed leaks on node n1; 2 candidate(s), observed"),
-            (progress(DetectionState::NodeForeign, 0, 0), true, "leak detection is suspended"),
+            (possible(7200, 2), "no confirmed leaks on node n1; 2 candidate(s), observed"),
+            (progress(DetectionState::NodeForeign, 0, 0), "leak detection is suspended"),
         ] {
-            let text = says(progress, standalone);
+            let text = says(progress);
             assert!(text.starts_with(wanted), "{text}");
         }
         for detection_state in
             DetectionState::ALL.iter().filter(|one| **one != DetectionState::Possible)
         {
-            let text = says(progress(*detection_state, 7200, 0), false);
+            let text = says(progress(*detection_state, 7200, 0));
             assert!(!text.contains("no leaks"), "{detection_state}: {text}");
         }
-    }
-
-    #[test]
-    fn news_is_what_differs_by_more_than_its_age() {
-        let old = answer(true);
-        let mut later = answer(true);
-        later.now = WallTime(later.now.0 + 60_000_000_000);
-        later.list.progress.watched_seconds += 60;
-        assert_eq!(old.snapshot(), later.snapshot());
-        let certain = later.candidates.remove(0);
-        later.list.leaks.push(certain);
-        assert_ne!(old.snapshot(), later.snapshot());
     }
 }

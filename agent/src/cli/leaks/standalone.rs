@@ -1,233 +1,205 @@
-//! An answer without an agent: one look, a certain one, or one after the other.
+//! A list without an agent: the engine runs for `--for` without the kernel side, and with that as its threshold.
 
-use super::{
-    LeaksAnswer, Mode, Printer, Progress,
-    scanner::StandaloneScanner,
-    timing::{Age, ConfirmationWait, FirstScan, LATE, SCAN_THRESHOLD, ScanProgress},
-};
+use super::LeaksAnswer;
 use crate::{
-    app::stop::StopSignals,
     cli::print_note,
     config::StandaloneConfig,
-    outputs::report::{LeakList, span, words},
+    linux::clock,
+    outputs::report::{LeakList, span},
+    sources::{cri, host, kernel, kube, tasks::Adapters},
+    store::{health::Health, leaks::LeakStore},
 };
 use anyhow::bail;
-use coroner_core::leak::{DetectionState, LeakKey};
+use coroner_core::{
+    engine::{Engine, Settings},
+    ids::PodRef,
+    input::{CriEvent, HostEvent, HostSurvey, Input, Received},
+    leak::DetectionState,
+    output::{CriRequest, Report, Request},
+};
 use std::{
-    collections::BTreeMap,
+    sync::Arc,
     time::{Duration, Instant},
 };
+use tokio::{
+    sync::mpsc,
+    time::{MissedTickBehavior, interval},
+};
 
-/// Interval of lists during a scan.
-const SCAN_INTERVAL: Duration = Duration::from_secs(1);
-/// Timeout for the first answers of the sources: longer than a survey of a host of which parts hang, 20 s.
-const TIMEOUT: Duration = Duration::from_secs(25);
-/// Maximum outage of a source while waiting for confirmation.
-const OUTAGE: Duration = Duration::from_secs(60);
+/// Capacity of the engine's input queue; when it is full, the adapters wait.
+const INPUTS: usize = 8192;
+/// Capacity of an adapter's request queue. A dropped request is made again.
+const REQUESTS: usize = 1024;
+/// The engine's ticks.
+const TICK: Duration = Duration::from_secs(1);
+/// Timeout of a call to the runtime. Shorter than [`OUTAGE`], so that a silent runtime is reported.
+const SILENCE: Duration = Duration::from_secs(20);
+/// Maximum outage of a source: longer than a survey of a host of which parts hang, 20 s.
+const OUTAGE: Duration = Duration::from_secs(30);
+/// What is found this late, because its status or the apiserver had to be asked, was still observed for all of the time.
+const LAG: Duration = Duration::from_secs(3);
+/// How much longer than the threshold to wait for what confirms a candidate that was observed for all of it: the
+/// apiserver's answer, and a survey that began after it.
+const LATE: Duration = Duration::from_secs(30);
 
-/// Prints the leaks and returns the number of confirmed leaks.
-pub(super) async fn answer(
+/// Observes the node, and returns the leaks and the candidates.
+pub(super) async fn observe(
     look: StandaloneConfig,
     namespace: Option<&str>,
-    mode: Mode,
-    out: &mut Printer,
-) -> anyhow::Result<usize> {
+) -> anyhow::Result<LeaksAnswer> {
     let threshold = look.threshold;
-    let (short, idle) = match mode {
-        Mode::Once => (SCAN_THRESHOLD.min(threshold), SCAN_INTERVAL),
-        // A short threshold needs lists that are not further apart.
-        Mode::Wait | Mode::Watch => (threshold, look.cri.idle.min(threshold).max(SCAN_INTERVAL)),
-    };
-    let mut scanner = StandaloneScanner::start(look, short, idle)?;
-    let mut progress = Progress::new();
-    ready(&mut scanner, &mut progress).await?;
-    if mode == Mode::Watch {
-        progress.wipe();
-        return watch(&mut scanner, namespace, out).await.map(|()| 0);
-    }
-    scan(&mut scanner, mode, &mut progress).await?;
-    if mode == Mode::Wait {
-        wait(&mut scanner, threshold, &mut progress).await?;
-    }
-    progress.wipe();
-    let list = scanner.list();
-    let answer = match mode {
-        Mode::Once => single_scan(list, &scanner, threshold, namespace),
-        _ => LeaksAnswer::new(list, scanner.candidates(SCAN_THRESHOLD), true, namespace),
-    };
-    out.put(&answer)?;
-    print_unreadable_parts(&scanner);
-    if mode == Mode::Once && !answer.candidates.is_empty() {
-        print_note(&format!(
-            "observed for {} only: a candidate may be a late cleanup rather than a leak; use \
-             --wait to confirm",
-            span(answer.list.progress.watched_seconds)
-        ));
-    }
-    Ok(answer.list.leaks.len())
-}
-
-/// Turns leaks that reached only the short threshold of a scan back into candidates.
-fn single_scan(
-    mut list: LeakList,
-    scanner: &StandaloneScanner,
-    threshold: Duration,
-    namespace: Option<&str>,
-) -> LeaksAnswer {
-    let mut candidates = std::mem::take(&mut list.leaks);
-    candidates.extend(scanner.candidates(SCAN_THRESHOLD));
-    candidates.sort_by_key(|leak| crate::store::leaks::since(leak));
-    list.progress.candidate_count = candidates.len();
-    list.progress.threshold_seconds = threshold.as_secs();
-    LeaksAnswer::new(list, candidates, true, namespace)
-}
-
-/// Waits until all sources are in sync.
-async fn ready(scanner: &mut StandaloneScanner, progress: &mut Progress) -> anyhow::Result<()> {
-    let begun = Instant::now();
-    progress.show("waiting for the runtime, the apiserver and a survey of the host");
+    print_note(&format!(
+        "observing node {} for {}, without an agent",
+        look.kube.node,
+        span(threshold.as_secs())
+    ));
+    let (mut node, mut adapters, mut inputs) = Node::start(look)?;
+    let mut ticks = interval(TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    let mut in_sync = Instant::now();
     loop {
-        scanner.tick().await?;
-        if scanner.gauges().detection_state == DetectionState::Possible {
-            return Ok(());
+        tokio::select! {
+            biased;
+            error = adapters.failure() => return Err(error),
+            _ = ticks.tick() => {}
+            Some(received) = inputs.recv() => {
+                node.take(received);
+                continue;
+            }
         }
-        if scanner.is_misconfigured() || begun.elapsed() >= TIMEOUT {
-            progress.wipe();
-            bail!(scanner.suspension_reason());
+        let now = clock::boot_now();
+        node.take(Received { at: now, input: Input::Tick });
+        let gauges = node.engine.gauges().leaks;
+        node.health.set_detection_state(gauges.detection_state);
+        node.store.update_progress(&gauges);
+        match gauges.detection_state {
+            DetectionState::Possible => in_sync = Instant::now(),
+            state => {
+                let is_wrong =
+                    matches!(state, DetectionState::NodeMissing | DetectionState::NodeForeign);
+                if is_wrong || in_sync.elapsed() >= OUTAGE {
+                    let why = node.health.suspension(now);
+                    bail!("leak detection is suspended on node {}: {why}", node.name);
+                }
+                continue;
+            }
         }
-    }
-}
-
-/// Runs until the scan is complete.
-async fn scan(
-    scanner: &mut StandaloneScanner,
-    mode: Mode,
-    progress: &mut Progress,
-) -> anyhow::Result<()> {
-    let (begun, mut first) = (Instant::now(), FirstScan::new(mode));
-    progress.show("looking");
-    loop {
-        tick_in_sync(scanner, progress).await?;
-        if first.is_over(&scan_progress(scanner, begun)) {
+        let waits = || {
+            let all_of_it = threshold.saturating_sub(LAG);
+            !node.engine.leak_candidates(now, all_of_it).is_empty()
+        };
+        if gauges.watched >= threshold + LATE || (gauges.watched >= threshold && !waits()) {
             break;
         }
     }
-    if !scanner.is_scan_complete() {
-        progress.wipe();
-        print_note(
-            "could not check in time whether every stopped sandbox still holds its network; use \
-             --wait to allow more time",
-        );
-    }
-    Ok(())
-}
-
-fn scan_progress(scanner: &StandaloneScanner, begun: Instant) -> ScanProgress {
-    let gauges = scanner.gauges();
-    ScanProgress {
-        elapsed: begun.elapsed(),
-        watched: gauges.watched,
-        whole: scanner.is_scan_complete(),
-        candidates: gauges.candidates,
-        named: scanner.candidates(SCAN_THRESHOLD).len(),
-    }
-}
-
-/// Waits until all candidates are confirmed or gone.
-async fn wait(
-    scanner: &mut StandaloneScanner,
-    threshold: Duration,
-    progress: &mut Progress,
-) -> anyhow::Result<()> {
-    // Starts now, because the scan is complete only now.
-    let candidates = ages(scanner, threshold).into_keys();
-    let confirmation = ConfirmationWait::of(candidates, scanner.gauges().watched, threshold);
-    loop {
-        let gauges = scanner.gauges();
-        if confirmation.is_reached(gauges.watched, &ages(scanner, threshold)) {
-            return Ok(());
-        }
-        progress.show(&format!(
-            "{} to go; confirmed: {}, candidates: {}",
-            span(confirmation.to_go(gauges.watched).as_secs()),
-            scanner.list().leaks.len(),
-            gauges.candidates
-        ));
-        tick_in_sync(scanner, progress).await?;
-    }
-}
-
-/// The age of each candidate.
-fn ages(scanner: &StandaloneScanner, threshold: Duration) -> BTreeMap<LeakKey, Age> {
-    let mut ages = BTreeMap::new();
-    for (age, at_least) in
-        [(Age::Young, Duration::ZERO), (Age::Ripe, threshold), (Age::Late, threshold + LATE)]
-    {
-        ages.extend(scanner.candidates(at_least).into_iter().map(|leak| (leak.key.clone(), age)));
-    }
-    ages
-}
-
-/// Runs one tick, or as many as an outage takes, up to [`OUTAGE`].
-async fn tick_in_sync(
-    scanner: &mut StandaloneScanner,
-    progress: &mut Progress,
-) -> anyhow::Result<()> {
-    let begun = Instant::now();
-    loop {
-        scanner.tick().await?;
-        let detection_state = scanner.gauges().detection_state;
-        if detection_state == DetectionState::Possible {
-            return Ok(());
-        }
-        if scanner.is_misconfigured() || begun.elapsed() >= OUTAGE {
-            progress.wipe();
-            bail!(scanner.suspension_reason());
-        }
-        progress.show(&format!("suspended: {}", words(detection_state.as_str())));
-    }
-}
-
-/// Prints changes until a signal.
-async fn watch(
-    scanner: &mut StandaloneScanner,
-    namespace: Option<&str>,
-    out: &mut Printer,
-) -> anyhow::Result<()> {
-    let mut stop = StopSignals::of_command()?;
-    let mut possible = true;
-    let (begun, mut first) = (Instant::now(), FirstScan::new(Mode::Watch));
-    let mut opened = false;
-    loop {
-        if possible != (scanner.gauges().detection_state == DetectionState::Possible) {
-            possible = !possible;
-            match possible {
-                true => print_note("all sources are in sync again"),
-                false => print_note(&scanner.suspension_reason()),
-            }
-        }
-        if opened || first.is_over(&scan_progress(scanner, begun)) {
-            if !std::mem::replace(&mut opened, true) {
-                print_unreadable_parts(scanner);
-            }
-            let candidates = scanner.candidates(SCAN_THRESHOLD);
-            out.put(&LeaksAnswer::new(scanner.list(), candidates, true, namespace))?;
-        }
-        tokio::select! {
-            _ = stop.wait() => return Ok(()),
-            turned = scanner.tick() => turned?,
-        }
-    }
-}
-
-/// Prints which parts of the host the list does not cover.
-fn print_unreadable_parts(scanner: &StandaloneScanner) {
-    let unreadable_parts = scanner.unreadable_parts();
-    if !unreadable_parts.is_empty() {
+    let unreadable = node.survey.as_ref().map_or_else(Vec::new, unreadable_parts);
+    if !unreadable.is_empty() {
         print_note(&format!(
             "could not read: {}; leaks there are not reported. Run as root on the host or set \
              --host-root (--log-level warn shows the cause)",
-            unreadable_parts.join(", ")
+            unreadable.join(", ")
         ));
     }
+    let mut candidates = node.engine.leak_candidates(clock::boot_now(), Duration::ZERO);
+    candidates.sort_by_key(crate::store::leaks::since);
+    let candidates = candidates.into_iter().map(Arc::new).collect();
+    let list = LeakList { node: node.name, ..LeakList::from(&node.store) };
+    Ok(LeaksAnswer::new(list, candidates, true, namespace))
+}
+
+/// The engine with the agent's adapters of runtime, host and apiserver.
+struct Node {
+    name: String,
+    engine: Engine,
+    store: LeakStore,
+    health: Health,
+    survey: Option<HostSurvey>,
+    cri: mpsc::Sender<CriRequest>,
+    host: mpsc::Sender<host::RuntimeConnected>,
+    api: mpsc::Sender<Vec<PodRef>>,
+}
+
+impl Node {
+    fn start(
+        mut look: StandaloneConfig,
+    ) -> anyhow::Result<(Self, Adapters, mpsc::Receiver<Received>)> {
+        let (to, inputs) = mpsc::channel(INPUTS);
+        let (cri, from_cri) = mpsc::channel(REQUESTS);
+        let (host, from_host) = mpsc::channel(REQUESTS);
+        let (api, from_api) = mpsc::channel(REQUESTS);
+        let threshold = look.threshold;
+        let settings = Settings { leak_threshold: threshold, ..Settings::new(clock::anchor()) };
+        let cgroup_root = kernel::hierarchy(look.cgroup_root.as_deref())?.root;
+        // Several lists and surveys per threshold, so that no candidate is confirmed by one from before its time.
+        look.cri.idle = look.cri.idle.min(threshold / 4);
+        look.cri.timeout = SILENCE;
+        look.cri.cgroup_root = Some(cgroup_root.clone());
+        let defaults = host::HostOptions::new(&look.cri.host_root, &cgroup_root);
+        let surveys = host::HostOptions {
+            socket: Arc::clone(&look.cri.dialed),
+            kubelet: look.kubelet,
+            every: defaults.every.min(threshold / 4),
+            ..defaults
+        };
+        look.kube.own_boot_id = host::boot_id(&look.cri.host_root);
+        let node = Self {
+            name: look.kube.node.clone(),
+            engine: Engine::new(settings),
+            store: LeakStore::new(threshold),
+            health: Health::without_kernel(clock::boot_now()),
+            survey: None,
+            cri,
+            host,
+            api,
+        };
+        let mut adapters = Adapters::default();
+        adapters.spawn("cri", cri::run(look.cri, to.clone(), from_cri));
+        adapters.spawn("host", host::run(surveys, to.clone(), from_host));
+        adapters.spawn("api", kube::run(look.kube, to, from_api));
+        Ok((node, adapters, inputs))
+    }
+
+    fn take(&mut self, received: Received) {
+        self.health.note(&received);
+        match &received.input {
+            Input::Cri(CriEvent::Connected { process, .. }) => {
+                let _ = self.host.try_send(host::RuntimeConnected(*process));
+            }
+            Input::Host(HostEvent::Survey(survey)) => self.survey = Some(survey.clone()),
+            _ => {}
+        }
+        let outputs = self.engine.step(received);
+        for request in outputs.requests {
+            match request {
+                // Deaths are of no interest here.
+                Request::Cri(CriRequest::FindCgroup(_)) => {}
+                Request::Cri(request) => drop(self.cri.try_send(request)),
+                Request::VerifyPods(pods) => drop(self.api.try_send(pods)),
+                Request::ListEvents(_)
+                | Request::TraceSignal { .. }
+                | Request::WatchCgroup { .. }
+                | Request::InspectProcesses(_)
+                | Request::Traffic(_) => {}
+            }
+        }
+        for report in outputs.reports {
+            match report {
+                Report::LeakOpened(leak) | Report::LeakChanged(leak) => self.store.put(leak),
+                Report::LeakResolved(leak) => self.store.remove(&leak.key),
+                _ => {}
+            }
+        }
+    }
+}
+
+fn unreadable_parts(survey: &HostSurvey) -> Vec<&'static str> {
+    [
+        ("shims", survey.shims.is_none()),
+        ("network namespaces", survey.netns.is_none()),
+        ("pod cgroups", survey.pod_cgroups.is_none()),
+        ("volumes", survey.volumes.is_none()),
+    ]
+    .into_iter()
+    .filter_map(|(what, is_unreadable)| is_unreadable.then_some(what))
+    .collect()
 }
