@@ -20,11 +20,7 @@ use coroner_core::{
 use crate::{
     config::{Config, Leaks, Sources},
     linux::{
-        allocator,
-        blocking::BlockingPool,
-        clock,
-        landlock::FileAccess,
-        procfs::{Hidden, ProcVisibility},
+        allocator, blocking::BlockingPool, clock, landlock::FileAccess, restrictions::Restrictions,
     },
     outputs::{
         events,
@@ -52,7 +48,7 @@ use tokio::{
     sync::mpsc,
     time::{Instant, MissedTickBehavior, interval, interval_at},
 };
-use tracing::{info, warn};
+use tracing::info;
 
 /// Capacity of the engine's input queue. When it is full, the adapters wait and the kernel's rings fill up
 /// (lost records are counted).
@@ -131,6 +127,8 @@ async fn observe(config: Config) -> anyhow::Result<()> {
         health.confined("Landlock", network.restricted.clone());
         // Before anyone asks.
         health.lacking(kernel::privileges_lacking(&config.sources.kernel));
+        health.restricted(Restrictions::probe(&host_root));
+        health.node_checks().iter().for_each(lines::check);
     }
     let servers = Servers { shared: &shared, network: &network };
     let servers =
@@ -147,11 +145,6 @@ async fn observe(config: Config) -> anyhow::Result<()> {
     };
     let Some(started) = start.kernel(&shared, &mut stop).await? else { return Ok(()) };
     shared.observed_since.get_or_init(clock::boot_now);
-    let visibility = ProcVisibility::probe(&host_root);
-    for Hidden { part, cost, todo } in visibility.hidden() {
-        warn!(part, cost, todo, "part of the host is not visible");
-    }
-    shared.health.lock().set_visibility(visibility);
     let (writer, restored) = match config.leaks.state_dir.clone() {
         Some(dir) => {
             open_state(dir, boot_id.clone()).await.map(|(writer, known)| (Some(writer), known))?
@@ -391,14 +384,16 @@ impl EventLoop {
         let gauges = self.engine.gauges();
         self.shared.metrics.engine(&gauges);
         let longest = self.shared.metrics.slowest_cri_call();
-        if let Some(slow) = self.shared.health.lock().runtime_takes(longest) {
-            lines::runtime_speed(slow, longest);
+        let mut health = self.shared.health.lock();
+        if health.runtime_takes(longest) {
+            lines::check(&health.runtime_check(clock::boot_now()));
         }
+        drop(health);
         self.losses.log_sums(Instant::now());
         let detection_state = gauges.leaks.detection_state;
         self.shared.health.lock().set_detection_state(detection_state);
         if self.shared.leaks.lock().update_progress(&gauges.leaks) {
-            lines::detection_state(detection_state);
+            lines::check(&self.shared.health.lock().leak_check());
         }
         self.leaks_changed();
     }

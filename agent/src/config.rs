@@ -94,7 +94,7 @@ pub struct Sources {
     pub events_lookup: Option<kube::EventsOptions>,
 }
 
-/// Configuration of a standalone `coroner leaks`.
+/// Configuration of a standalone `coroner leaks`, and of `coroner doctor`.
 #[derive(Clone, Debug)]
 pub struct StandaloneConfig {
     /// How long to observe, and how long a candidate must be observed before it is confirmed.
@@ -105,8 +105,8 @@ pub struct StandaloneConfig {
     pub cgroup_root: Option<PathBuf>,
     /// The container runtime.
     pub cri: cri::CriOptions,
-    /// The apiserver.
-    pub kube: kube::KubeOptions,
+    /// The apiserver; `None`: observe without it.
+    pub kube: Option<kube::KubeOptions>,
 }
 
 /// Facts about the host that validation needs.
@@ -360,7 +360,7 @@ impl StandaloneConfig {
             kubelet: kubelet(&args.kubelet)?,
             cgroup_root: args.node.cgroup_root.clone(),
             cri: runtime(&args.node)?,
-            kube,
+            kube: Some(kube),
         })
     }
 }

@@ -195,9 +195,9 @@ async fn ready_only_when_every_source_works() {
     let (_, body) = get(&agent, "/readyz?format=json").await;
     let body: serde_json::Value = serde_json::from_str(&body).unwrap();
     assert_eq!(body["ready"], true);
-    let parts = body["parts"].as_array().unwrap();
-    let cri = parts.iter().find(|part| part["part"] == "cri").unwrap();
-    assert_eq!(cri["detail"], "containerd 1.7");
+    let checks = body["checks"].as_array().unwrap();
+    let cri = checks.iter().find(|check| check["name"] == "cri").unwrap();
+    assert_eq!((&cri["severity"], &cri["found"]), (&"ok".into(), &"containerd 1.7".into()));
 }
 
 #[tokio::test]

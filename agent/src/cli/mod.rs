@@ -1,12 +1,13 @@
 //! The command line: parse, set up the log, do it, say how it went.
 
 mod columns;
-pub mod doctor;
+mod doctor;
 mod explain;
 mod follow;
 pub mod kubelet_log;
 mod leaks;
 mod lists;
+mod observer;
 mod output;
 mod replay;
 mod select;

@@ -9,5 +9,6 @@ pub mod landlock;
 pub mod privileges;
 pub mod process_cgroup;
 pub mod procfs;
+pub mod restrictions;
 pub mod seccomp;
 pub mod socket_file;

@@ -5,7 +5,6 @@ use rustix::{
     process::{Resource, Rlimit, getrlimit, setrlimit},
     thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_no_new_privs},
 };
-use serde::Serialize;
 
 /// Capabilities that the agent keeps while the kernel programs run, if it holds them.
 ///
@@ -34,7 +33,7 @@ const NAMES: [(&str, CapabilitySet); 7] = [
 pub struct Privileges(CapabilitySet);
 
 /// A capability that is needed and not held.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MissingCapability {
     /// Name, for example `CAP_BPF`.
     pub capability: &'static str,

@@ -290,12 +290,12 @@ async fn readyz(
     State(shared): State<Arc<SharedState>>,
     Parameters(query): Parameters<ReadyQuery>,
 ) -> Response {
-    let readiness = shared.health.lock().readiness(clock::boot_now());
-    let status = if readiness.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let checks = shared.health.lock().checks(clock::boot_now());
+    let status = if checks.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     if query.format == Format::Json {
-        return (status, Json(readiness)).into_response();
+        return (status, Json(checks)).into_response();
     }
-    (status, readiness.to_string()).into_response()
+    (status, checks.to_string()).into_response()
 }
 
 #[derive(Deserialize)]

@@ -1,7 +1,8 @@
-//! Health of the agent, derived from its inputs. Pure: the inputs carry the time.
+//! Health of the agent, derived from its inputs: the checks of `/readyz`, `doctor`, the metrics and the log. Pure: the
+//! inputs carry the time.
 
 use crate::{
-    linux::{privileges::MissingCapability, procfs::ProcVisibility},
+    linux::{privileges::MissingCapability, procfs::Hidden, restrictions::Restrictions},
     sources::kernel::{StartReport, plan::HOOKS},
 };
 use coroner_core::{
@@ -26,7 +27,9 @@ pub struct Health {
     /// What of the kernel confines the agent, or why it does not.
     confinement: BTreeMap<&'static str, Result<(), String>>,
     kernel: KernelSide,
-    visibility: Option<ProcVisibility>,
+    restrictions: Restrictions,
+    /// The sources are asked: not before the kernel side is up.
+    asks: bool,
     cri: SourceHealth,
     /// The longest recent call to the runtime, if at least [`SLOW`].
     cri_takes: Option<Duration>,
@@ -40,8 +43,6 @@ pub struct Health {
 
 #[derive(Debug)]
 enum KernelSide {
-    /// Not used (standalone scan).
-    Unused,
     Starting,
     Failed(String),
     Started(StartReport),
@@ -60,9 +61,10 @@ struct LossState {
     last: BootTime,
 }
 
+/// Result of a check.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum PartState {
+pub enum Severity {
     /// Works.
     Ok,
     /// Works with restrictions; does not make the agent unready.
@@ -71,24 +73,27 @@ pub enum PartState {
     Failing,
 }
 
-/// One part of the agent.
+/// One check of the agent, its sources or its node.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct Part {
-    /// `privileges`, `kernel`, `host`, `cri`, `api`, `traffic`, `leaks`, `losses`.
-    pub part: &'static str,
-    pub state: PartState,
-    pub detail: String,
+pub struct Check {
+    /// `privileges`, `lockdown`, `confinement`, `kernel`, `host`, `cri`, `api`, `traffic`, `leaks`, `losses`.
+    pub name: &'static str,
+    /// The result.
+    pub severity: Severity,
+    /// What was found.
+    pub found: String,
     /// The remedy; empty if there is nothing to do.
     #[serde(skip_serializing_if = "str::is_empty")]
     pub todo: Cow<'static, str>,
 }
 
-/// The answer of /readyz.
+/// All checks: the answer of /readyz and of `doctor`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct Readiness {
-    /// No part fails.
+pub struct Checks {
+    /// No check fails.
     pub ready: bool,
-    pub parts: Vec<Part>,
+    /// The checks, in order.
+    pub checks: Vec<Check>,
 }
 
 impl Health {
@@ -98,7 +103,8 @@ impl Health {
             lacks: Vec::new(),
             confinement: BTreeMap::new(),
             kernel: KernelSide::Starting,
-            visibility: None,
+            restrictions: Restrictions::default(),
+            asks: false,
             cri: SourceHealth::Waiting,
             cri_takes: None,
             api: with_api.then_some(SourceHealth::Waiting),
@@ -109,9 +115,9 @@ impl Health {
         }
     }
 
-    /// Health of a standalone scan, which uses no kernel programs and needs no capabilities.
-    pub fn without_kernel(now: BootTime) -> Self {
-        Self { kernel: KernelSide::Unused, ..Self::new(true, now) }
+    /// The sources are asked, with or without a kernel side.
+    pub fn set_asking(&mut self) {
+        self.asks = true;
     }
 
     /// Capabilities that are missing.
@@ -127,6 +133,7 @@ impl Health {
     /// The kernel side has started.
     pub fn kernel_started(&mut self, report: StartReport) {
         self.kernel = KernelSide::Started(report);
+        self.asks = true;
     }
 
     /// The kernel side cannot start, and why.
@@ -134,18 +141,16 @@ impl Health {
         self.kernel = KernelSide::Failed(why);
     }
 
-    /// How much of the host can be seen.
-    pub fn set_visibility(&mut self, visibility: ProcVisibility) {
-        self.visibility = Some(visibility);
+    /// What of the node restricts the agent.
+    pub fn restricted(&mut self, restrictions: Restrictions) {
+        self.restrictions = restrictions;
     }
 
-    /// Sets the longest recent call to the runtime. Returns true if the runtime became slow, false if it is no
-    /// longer slow, `None` if nothing changed.
-    pub fn runtime_takes(&mut self, longest: Duration) -> Option<bool> {
+    /// Sets the longest recent call to the runtime. True if the runtime became slow, or is no longer slow.
+    pub fn runtime_takes(&mut self, longest: Duration) -> bool {
         let was = self.cri_takes.is_some();
         self.cri_takes = (longest >= SLOW).then_some(longest);
-        let is = self.cri_takes.is_some();
-        (was != is).then_some(is)
+        was != self.cri_takes.is_some()
     }
 
     /// Sets the state of leak detection.
@@ -196,16 +201,12 @@ impl Health {
 
     /// The runtime answers. `None`: not queried before the kernel side is up.
     pub fn cri_connected(&self) -> Option<bool> {
-        self.asks().then_some(matches!(self.cri, SourceHealth::Up(_)))
+        self.asks.then_some(matches!(self.cri, SourceHealth::Up(_)))
     }
 
     /// The pod watch is in sync. `None`: the agent runs without the apiserver, or the kernel side is not up yet.
     pub fn api_in_sync(&self) -> Option<bool> {
-        self.api.as_ref().filter(|_| self.asks()).map(|api| matches!(api, SourceHealth::Up(_)))
-    }
-
-    fn asks(&self) -> bool {
-        matches!(self.kernel, KernelSide::Started(_) | KernelSide::Unused)
+        self.api.as_ref().filter(|_| self.asks).map(|api| matches!(api, SourceHealth::Up(_)))
     }
 
     /// Each hook by name: attached or not. None, where the kernel side cannot start.
@@ -215,7 +216,7 @@ impl Health {
                 report.hooks.iter().map(|(name, how)| (*name, how.is_ok())).collect()
             }
             KernelSide::Failed(_) => HOOKS.iter().map(|hook| (hook.name, false)).collect(),
-            KernelSide::Starting | KernelSide::Unused => Vec::new(),
+            KernelSide::Starting => Vec::new(),
         }
     }
 
@@ -225,152 +226,144 @@ impl Health {
         if silent < STALLED { Ok(()) } else { Err(silent) }
     }
 
-    /// Whether every source of evidence works.
-    pub fn readiness(&self, now: BootTime) -> Readiness {
-        let mut parts = vec![self.privileges_part(), self.kernel_part(), self.host_part()];
-        if self.asks() {
-            parts.push(self.runtime_part(now));
-            match &self.api {
-                Some(api) => parts.push(source_part("api", api, now)),
-                None => parts.push(Part::ok("api", "not used (--no-api)")),
-            }
-        }
-        if let KernelSide::Started(report) = &self.kernel {
-            parts.push(traffic_part(report));
-        }
-        parts.push(self.leak_part());
-        parts.push(self.loss_part(now));
-        Readiness { ready: parts.iter().all(|part| part.state != PartState::Failing), parts }
+    /// Every source has answered, and leak detection has its state if all of them work.
+    pub(crate) fn is_settled(&self) -> bool {
+        let mut sources = [Some(&self.cri), self.api.as_ref()].into_iter().flatten();
+        let fails = sources.clone().any(|source| matches!(source, SourceHealth::Down { .. }));
+        sources.all(|source| !matches!(source, SourceHealth::Waiting))
+            && (fails || self.detection_state != DetectionState::Starting)
     }
 
-    fn privileges_part(&self) -> Part {
-        if self.lacks.is_empty() {
-            let confinement = self.confinement.iter().map(|(by, how)| match how {
-                Ok(()) => format!("; confined by {by}"),
-                Err(why) => format!("; not confined by {by}: {why}"),
+    /// Whether every source of evidence works.
+    pub fn checks(&self, now: BootTime) -> Checks {
+        let mut checks = self.node_checks();
+        checks.push(self.kernel_check());
+        if self.asks {
+            checks.push(self.runtime_check(now));
+            checks.push(match &self.api {
+                Some(api) => source_check("api", api, now),
+                None => Check::ok("api", "not used (--no-api)"),
             });
-            let detail = "all required capabilities".to_owned() + &confinement.collect::<String>();
-            // Landlock is newer than the oldest kernel that the agent runs on.
-            if self.confinement.get("seccomp").is_none_or(Result::is_ok) {
-                return Part::ok("privileges", detail);
-            }
-            return Part {
-                part: "privileges",
-                state: PartState::Degraded,
-                detail,
-                todo: "use a kernel with CONFIG_SECCOMP_FILTER".into(),
-            };
         }
-        let essential = self.lacks.iter().any(|lack| lack.essential);
-        let lacks = self.lacks.iter();
-        Part {
-            part: "privileges",
-            state: if essential { PartState::Failing } else { PartState::Degraded },
-            detail: lacks
-                .map(|lack| format!("{} is missing: {}", lack.capability, lack.purpose))
-                .collect::<Vec<_>>()
-                .join("; "),
-            todo: "add the capabilities listed in deploy/coroner.yaml to the container's securityContext \
-                   (CAP_SYS_RESOURCE: the chart's extraCapabilities)"
-                .into(),
+        if let KernelSide::Started(report) = &self.kernel {
+            checks.push(traffic_check(report));
+        }
+        checks.extend([self.leak_check(), self.loss_check(now)]);
+        Checks { ready: checks.iter().all(|check| check.severity != Severity::Failing), checks }
+    }
+
+    /// The checks of what does not change.
+    pub(crate) fn node_checks(&self) -> Vec<Check> {
+        let mut checks = vec![self.privileges_check()];
+        checks.extend(self.restrictions.lockdown.as_deref().and_then(lockdown_check));
+        checks.extend(self.restrictions.label.as_deref().and_then(confinement_check));
+        checks.push(self.host_check());
+        checks
+    }
+
+    fn privileges_check(&self) -> Check {
+        const NAME: &str = "privileges";
+        if !self.lacks.is_empty() {
+            let lacks = self.lacks.iter();
+            let lacks =
+                lacks.map(|lack| format!("{} is missing: {}", lack.capability, lack.purpose));
+            let new = match self.lacks.iter().any(|lack| lack.essential) {
+                true => Check::failing,
+                false => Check::degraded,
+            };
+            return new(
+                NAME,
+                lacks.collect::<Vec<_>>().join("; "),
+                "run as root, or add the capabilities listed in deploy/coroner.yaml to the container's \
+                 securityContext (CAP_SYS_RESOURCE: the chart's extraCapabilities)",
+            );
+        }
+        let confinement = self.confinement.iter().map(|(by, how)| match how {
+            Ok(()) => format!("; confined by {by}"),
+            Err(why) => format!("; not confined by {by}: {why}"),
+        });
+        let found = "all required capabilities".to_owned() + &confinement.collect::<String>();
+        // Landlock is newer than the oldest kernel that the agent runs on.
+        match self.confinement.get("seccomp").is_none_or(Result::is_ok) {
+            true => Check::ok(NAME, found),
+            false => Check::degraded(NAME, found, "use a kernel with CONFIG_SECCOMP_FILTER"),
         }
     }
 
     /// A slow runtime is used, because its answers are valid as of their requests.
-    fn runtime_part(&self, now: BootTime) -> Part {
-        let part = source_part("cri", &self.cri, now);
-        let Some(longest) = self.cri_takes.filter(|_| part.state == PartState::Ok) else {
-            return part;
-        };
-        Part {
-            state: PartState::Degraded,
-            detail: format!("{}; slow: a call takes {} s", part.detail, longest.as_secs()),
-            todo: "check the runtime's log and the node's load; terminations may be reported \
-                   without the runtime's exit codes and times"
-                .into(),
-            ..part
+    pub(crate) fn runtime_check(&self, now: BootTime) -> Check {
+        let check = source_check("cri", &self.cri, now);
+        match self.cri_takes {
+            Some(longest) if check.severity == Severity::Ok => Check::degraded(
+                "cri",
+                format!("{}; slow: a call takes {} s", check.found, longest.as_secs()),
+                "check the runtime's log and the node's load; terminations may be reported without \
+                 the runtime's exit codes and times",
+            ),
+            _ => check,
         }
     }
 
     /// Degraded at most: without the host's processes terminations are still measured correctly.
-    fn host_part(&self) -> Part {
-        let Some(visibility) = self.visibility else { return Part::ok("host", "not probed yet") };
+    fn host_check(&self) -> Check {
+        let Some(visibility) = self.restrictions.visibility else {
+            return Check::ok("host", "not probed yet");
+        };
         let hidden = visibility.hidden();
         if hidden.is_empty() {
-            return Part::ok("host", "processes and files are readable");
+            return Check::ok("host", "processes and files are readable");
         }
-        Part {
-            part: "host",
-            state: PartState::Degraded,
-            detail: hidden.iter().map(|hidden| hidden.cost).collect::<Vec<_>>().join("; "),
-            todo: hidden.iter().map(|hidden| hidden.todo).collect::<Vec<_>>().join("; ").into(),
-        }
+        let all =
+            |what: fn(&Hidden) -> &str| hidden.iter().map(what).collect::<Vec<_>>().join("; ");
+        Check::degraded("host", all(|hidden| hidden.cost), all(|hidden| hidden.todo))
     }
 
-    fn kernel_part(&self) -> Part {
+    pub(crate) fn kernel_check(&self) -> Check {
+        const NAME: &str = "kernel";
         let report = match &self.kernel {
             KernelSide::Started(report) => report,
-            KernelSide::Unused => return Part::ok("kernel", "not used"),
             KernelSide::Starting => {
-                return Part {
-                    part: "kernel",
-                    state: PartState::Failing,
-                    detail: "loading the kernel programs".into(),
-                    todo: "wait; loading takes less than a second".into(),
-                };
+                return Check::failing(NAME, "loading the kernel programs", "wait");
             }
-            KernelSide::Failed(why) => {
-                return Part {
-                    part: "kernel",
-                    state: PartState::Failing,
-                    detail: why.clone(),
-                    todo: "run `coroner doctor` to see what this node lacks; the agent retries \
-                         every 30 s"
-                        .into(),
-                };
-            }
+            // The error has the remedy.
+            KernelSide::Failed(why) => return Check::failing(NAME, why, ""),
         };
-        let refused = report.refusals();
+        if report.is_refused() {
+            return Check::failing(
+                NAME,
+                format!("hooks refused: {}", report.refusals()),
+                "if `lockdown` and `privileges` are ok, this kernel does not support these hooks: \
+                 please report it with the output of `uname -a`",
+            );
+        }
         let attached = format!("{} hooks on {}", report.hooks.len(), report.cgroup_root.display());
-        if let (true, Some(unproven)) = (refused.is_empty(), &report.unproven) {
-            if unproven.is_harmless() {
-                return Part::ok("kernel", format!("{attached}; {unproven}"));
+        match &report.unproven {
+            None => Check::ok(NAME, attached),
+            Some(unproven) if unproven.is_harmless() => {
+                Check::ok(NAME, format!("{attached}; {unproven}"))
             }
-            return Part {
-                part: "kernel",
-                state: PartState::Degraded,
-                detail: format!("{attached}; {unproven}"),
-                todo: "the self-test must find its own process in the host's cgroups; mount \
-                       /sys/fs/cgroup of the host and set hostPID: true"
-                    .into(),
-            };
-        }
-        if refused.is_empty() {
-            return Part::ok("kernel", &attached);
-        }
-        Part {
-            part: "kernel",
-            state: PartState::Failing,
-            detail: format!("hooks refused: {}", refused),
-            todo: "run `coroner doctor` on this node to see what the kernel or the agent's \
-                   privileges lack"
-                .into(),
+            Some(unproven) => Check::degraded(
+                NAME,
+                format!("{attached}; {unproven}"),
+                "the self-test must find its own process in the host's cgroups; mount \
+                 /sys/fs/cgroup of the host and set hostPID: true",
+            ),
         }
     }
 
     /// Suspended leak detection makes the agent unready only for a configuration error, because outages have their
     /// own parts.
-    fn leak_part(&self) -> Part {
-        let state = match self.detection_state {
-            DetectionState::Possible => return Part::ok("leaks", "detection is active"),
-            DetectionState::NoApi => return Part::ok("leaks", "detection is inactive (--no-api)"),
-            DetectionState::NodeMissing | DetectionState::NodeForeign => PartState::Failing,
-            _ => PartState::Degraded,
+    pub(crate) fn leak_check(&self) -> Check {
+        const NAME: &str = "leaks";
+        let new = match self.detection_state {
+            DetectionState::Possible => return Check::ok(NAME, "detection is active"),
+            DetectionState::NoApi => return Check::ok(NAME, "detection is inactive (--no-api)"),
+            DetectionState::NodeMissing | DetectionState::NodeForeign => Check::failing,
+            _ => Check::degraded,
         };
         let (why, todo) = why_suspended(self.detection_state);
         let error = self.node_error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
-        let detail = format!("detection is suspended: {why}{error}");
-        Part { part: "leaks", state, detail, todo: todo.into() }
+        new(NAME, format!("detection is suspended: {why}{error}"), todo)
     }
 
     /// Why leak detection is suspended, and the remedy, of each part that is in its way; empty: it is not.
@@ -378,55 +371,48 @@ impl Health {
         if self.detection_state == DetectionState::Possible {
             return String::new();
         }
-        let mut parts = self.readiness(now).parts;
-        parts.retain(|part| match part.part {
-            "cri" | "api" => part.state == PartState::Failing,
-            part => part == "leaks",
+        let mut checks = self.checks(now).checks;
+        checks.retain(|check| match check.name {
+            "cri" | "api" => check.severity == Severity::Failing,
+            name => name == "leaks",
         });
-        if parts.len() > 1 {
-            parts.retain(|part| !part.todo.is_empty());
+        if checks.len() > 1 {
+            checks.retain(|check| !check.todo.is_empty());
         }
-        let lines = parts.iter().map(|Part { part, detail, todo, .. }| match *part {
+        let lines = checks.iter().map(|Check { name, found, todo, .. }| match *name {
             "leaks" => {
-                format!("{}\n  → {todo}", detail.trim_start_matches("detection is suspended: "))
+                format!("{}\n  → {todo}", found.trim_start_matches("detection is suspended: "))
             }
-            part => format!("{part}: {detail}\n  → {todo}"),
+            name => format!("{name}: {found}\n  → {todo}"),
         });
         let lines: Vec<_> = lines.collect();
         lines.join("\n").trim_end_matches("\n  → ").to_owned()
     }
 
-    fn loss_part(&self, now: BootTime) -> Part {
+    fn loss_check(&self, now: BootTime) -> Check {
+        const NAME: &str = "losses";
         let recent: Vec<_> =
             self.losses.iter().filter(|(_, loss)| now.since(loss.last) < LOSS_MEMORY).collect();
         if recent.is_empty() {
-            return Part::ok("losses", "none in the last 10 minutes");
+            return Check::ok(NAME, "none in the last 10 minutes");
         }
-        let detail = recent
-            .iter()
-            .map(|(kind, loss)| {
-                format!("{kind}: {} ({} s ago)", loss.count, now.since(loss.last).as_secs())
-            })
-            .collect::<Vec<_>>()
-            .join(", ");
-        let unseen = recent.iter().any(|(kind, _)| **kind == LossKind::CgroupMapFull);
-        if unseen {
-            // Other losses mark the affected reports; this one hides containers.
-            return Part {
-                part: "losses",
-                state: PartState::Failing,
-                detail,
-                todo: "the map of watched cgroups is full, so new containers are not observed; \
-                       remove unused cgroups (see coroner_watched_cgroups)"
-                    .into(),
-            };
-        }
-        Part {
-            part: "losses",
-            state: PartState::Degraded,
-            detail,
-            todo: "affected reports are marked incomplete; if losses continue, raise --ring-bytes"
-                .into(),
+        let found = recent.iter().map(|(kind, loss)| {
+            format!("{kind}: {} ({} s ago)", loss.count, now.since(loss.last).as_secs())
+        });
+        let found = found.collect::<Vec<_>>().join(", ");
+        // Other losses mark the affected reports; this one hides containers.
+        match recent.iter().any(|(kind, _)| **kind == LossKind::CgroupMapFull) {
+            true => Check::failing(
+                NAME,
+                found,
+                "the map of watched cgroups is full, so new containers are not observed; remove \
+                 unused cgroups (see coroner_watched_cgroups)",
+            ),
+            false => Check::degraded(
+                NAME,
+                found,
+                "affected reports are marked incomplete; if losses continue, raise --ring-bytes",
+            ),
         }
     }
 }
@@ -448,25 +434,79 @@ impl SourceHealth {
 }
 
 /// Whether the connections of terminating pods can be counted. Degraded at most: no verdict needs them.
-fn traffic_part(report: &StartReport) -> Part {
-    const PART: &str = "traffic";
+fn traffic_check(report: &StartReport) -> Check {
+    const NAME: &str = "traffic";
     if report.traffic.is_empty() {
-        return Part::ok(PART, "not used (--traffic off)");
+        return Check::ok(NAME, "not used (--traffic off)");
     }
     let losses = report.traffic_losses();
-    let todo = "run `coroner doctor` to see what this kernel lacks, or use --traffic off";
-    let degraded =
-        |detail: String| Part { part: PART, state: PartState::Degraded, detail, todo: todo.into() };
+    let counted = "connections of terminating pods are counted";
+    let todo =
+        "please report it with the output of `uname -a`, or use --traffic off; all else works";
     match &report.traffic_unproven {
-        _ if !report.counts_traffic() => degraded(losses),
-        Some(why) => degraded(format!("not verified by the self-test: {why}")),
-        None if losses.is_empty() => Part::ok(PART, "connections of terminating pods are counted"),
-        None => Part::ok(PART, format!("connections of terminating pods are counted; {losses}")),
+        _ if !report.counts_traffic() => Check::degraded(NAME, losses, todo),
+        Some(why) => Check::degraded(NAME, format!("not verified by the self-test: {why}"), todo),
+        None if losses.is_empty() => Check::ok(NAME, counted),
+        // Kernels before 6.10 do not show refused connections.
+        None => Check::ok(NAME, format!("{counted}; {losses}")),
     }
 }
 
-/// What of the states of leak detection `doctor`, /readyz, `leaks` and the log say, and the remedy.
-pub(crate) fn why_suspended(state: DetectionState) -> (&'static str, &'static str) {
+/// Whether programs may read kernel memory (`LOCKDOWN_BPF_READ_KERNEL`). `modes`: the kernel's list, such as
+/// `none [integrity] confidentiality` (`security/lockdown/lockdown.c`).
+fn lockdown_check(modes: &str) -> Option<Check> {
+    const NAME: &str = "lockdown";
+    let chosen = |mode: &str| mode.strip_prefix('[')?.strip_suffix(']').map(str::to_owned);
+    Some(match modes.split_whitespace().find_map(chosen)? {
+        mode if mode == "confidentiality" => Check::failing(
+            NAME,
+            "confidentiality: no program may read kernel memory",
+            "boot with lockdown=integrity (Talos: a kernel argument; Bottlerocket: \
+             settings.kernel.lockdown), which suffices for Secure Boot",
+        ),
+        mode => Check::ok(NAME, mode),
+    })
+}
+
+/// Types of SELinux that may look at other processes: of container-selinux, of Bottlerocket, of processes on the host.
+const UNCONFINED_TYPES: [&str; 6] =
+    ["spc_t", "super_t", "control_t", "unconfined_t", "unconfined_service_t", "kernel_t"];
+
+/// Whether a security module confines the agent, by its label: an AppArmor profile, or an SELinux context. `None`: there
+/// is no such module.
+fn confinement_check(label: &str) -> Option<Check> {
+    const NAME: &str = "confinement";
+    let label = label.trim_matches(['\0', '\n', ' ']);
+    let closed = "other processes and the host's files may be closed to the agent";
+    let parts: Vec<&str> = label.split(':').collect();
+    Some(match parts.as_slice() {
+        [""] => return None,
+        ["unconfined"] => Check::ok(NAME, "no AppArmor profile"),
+        [_, _, kind, _, ..] if UNCONFINED_TYPES.contains(kind) => {
+            Check::ok(NAME, format!("SELinux type {kind}"))
+        }
+        [_, _, kind, _, ..] => Check::degraded(
+            NAME,
+            format!("SELinux type {kind}: {closed}"),
+            "run the container with seLinuxOptions.type spc_t (the chart's seLinuxOptions), on \
+             Bottlerocket super_t",
+        ),
+        // The one that deploy/apparmor ships.
+        ["coroner (enforce)"] => Check::ok(NAME, "AppArmor profile coroner"),
+        _ if label.ends_with("(complain)") => {
+            Check::ok(NAME, format!("AppArmor profile {label} denies nothing"))
+        }
+        _ => Check::degraded(
+            NAME,
+            format!("AppArmor profile {label}: {closed}"),
+            "run the container with appArmorProfile: Unconfined, as the chart does, or with the \
+             profile in deploy/apparmor",
+        ),
+    })
+}
+
+/// Why leak detection is suspended in this state, and the remedy.
+fn why_suspended(state: DetectionState) -> (&'static str, &'static str) {
     match state {
         DetectionState::Possible | DetectionState::NoApi => ("", ""),
         DetectionState::Starting => ("waiting for all sources and a survey of the host", ""),
@@ -489,48 +529,59 @@ pub(crate) fn why_suspended(state: DetectionState) -> (&'static str, &'static st
     }
 }
 
-fn source_part(part: &'static str, source: &SourceHealth, now: BootTime) -> Part {
-    let todo = match part {
+fn source_check(name: &'static str, source: &SourceHealth, now: BootTime) -> Check {
+    let todo = match name {
         "cri" => {
             "start the container runtime, or set --runtime-endpoint if it uses a socket that is not known"
         }
-        _ => "check that the apiserver is reachable and that the agent may list and watch pods",
+        _ => {
+            "check that the apiserver is reachable and that the agent may list and watch pods (RBAC)"
+        }
     };
     match source {
-        SourceHealth::Up(detail) => Part::ok(part, detail),
-        SourceHealth::Waiting => Part {
-            part,
-            state: PartState::Failing,
-            detail: "no answer yet".into(),
-            todo: todo.into(),
-        },
-        SourceHealth::Down { since, error } => Part {
-            part,
-            state: PartState::Failing,
-            detail: format!("unreachable for {} s: {error}", now.since(*since).as_secs()),
-            todo: todo.into(),
-        },
+        SourceHealth::Up(found) => Check::ok(name, found),
+        SourceHealth::Waiting => Check::failing(name, "no answer yet", todo),
+        SourceHealth::Down { since, error } => {
+            let found = format!("unreachable for {} s: {error}", now.since(*since).as_secs());
+            Check::failing(name, found, todo)
+        }
     }
 }
 
-impl Part {
-    fn ok(part: &'static str, detail: impl Into<String>) -> Self {
-        Self { part, state: PartState::Ok, detail: detail.into(), todo: "".into() }
+impl Check {
+    fn ok(name: &'static str, found: impl Into<String>) -> Self {
+        Self { name, severity: Severity::Ok, found: found.into(), todo: "".into() }
+    }
+
+    fn degraded(
+        name: &'static str,
+        found: impl Into<String>,
+        todo: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        Self { name, severity: Severity::Degraded, found: found.into(), todo: todo.into() }
+    }
+
+    pub(crate) fn failing(
+        name: &'static str,
+        found: impl Into<String>,
+        todo: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        Self { name, severity: Severity::Failing, found: found.into(), todo: todo.into() }
     }
 }
 
-impl fmt::Display for Readiness {
+impl fmt::Display for Checks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", if self.ready { "ready" } else { "not ready" })?;
-        for part in &self.parts {
-            let mark = match part.state {
-                PartState::Ok => "ok",
-                PartState::Degraded => "degraded",
-                PartState::Failing => "FAILING",
+        for check in &self.checks {
+            let mark = match check.severity {
+                Severity::Ok => "ok",
+                Severity::Degraded => "degraded",
+                Severity::Failing => "FAILING",
             };
-            writeln!(f, "{:<10} {mark:<8} {}", part.part, part.detail)?;
-            if !part.todo.is_empty() {
-                writeln!(f, "{:19} → {}", "", part.todo)?;
+            writeln!(f, "{:<11} {mark:<8} {}", check.name, check.found)?;
+            if !check.todo.is_empty() {
+                writeln!(f, "{:20} → {}", "", check.todo)?;
             }
         }
         Ok(())
@@ -540,7 +591,7 @@ impl fmt::Display for Readiness {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sources::kernel::Unproven;
+    use crate::{linux::procfs::ProcVisibility, sources::kernel::Unproven};
     use coroner_core::input::Loss;
 
     fn at(secs: u64, input: Input) -> Received {
@@ -570,11 +621,16 @@ mod tests {
     }
 
     fn failing(health: &Health, now: u64) -> Vec<&'static str> {
-        let ready = health.readiness(secs_boot(now));
-        let failing: Vec<_> =
-            ready.parts.iter().filter(|p| p.state == PartState::Failing).map(|p| p.part).collect();
-        assert_eq!(ready.ready, failing.is_empty());
+        let Checks { ready, checks } = health.checks(secs_boot(now));
+        let failing = checks.iter().filter(|check| check.severity == Severity::Failing);
+        let failing: Vec<_> = failing.map(|check| check.name).collect();
+        assert_eq!(ready, failing.is_empty());
         failing
+    }
+
+    fn check(health: &Health, name: &str) -> Check {
+        let mut checks = health.checks(secs_boot(11)).checks.into_iter();
+        checks.find(|check| check.name == name).expect(name)
     }
 
     #[test]
@@ -586,7 +642,10 @@ mod tests {
         let mut health = Health::new(false, secs_boot(0));
         health.kernel_started(StartReport::default());
         assert_eq!(failing(&health, 1), ["cri"]);
-        assert_eq!(failing(&Health::without_kernel(secs_boot(0)), 1), ["cri", "api"]);
+        let mut without = Health::new(true, secs_boot(0));
+        without.kernel_failed("no BTF".into());
+        without.set_asking();
+        assert_eq!(failing(&without, 1), ["kernel", "cri", "api"]);
         assert_eq!(failing(&well(), 1), [""; 0]);
     }
 
@@ -598,7 +657,7 @@ mod tests {
         health.note(&at(10, down("refused")));
         health.note(&at(12, down("reset")));
         assert_eq!(failing(&health, 15), ["cri"]);
-        let text = health.readiness(secs_boot(15)).to_string();
+        let text = health.checks(secs_boot(15)).to_string();
         assert!(text.contains("unreachable for 5 s: reset"), "{text}");
         health.note(&at(16, connected()));
         assert_eq!(failing(&health, 16), [""; 0]);
@@ -614,23 +673,23 @@ mod tests {
     #[test]
     fn a_slow_runtime_is_degraded_and_not_unready() {
         let mut health = well();
-        let cri = |health: &Health| health.readiness(secs_boot(2)).parts[3].clone();
+        let cri = |health: &Health| check(health, "cri");
         let seconds = Duration::from_secs;
         for (longest, change, state) in [
-            (seconds(4), None, PartState::Ok),
-            (seconds(15), Some(true), PartState::Degraded),
-            (seconds(16), None, PartState::Degraded),
-            (seconds(1), Some(false), PartState::Ok),
+            (seconds(4), false, Severity::Ok),
+            (seconds(15), true, Severity::Degraded),
+            (seconds(16), false, Severity::Degraded),
+            (seconds(1), true, Severity::Ok),
         ] {
             assert_eq!(health.runtime_takes(longest), change, "{longest:?}");
-            assert_eq!((cri(&health).part, cri(&health).state), ("cri", state), "{longest:?}");
+            assert_eq!(cri(&health).severity, state, "{longest:?}");
             assert_eq!(failing(&health, 2), [""; 0]);
         }
         health.runtime_takes(seconds(15));
-        assert!(cri(&health).detail.contains("containerd 1.7; slow: a call takes 15 s"));
+        assert!(cri(&health).found.contains("containerd 1.7; slow: a call takes 15 s"));
         let error = "no answer within 60s".into();
         health.note(&at(2, Input::Cri(CriEvent::Unreachable { error, code: None })));
-        assert_eq!(cri(&health).state, PartState::Failing, "an outage says more");
+        assert_eq!(cri(&health).severity, Severity::Failing, "an outage says more");
     }
 
     #[test]
@@ -643,7 +702,7 @@ mod tests {
             ..StartReport::default()
         });
         assert_eq!(failing(&health, 2), ["kernel"]);
-        let text = health.readiness(secs_boot(2)).to_string();
+        let text = health.checks(secs_boot(2)).to_string();
         assert!(text.contains("signal_generate: self-test: wrong exit code"), "{text}");
     }
 
@@ -657,7 +716,7 @@ mod tests {
         };
         health.lacking(vec![lack("CAP_SYS_PTRACE", false)]);
         assert_eq!(failing(&health, 2), [""; 0], "it works without");
-        assert!(health.readiness(secs_boot(2)).to_string().contains("CAP_SYS_PTRACE is missing"));
+        assert!(health.checks(secs_boot(2)).to_string().contains("CAP_SYS_PTRACE is missing"));
         health.lacking(vec![lack("CAP_SYS_PTRACE", false), lack("CAP_BPF", true)]);
         assert_eq!(failing(&health, 2), ["privileges"]);
     }
@@ -665,24 +724,46 @@ mod tests {
     #[test]
     fn what_of_the_host_is_hidden_is_told() {
         let mut health = well();
-        let all = ProcVisibility {
-            root: true,
-            host: true,
-            namespaces: true,
-            wait_channels: true,
-            stacks: false,
-        };
-        for (visibility, state, word) in [
-            (all, PartState::Ok, "readable"),
-            (ProcVisibility { root: false, ..all }, PartState::Degraded, "orphan_netns"),
-            (ProcVisibility { host: false, ..all }, PartState::Degraded, "not visible"),
-            (ProcVisibility { namespaces: false, ..all }, PartState::Degraded, "security module"),
-        ] {
-            health.set_visibility(visibility);
-            let part = &health.readiness(secs_boot(2)).parts[2];
-            assert_eq!((part.part, part.state), ("host", state), "{visibility:?}");
-            assert!(part.detail.contains(word), "{}", part.detail);
+        let visibility =
+            ProcVisibility { root: false, host: false, namespaces: true, wait_channels: true };
+        health.restricted(Restrictions { visibility: Some(visibility), ..Default::default() });
+        let host = check(&health, "host");
+        assert_eq!(host.severity, Severity::Degraded);
+        for word in ["cannot enter", "not visible"] {
+            assert!(host.found.contains(word), "{}", host.found);
         }
+    }
+
+    #[test]
+    fn lockdown_is_in_the_way_in_confidentiality_mode_only() {
+        for (modes, expected) in [
+            ("[none] integrity confidentiality\n", Some(Severity::Ok)),
+            ("none [integrity] confidentiality\n", Some(Severity::Ok)),
+            ("none integrity [confidentiality]\n", Some(Severity::Failing)),
+            ("", None),
+        ] {
+            assert_eq!(lockdown_check(modes).map(|check| check.severity), expected, "{modes}");
+        }
+    }
+
+    #[test]
+    fn what_confines_the_agent_is_named_with_the_remedy() {
+        for (label, expected, word) in [
+            ("unconfined\n", Severity::Ok, "no AppArmor"),
+            ("cri-containerd.apparmor.d (enforce)\n", Severity::Degraded, "Unconfined"),
+            ("coroner (enforce)\n", Severity::Ok, "coroner"),
+            ("crio-default (complain)\n", Severity::Ok, "denies nothing"),
+            ("system_u:system_r:container_t:s0:c1,c2\0", Severity::Degraded, "spc_t"),
+            ("system_u:system_r:spc_t:s0", Severity::Ok, "spc_t"),
+            ("system_u:system_r:super_t:s0", Severity::Ok, "super_t"),
+            ("unconfined_u:unconfined_r:unconfined_t:s0-s0:c0.c1023", Severity::Ok, "_t"),
+        ] {
+            let check = confinement_check(label).unwrap();
+            assert_eq!(check.severity, expected, "{label:?}");
+            let said = format!("{} {}", check.found, check.todo);
+            assert!(said.contains(word), "{label:?}: {said}");
+        }
+        assert_eq!(confinement_check("\n"), None);
     }
 
     #[test]
@@ -692,22 +773,22 @@ mod tests {
         assert_eq!(failing(&health, 2), ["kernel"]);
         assert!(health.hooks().iter().all(|(_, attached)| !attached));
         assert_eq!(health.hooks().len(), HOOKS.len());
-        assert!(health.readiness(secs_boot(2)).to_string().contains("no BTF"));
+        assert!(health.checks(secs_boot(2)).to_string().contains("no BTF"));
     }
 
     #[test]
     fn what_is_not_proven_still_works() {
         let mut health = well();
         for (hook, state) in
-            [("cgroup_mkdir", PartState::Ok), ("signal_generate", PartState::Degraded)]
+            [("cgroup_mkdir", Severity::Ok), ("signal_generate", Severity::Degraded)]
         {
             let unproven = Unproven { hooks: vec![hook], why: "read-only".into() };
             let unproven = Some(unproven);
             health.kernel_started(StartReport { unproven, ..StartReport::default() });
             assert_eq!(failing(&health, 2), [""; 0]);
-            let part = &health.readiness(secs_boot(2)).parts[1];
-            assert_eq!(part.state, state);
-            assert!(part.detail.contains("read-only"), "{}", part.detail);
+            let kernel = check(&health, "kernel");
+            assert_eq!(kernel.severity, state);
+            assert!(kernel.found.contains("read-only"), "{}", kernel.found);
         }
     }
 
@@ -717,7 +798,7 @@ mod tests {
         let lost = |kind| Input::Lost(Loss::new(kind, 3));
         health.note(&at(10, lost(LossKind::DetailRingFull)));
         assert_eq!(failing(&health, 11), [""; 0]);
-        assert_eq!(health.readiness(secs_boot(11)).parts[6].state, PartState::Degraded);
+        assert_eq!(check(&health, "losses").severity, Severity::Degraded);
         health.note(&at(10, lost(LossKind::CgroupMapFull)));
         assert_eq!(failing(&health, 11), ["losses"]);
         assert_eq!(failing(&health, 611), [""; 0], "forgotten after ten minutes");

@@ -35,7 +35,7 @@ fn checks(
     let (_, diagnosis) = doctor(prepare);
     let checks = diagnosis["checks"].as_array().expect("checks").iter();
     let text = |value: &serde_json::Value| value.as_str().expect("text").to_owned();
-    checks.map(|one| (text(&one["name"]), (text(&one["outcome"]), text(&one["found"])))).collect()
+    checks.map(|one| (text(&one["name"]), (text(&one["severity"]), text(&one["found"])))).collect()
 }
 
 #[test]

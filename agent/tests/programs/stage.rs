@@ -127,7 +127,7 @@ pub(crate) fn release() -> (u32, u32) {
 
 /// What the kernel's BTF says of a tracepoint.
 pub(crate) fn tracepoint(name: &str) -> Vec<Parameter> {
-    let btf = kernel::probe(&KernelOptions::default()).btf.unwrap();
+    let btf = kernel::btf_facts().unwrap();
     let of = btf.tracepoints.into_iter().find(|(tracepoint, _)| *tracepoint == name);
     of.and_then(|(_, with)| with).unwrap_or_else(|| panic!("no tracepoint {name}"))
 }

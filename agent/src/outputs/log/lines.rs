@@ -1,9 +1,12 @@
 //! Log lines about observations.
 
-use crate::{outputs::report, store::health::why_suspended};
+use crate::{
+    outputs::report,
+    store::health::{Check, Severity},
+};
 use coroner_core::{
     input::LossKind,
-    leak::{DetectionState, Leak},
+    leak::Leak,
     report::{ContainerDeath, PodTermination, UnkillableContainer},
     time::WallTime,
     types::{Change, PhaseKind},
@@ -116,16 +119,13 @@ pub(crate) fn update(account: &PodTermination, change: Change) {
     }
 }
 
-/// The runtime became slow, or is no longer slow.
-pub(crate) fn runtime_speed(slow: bool, longest: Duration) {
-    if slow {
-        warn!(
-            seconds = longest.as_secs(),
-            "the container runtime is slow; terminations may be reported without its data. Check \
-             the runtime's log and the node's load (answers are used up to 60 s after the request)"
-        );
-    } else {
-        info!("the container runtime is no longer slow");
+/// Logs a check.
+pub(crate) fn check(check: &Check) {
+    let Check { name, severity, found, todo } = check;
+    match severity {
+        Severity::Ok => info!(check = name, found, "check ok"),
+        Severity::Degraded => warn!(check = name, found, %todo, "check degraded"),
+        Severity::Failing => error!(check = name, found, %todo, "check failing"),
     }
 }
 
@@ -184,28 +184,6 @@ pub(crate) fn leak(leak: &Leak, gone: bool, now: WallTime) {
 pub(crate) fn more_leaks(count: usize) {
     warn!(target: "coroner::leak", count, "too many leaks changed at once to log each; run \
                                            `coroner leaks` for the full list");
-}
-
-/// Logs a change of the state of leak detection.
-pub(crate) fn detection_state(detection_state: DetectionState) {
-    match detection_state {
-        DetectionState::Possible => info!("leak detection is active: all sources are in sync"),
-        DetectionState::Starting | DetectionState::NoApi => {
-            debug!(state = %detection_state, "leak detection is inactive");
-        }
-        state => {
-            let (why, todo) = why_suspended(state);
-            macro_rules! suspended {
-                ($level:ident) => {
-                    $level!(%state, why, todo, "leak detection is suspended")
-                };
-            }
-            match state {
-                DetectionState::NodeMissing | DetectionState::NodeForeign => suspended!(error),
-                _ => suspended!(warn),
-            }
-        }
-    }
 }
 
 #[cfg(test)]

@@ -530,7 +530,7 @@ impl Metrics {
         if let Some(in_sync) = health.api_in_sync() {
             of.api_in_sync.with_label_values::<&str>(&[]).set(flag(in_sync));
         }
-        let ready = health.readiness(clock::boot_now()).ready;
+        let ready = health.checks(clock::boot_now()).ready;
         of.ready.with_label_values::<&str>(&[]).set(flag(ready));
         of.hook_attached.reset(); // those of a kernel side that failed may not all be its successor's
         for (hook, attached) in health.hooks() {

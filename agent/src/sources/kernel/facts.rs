@@ -2,12 +2,11 @@
 //! [`layout`](super::layout) and [`plan`](super::plan).
 
 use super::{
-    KernelOptions, btf,
+    btf,
     plan::{self, Tracepoint},
 };
 use crate::linux::{
     cgroupfs,
-    privileges::Privileges,
     process_cgroup::{CgroupMount, mounts},
     procfs::read_lossy,
 };
@@ -19,23 +18,6 @@ use std::{
     fmt, io,
     path::{Path, PathBuf},
 };
-
-/// The facts. Nothing was loaded to learn them.
-#[derive(Debug)]
-pub struct KernelFacts {
-    /// `uname -r`.
-    pub release: String,
-    /// The kernel's BTF, or why it could not be had.
-    pub btf: Result<BtfFacts, String>,
-    /// What this process may do.
-    pub privileges: Privileges,
-    /// RLIMIT_MEMLOCK is too small for the maps on this kernel, unless CAP_SYS_RESOURCE lifts it.
-    pub memlock_is_short: bool,
-    /// The hierarchy to watch, or why there is none.
-    pub hierarchy: Result<Hierarchy, HierarchyError>,
-    /// The kernel programs are built into this binary.
-    pub programs_embedded: bool,
-}
 
 /// Locked memory that the maps take beside the rings, generously: CONTAINERS has 16,384 entries.
 const MAPS: u64 = 8 << 20;
@@ -70,14 +52,6 @@ impl fmt::Debug for BtfFacts {
             .field("tracepoints", &self.tracepoints)
             .finish()
     }
-}
-
-/// The cgroup2 hierarchy.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Hierarchy {
-    /// Where it is mounted.
-    pub root: PathBuf,
-    pub holds_pods: bool,
 }
 
 /// Why there is no hierarchy to watch.
@@ -120,18 +94,6 @@ pub enum HierarchyError {
     },
 }
 
-/// Looks at the host. Loads nothing, changes nothing.
-pub fn probe(options: &KernelOptions) -> KernelFacts {
-    KernelFacts {
-        release: release(),
-        memlock_is_short: memlock_is_short(options.ring_bytes),
-        btf: probe_btf(),
-        privileges: Privileges::held(),
-        hierarchy: hierarchy(options.cgroup_root.as_deref()),
-        programs_embedded: super::load::OBJECT.is_some(),
-    }
-}
-
 /// Inode of the kernel's first PID namespace: `PROC_PID_INIT_INO` (`include/linux/proc_ns.h`).
 const FIRST_PID_NAMESPACE: u32 = 0xeffffffc;
 
@@ -146,7 +108,8 @@ pub(super) fn release() -> String {
     rustix::system::uname().release().to_string_lossy().into_owned()
 }
 
-fn probe_btf() -> Result<BtfFacts, String> {
+/// The kernel's BTF, or why it cannot be read.
+pub fn btf_facts() -> Result<BtfFacts, String> {
     let bytes = std::fs::read(btf::VMLINUX).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => format!(
             "{} does not exist; this kernel was built without CONFIG_DEBUG_INFO_BTF",
@@ -164,7 +127,7 @@ fn probe_btf() -> Result<BtfFacts, String> {
 ///
 /// # Errors
 /// It is not mounted, what is named is not in it, or the pods are in cgroup v1 only.
-pub fn hierarchy(named: Option<&Path>) -> Result<Hierarchy, HierarchyError> {
+pub fn hierarchy(named: Option<&Path>) -> Result<PathBuf, HierarchyError> {
     let failed = |path: &Path, error: io::Error| HierarchyError::Io {
         path: path.into(),
         error: error.to_string(),
@@ -186,7 +149,7 @@ fn choose(
     named: Option<&Path>,
     mounts: impl Iterator<Item = CgroupMount>,
     holds_pods: &dyn Fn(&Path) -> bool,
-) -> Result<Hierarchy, HierarchyError> {
+) -> Result<PathBuf, HierarchyError> {
     let (v2, v1): (Vec<_>, Vec<_>) = mounts.partition(|mount| mount.is_v2);
     let [mut v2, v1] = [v2, v1].map(|of| of.into_iter().map(|mount| mount.at).collect::<Vec<_>>());
     if let Some(named) = named {
@@ -194,14 +157,13 @@ fn choose(
     }
     let with_pods = |of: &[PathBuf]| of.iter().find(|at| holds_pods(at)).cloned();
     if let Some(root) = with_pods(&v2) {
-        return Ok(Hierarchy { root, holds_pods: true });
+        return Ok(root);
     }
     let v2 = v2.into_iter().next();
     if let Some(at) = with_pods(&v1) {
         return Err(HierarchyError::PodsInV1 { at, v2 });
     }
-    let root = v2.ok_or(HierarchyError::NotMounted)?;
-    Ok(Hierarchy { root, holds_pods: false })
+    v2.ok_or(HierarchyError::NotMounted)
 }
 
 #[cfg(test)]
@@ -216,7 +178,7 @@ mod tests {
 32 29 0:27 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct
 33 29 0:28 / /sys/fs/cgroup/pids rw master:1 propagate_from:2 - cgroup cgroup rw,pids
 34 29 0:29 / /mnt/a\\040b rw - cgroup cgroup rw,memory";
-    fn chosen(mountinfo: &str, pods: &[&str]) -> Result<Hierarchy, HierarchyError> {
+    fn chosen(mountinfo: &str, pods: &[&str]) -> Result<PathBuf, HierarchyError> {
         named(None, mountinfo, pods)
     }
 
@@ -224,27 +186,27 @@ mod tests {
         named: Option<&str>,
         mountinfo: &str,
         pods: &[&str],
-    ) -> Result<Hierarchy, HierarchyError> {
+    ) -> Result<PathBuf, HierarchyError> {
         let holds_pods = |root: &Path| pods.contains(&root.to_str().unwrap_or_default());
         choose(named.map(Path::new), mounts(mountinfo), &holds_pods)
     }
 
-    fn v2(root: &str, holds_pods: bool) -> Result<Hierarchy, HierarchyError> {
-        Ok(Hierarchy { root: root.into(), holds_pods })
+    fn v2(root: &str) -> Result<PathBuf, HierarchyError> {
+        Ok(root.into())
     }
 
     #[test]
     fn cgroup2_is_taken_wherever_it_is_mounted() {
         let unified = "30 25 0:25 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,nsdelegate";
-        assert_eq!(chosen(unified, &[]), v2("/sys/fs/cgroup", false));
-        assert_eq!(chosen(unified, &["/sys/fs/cgroup"]), v2("/sys/fs/cgroup", true));
+        assert_eq!(chosen(unified, &[]), v2("/sys/fs/cgroup"));
+        assert_eq!(chosen(unified, &["/sys/fs/cgroup"]), v2("/sys/fs/cgroup"));
         let hybrid = |pods: &[&str]| chosen(HYBRID, pods);
-        assert_eq!(hybrid(&[]), v2("/sys/fs/cgroup/unified", false), "a machine without pods");
+        assert_eq!(hybrid(&[]), v2("/sys/fs/cgroup/unified"), "a machine without pods");
         let both = ["/sys/fs/cgroup/pids", "/sys/fs/cgroup/unified"];
-        assert_eq!(hybrid(&both[1..]), v2(both[1], true));
-        assert_eq!(hybrid(&both), v2(both[1], true), "the runtime uses both");
+        assert_eq!(hybrid(&both[1..]), v2(both[1]));
+        assert_eq!(hybrid(&both), v2(both[1]), "the runtime uses both");
         let part = format!("29 1 0:25 /own /mnt/own rw - cgroup2 cgroup2 rw\n{HYBRID}");
-        assert_eq!(chosen(&part, &both[1..]), v2(both[1], true), "a mount of a part without pods");
+        assert_eq!(chosen(&part, &both[1..]), v2(both[1]), "a mount of a part without pods");
     }
 
     #[test]
@@ -272,8 +234,8 @@ mod tests {
         let (unified, pids) = ("/sys/fs/cgroup/unified", "/sys/fs/cgroup/pids");
         let refused = HierarchyError::PodsInV1 { at: pids.into(), v2: Some(unified.into()) };
         assert_eq!(named(Some(unified), HYBRID, &[pids]), Err(refused));
-        assert_eq!(named(Some("/own"), HYBRID, &["/own", unified, pids]), v2("/own", true));
-        assert_eq!(named(Some("/own"), HYBRID, &[unified]), v2("/own", false));
+        assert_eq!(named(Some("/own"), HYBRID, &["/own", unified, pids]), v2("/own"));
+        assert_eq!(named(Some("/own"), HYBRID, &[unified]), v2("/own"));
     }
 
     #[test]

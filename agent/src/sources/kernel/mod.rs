@@ -23,7 +23,7 @@ use coroner_core::{
     time::BootTime,
 };
 pub use error::StartError;
-pub use facts::{Hierarchy, HierarchyError, KernelFacts, hierarchy, probe};
+pub use facts::{HierarchyError, btf_facts, hierarchy};
 
 use crate::linux::{
     cgroupfs::{self, Inserted, Scan, ScanRoom},
@@ -227,6 +227,11 @@ pub fn privileges_lacking(options: &KernelOptions) -> Vec<MissingCapability> {
     Privileges::held().lacking(facts::memlock_is_short(options.ring_bytes))
 }
 
+/// The kernel programs are built into this binary.
+pub fn programs_embedded() -> bool {
+    load::OBJECT.is_some()
+}
+
 /// bpf(2) lets anybody use a map that is open, whatever `kernel.unprivileged_bpf_disabled` says now
 /// or later: since Linux 5.19 (kernel commit c8644cd0efe7).
 pub fn frees_open_maps() -> bool {
@@ -241,13 +246,12 @@ pub fn start(options: &KernelOptions) -> Result<Kernel, StartError> {
         return Err(StartError::RingSize(options.ring_bytes));
     }
     let began = clock::boot_now();
-    let facts = probe(options);
-    if !facts.programs_embedded {
+    if !programs_embedded() {
         return Err(StartError::NoObject);
     }
     privileges::raise_memlock_limit();
-    let btf_facts = facts.btf.map_err(StartError::NoBtf)?;
-    let cgroup_root = facts.hierarchy?.root;
+    let btf_facts = btf_facts().map_err(StartError::NoBtf)?;
+    let cgroup_root = hierarchy(options.cgroup_root.as_deref())?;
     let (layout, offsets) = {
         let btf = btf::Btf::parse(&btf_facts.bytes).map_err(StartError::Btf)?;
         let layout = layout::resolve(&btf, facts::own_pid_namespace())?;
