@@ -106,7 +106,10 @@ impl Engine {
                     self.dirty.pods.extend(self.stores.cri.pod_of(container).cloned());
                 }
                 self.leaks.apply_cri(received.at, &event, &self.stores.cri);
-                self.stores.cri.apply(received.at, event, &mut self.dirty);
+                let mut dirty = Dirty::default();
+                self.stores.cri.apply(received.at, event, &mut dirty);
+                self.count_deleted(received.at, dirty.pods.iter(), &mut out);
+                self.dirty.append(dirty);
                 self.read_stopped_sandboxes(received.at, &mut out);
             }
             Input::Api(event) => {

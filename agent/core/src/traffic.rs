@@ -6,7 +6,7 @@ use std::time::Duration;
 /// Sandboxes whose connections are counted at once; the map of the kernel programs has room for fewer.
 const MAX_COUNTED: usize = 1_024;
 /// A sandbox in which nothing terminates any more is forgotten after this.
-const IDLE: Duration = Duration::from_secs(120);
+pub(crate) const IDLE: Duration = Duration::from_secs(120);
 
 /// The connections of one sandbox.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

@@ -2,7 +2,12 @@
 
 use super::verdict_of;
 use coroner::outputs::recording::Reader;
-use coroner_core::{engine::Engine, output::Report, report::PodTermination};
+use coroner_core::{
+    engine::Engine,
+    output::Report,
+    report::PodTermination,
+    types::{MilestoneKind, Source},
+};
 use serde_json::Value;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -47,6 +52,15 @@ const STILL_WRONG: [&str; 11] = [
     "l2-never-crictl-stop: a: the grace is Some(10), not Null",
     "l3-evicted-by-pressure-b: a: the cause is SandboxChanged, not String(\"node_pressure_eviction\")",
     "late-liveness: a: the cause is ApiDelete, not String(\"liveness\")",
+];
+
+/// A process that had entered the container sent its first stop signal. As in the kernel programs, the connections are
+/// dated by the first one from outside.
+const FROM_INSIDE: [&str; 4] = [
+    "b4-exec-kill-before-delete",
+    "b4-exec-kill-then-delete",
+    "l3-prestop-signals-it",
+    "l3-prestop-term-then-term",
 ];
 
 /// What is not as in the row of the truth, a line each.
@@ -97,6 +111,15 @@ fn differences(truth: &Value, end: &PodTermination) -> Vec<String> {
                 );
             }
         }
+    }
+    // The connections are dated by the kernel's record of the first stop signal, whichever list was in flight.
+    let signals = [MilestoneKind::TermSent, MilestoneKind::KillSent];
+    let sent = end.containers.iter().flat_map(|death| &death.milestones);
+    let sent = sent.filter(|one| signals.contains(&one.kind) && one.source == Source::Kernel);
+    let first = sent.map(|one| one.at).min();
+    let stopped = end.traffic.as_ref().map(|traffic| traffic.stopped);
+    if stopped.is_some_and(|stopped| stopped != first) && !FROM_INSIDE.contains(&&*end.pod.name) {
+        differs("connections: the stop".into(), &first, &stopped);
     }
     all
 }

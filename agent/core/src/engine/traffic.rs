@@ -1,13 +1,14 @@
 //! When the connections of a pod are counted, and read.
 
 use super::Engine;
-use crate::{ids::*, input::*, time::*};
 use crate::{
+    cri::Sandbox,
     output::{CountTraffic, Outputs, Request, TrafficRequest},
     process::{ContainerProcesses, Origin, SIGKILL, SIGTERM, SentSignal},
-    traffic::TrafficState,
+    traffic::{IDLE, TrafficState},
 };
-use std::iter::once;
+use crate::{ids::*, input::*, time::*};
+use std::collections::BTreeSet;
 
 /// A kernel record that may change what is counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,54 +40,69 @@ impl Engine {
         for uid in pods {
             let object = self.stores.api.get(uid);
             if object.is_some_and(|object| object.requested.is_some() && object.exists()) {
-                self.count_pod(at, uid, None, out);
+                self.count_pod(at, uid, out);
             }
         }
     }
 
+    /// The pod's sandbox that runs.
+    fn running_sandbox(&self, uid: &PodUid) -> Option<&Sandbox> {
+        self.stores.cri.sandboxes_of(uid).rfind(|sandbox| sandbox.ended.is_none())
+    }
+
+    /// The runtime stops a container by this signal.
+    fn is_stop(&self, owner: CgroupId, sent: &SentSignal) -> bool {
+        let container = self.stores.cgroups.container(owner);
+        let known = container.and_then(|id| self.stores.cri.container(id));
+        let own = known.and_then(|known| known.status.stop_signal);
+        let signals = [Some(SIGTERM), Some(SIGKILL), own];
+        sent.origin == Origin::Outside && signals.contains(&Some(sent.signal.signal))
+    }
+
     /// Has the connections of a pod counted.
-    pub(super) fn count_pod(
-        &mut self,
-        at: BootTime,
-        uid: &PodUid,
-        stopped: Option<BootTime>,
-        out: &mut Outputs,
-    ) {
-        let mut running =
-            self.stores.cri.sandboxes_of(uid).filter(|sandbox| sandbox.ended.is_none());
-        let Some(sandbox) = running.next_back().map(|sandbox| sandbox.info.clone()) else { return };
-        let own = ContainerId::new(sandbox.id.as_str());
-        let own_cgroup = self.stores.cgroups.cgroup(&own);
-        let containers = self.stores.cri.containers_of(&sandbox.id);
-        // The sandbox's own first: its process lives as long as the network, and an application's may exit at once.
-        let all: Vec<_> = once(own).chain(containers.map(|one| one.info.id.clone())).collect();
+    fn count_pod(&mut self, at: BootTime, uid: &PodUid, out: &mut Outputs) {
+        let Some(sandbox) = self.running_sandbox(uid).map(|known| known.info.clone()) else {
+            return;
+        };
         let (cgroups, processes) = (&self.stores.cgroups, &self.stores.processes);
-        let of = |id: &ContainerId| {
-            let cgroup = cgroups.cgroup(id)?;
-            Some((cgroup, processes.get(&cgroup)?))
-        };
-        // A container that is newer than the stop shows that its pod went on: what was counted is of that stop.
-        let went_on = |stop: BootTime| {
-            let newer = |(_, p): (CgroupId, &ContainerProcesses)| p.created > Some(stop);
-            all.iter().filter_map(of).any(newer)
-        };
-        let earlier = self.stores.traffic.get(&sandbox.id).and_then(|counted| counted.stopped);
+        let of = |cgroup| Some((cgroup, processes.get(&cgroup)?));
+        let pause = cgroups.cgroup(&ContainerId::new(sandbox.id.as_str())).and_then(of);
+        // Also those that no list has shown yet; a cgroup's path may not name its pod.
+        let listed = self.stores.cri.containers_of(&sandbox.id);
+        let listed = listed.filter_map(|one| cgroups.cgroup(&one.info.id));
+        let is_container = |(id, _): &(&ContainerId, _)| !self.is_sandbox(id);
+        let in_pod = cgroups.containers_of(uid).filter(is_container).map(|(_, cgroup)| *cgroup);
+        let all: BTreeSet<CgroupId> = listed.chain(in_pod).collect();
+        let all: Vec<_> = all.into_iter().filter_map(of).collect();
         let object = self.stores.api.get(uid);
         let request = object.and_then(|object| Some(object.requested.as_ref()?.earliest));
-        // So does a deletion that was requested after it, unless the stop is still under way.
-        let is_over = |stop: BootTime| {
-            let stops = |sent: &SentSignal| sent.at >= stop && sent.origin == Origin::Outside;
-            let is_stopping = |p: &ContainerProcesses| p.ended().is_none() && p.sent().any(stops);
-            request > Some(stop) && !all.iter().filter_map(of).any(|(_, p)| is_stopping(p))
+        // A container that is newer than the stop shows that its pod went on: what was counted is of that stop.
+        let newest = all.iter().filter_map(|(_, p)| p.created).max();
+        // So does a deletion that was requested after it, unless the stop was still under way.
+        let is_over = |stop: BootTime, request: BootTime| {
+            let stops = |sent: &SentSignal| {
+                sent.at >= stop && sent.at <= request && sent.origin == Origin::Outside
+            };
+            let is_stopping = |p: &ContainerProcesses| {
+                p.ended().is_none_or(|ended| ended > request) && p.sent().any(stops)
+            };
+            request > stop && !all.iter().any(|(_, p)| is_stopping(p))
         };
-        if earlier.is_some_and(|stop| went_on(stop) || is_over(stop)) {
+        let earlier = self.stores.traffic.get(&sandbox.id).and_then(|counted| counted.stopped);
+        let is_another = |stop| newest > Some(stop) || request.is_some_and(|at| is_over(stop, at));
+        // By the kernel's records: the first signal may have come before the runtime's lists.
+        let since = newest.max(Some(at - IDLE));
+        let is_of_this = |p: &ContainerProcesses| p.ended().is_none_or(|at| Some(at) > request);
+        let stops = all.iter().filter(|(_, p)| is_of_this(p)).flat_map(|(cgroup, p)| {
+            p.sent().filter(|sent| Some(sent.at) >= since && self.is_stop(*cgroup, sent))
+        });
+        let stopped = stops.map(|sent| sent.at).min();
+        if earlier.is_some_and(is_another) {
             self.stores.traffic.forget(&sandbox.id); // a second `Count` starts over
         }
         if !self.stores.traffic.begin(at, &sandbox.id, stopped) {
             return;
         }
-        let is_alive = |processes: &ContainerProcesses| processes.ended().is_none();
-        let alive: Vec<_> = all.iter().filter_map(of).filter(|(_, p)| is_alive(p)).collect();
         let mut containers = self.stores.cri.containers_of(&sandbox.id);
         let shim = containers.find_map(|one| one.status.runtime_type.as_deref());
         if self.stores.isolation(&sandbox.id, shim).is_some() {
@@ -95,50 +111,56 @@ impl Engine {
             return;
         }
         let process =
-            |(_, p): &(CgroupId, &ContainerProcesses)| p.main().map(|main| (main, p.started(main)));
+            |(_, p): (CgroupId, &ContainerProcesses)| p.main().map(|main| (main, p.started(main)));
+        let is_alive = |(_, p): &(CgroupId, &ContainerProcesses)| p.ended().is_none();
+        let alive = || all.iter().copied().filter(is_alive);
         let request = CountTraffic {
-            processes: alive.iter().filter_map(process).collect(),
-            // The sandbox's own process opens no connection.
-            cgroups: alive
-                .iter()
-                .map(|(cgroup, _)| *cgroup)
-                .filter(|cgroup| Some(*cgroup) != own_cgroup)
+            // The sandbox's own first: it lives as long as the network, and an application's may exit at once.
+            processes: pause
+                .into_iter()
+                .filter(is_alive)
+                .chain(alive())
+                .filter_map(process)
                 .collect(),
+            // The sandbox's own process opens no connection.
+            cgroups: alive().map(|(cgroup, _)| cgroup).collect(),
             sandbox: sandbox.id,
         };
         out.requests.push(Request::Traffic(TrafficRequest::Count(request)));
     }
 
+    /// A sandbox's own container has its id.
+    fn is_sandbox(&self, id: &ContainerId) -> bool {
+        self.stores.cri.sandboxes.entries().contains_key(id.as_str())
+    }
+
     /// After a record that may be the beginning or the end of a stop.
     pub(super) fn traffic_turns(&mut self, at: BootTime, turn: Turn, out: &mut Outputs) {
         let (Turn::Signal(cgroup) | Turn::Empty(cgroup)) = turn;
-        let owner = self.stores.cgroups.owner(cgroup);
+        let (cri, cgroups) = (&self.stores.cri, &self.stores.cgroups);
+        let owner = cgroups.owner(cgroup);
         let ends = turn == Turn::Empty(owner);
         let Some(processes) = self.stores.processes.get(&owner) else { return };
-        let stop_signal = self
-            .stores
-            .cgroups
-            .container(owner)
-            .and_then(|id| self.stores.cri.container(id)?.status.stop_signal);
-        let is_stop = |sent: &SentSignal| {
-            let stops =
-                [Some(SIGTERM), Some(SIGKILL), stop_signal].contains(&Some(sent.signal.signal));
-            sent.at == at && sent.origin == Origin::Outside && stops
-        };
+        let Some(id) = cgroups.container(owner) else { return };
+        // The sandbox's own process is killed when its containers have ended.
+        let is_stop =
+            |sent: &SentSignal| sent.at == at && self.is_stop(owner, sent) && !self.is_sandbox(id);
         let stopped = !ends && processes.sent().next_back().is_some_and(is_stop);
         if !stopped && !ends {
             return;
         }
-        let Some(id) = self.stores.cgroups.container(owner) else { return };
-        // A sandbox's own container has its id.
-        let known = self.stores.cri.container(id).map(|known| known.info.sandbox.clone());
-        let sandbox = known.unwrap_or_else(|| SandboxId::new(id.as_str()));
-        let Some(pod) = self.stores.cri.sandbox(&sandbox).map(|known| known.info.pod.clone())
-        else {
-            return;
+        // A container may stop before a list shows it.
+        let Some(pod) = cri.pod_of(id).or(cgroups.pod(owner)).cloned() else { return };
+        let sandbox = match cri.container(id) {
+            Some(listed) => listed.info.sandbox.clone(),
+            None if self.is_sandbox(id) => SandboxId::new(id.as_str()),
+            None => match self.running_sandbox(&pod) {
+                Some(running) => running.info.id.clone(),
+                None => return,
+            },
         };
         let read = if stopped {
-            self.count_pod(at, &pod, Some(at), out);
+            self.count_pod(at, &pod, out);
             self.stores.traffic.read_at_stop(sandbox)
         } else {
             self.stores.traffic.read_at_end(at, sandbox)

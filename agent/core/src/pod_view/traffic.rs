@@ -77,9 +77,10 @@ impl PodView<'_> {
             return counted.not_visible.is_some().then_some(empty);
         };
         // Of a stop signal without a deletion request, or where many pods are deleted at once.
+        let since = stopped.map_or(counted.since, |stopped| stopped.min(counted.since));
         let lacks_an_end = |reading: &TrafficReading| {
-            let mut ended = self.containers().filter_map(|one| self.ended(&one.info.id));
-            ended.any(|at| at > counted.since && at < reading.at)
+            let mut ends = self.containers().filter_map(|one| self.end(&one.info.id));
+            ends.any(|end| end.earliest > since && end.latest < reading.at)
         };
         if lacks_an_end(began) {
             return Some(Traffic { not_visible: Some(TrafficBlindness::TooLate), ..empty });

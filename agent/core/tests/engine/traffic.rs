@@ -238,22 +238,124 @@ fn a_report_waits_until_counting_has_begun_or_has_failed() {
     }
 }
 
-/// Without an apiserver counting begins with the stop signal, and a process may be faster.
+/// Without an apiserver counting begins with the stop signal, and a process may be faster. Or the kernel's records of the
+/// whole stop come after the request, whose time is later.
 #[test]
 fn what_ended_before_counting_began_is_not_zero() {
+    for is_requested in [false, true] {
+        let mut world = running(1);
+        let at = world.at();
+        world.later(10);
+        if is_requested {
+            world.api(ApiEvent::Applied(object(1, true, at)));
+            world.now -= 5;
+        }
+        world.term(1, true);
+        world.later(2).exits(1, CODE_0);
+        world.later(30).begins(0);
+        world.stopped(1, 0);
+        world.counts(Vec::new(), None);
+        world.api(ApiEvent::Applied(object(1, true, at)));
+        world.api(ApiEvent::Deleted(object(1, true, at)));
+        world.ticks(5);
+        let traffic = world.ended[0].traffic.as_ref().expect("known");
+        assert_eq!(traffic.not_visible, Some(TrafficBlindness::TooLate));
+        assert_eq!((traffic.at_begin.as_ref(), traffic.counts.len()), (None, 0));
+    }
+}
+
+/// The runtime kills the sandbox's own process when all containers have ended.
+fn kills_pause(world: &mut World) {
+    let cgroup = Cgroups::of(1).pause;
+    let signal = SignalGenerated { cgroup, target: init(3), ..sent(1, 9, true) };
+    world.later(50).kernel(KernelFact::SignalGenerated(signal));
+}
+
+/// A young pod is deleted: its stop signal comes before the list of its containers, or before both lists.
+#[test]
+fn the_stop_of_a_container_that_no_list_has_shown_is_dated() {
+    for has_sandbox in [true, false] {
+        let mut world = World::in_sync();
+        let at = world.at();
+        world.api(ApiEvent::Applied(object(1, false, at)));
+        world.starts(1);
+        world.kernel(KernelFact::Exec {
+            cgroup: Cgroups::of(1).pause,
+            task: init(3),
+            parent: shim(),
+        });
+        if has_sandbox {
+            world.lists(vec![sandbox(1, true)], Vec::new());
+        }
+        let at = world.later(1_000).at();
+        world.api(ApiEvent::Applied(object(1, true, at)));
+        let stopped = world.later(10).at();
+        world.term(1, true);
+        world.later(2).lists(vec![sandbox(1, true)], Vec::new());
+        let asked = world.asked();
+        let [TrafficRequest::Count(count)] = asked.as_slice() else { panic!("{asked:?}") };
+        assert_eq!(
+            (count.processes.len(), count.cgroups.as_slice()),
+            (2, &[Cgroups::of(1).own][..])
+        );
+        world.later(10).begins(3);
+        world.lists(vec![sandbox(1, true)], vec![container(1, ContainerState::Running)]);
+        world.later(500).exits(1, CODE_0);
+        world.counts(vec![client(E::CutRequest, 1, 3, 3)], counters(0, 7));
+        kills_pause(&mut world);
+        let pod = deleted(&world);
+        let traffic = world.ends(pod).traffic.expect("counted");
+        assert_eq!((traffic.stopped, traffic.not_visible), (Some(stopped), None));
+        assert_eq!(traffic.counts.len(), 1);
+    }
+}
+
+#[test]
+fn the_sandbox_of_a_pod_that_has_completed_stops_nothing() {
+    let mut world = running(1);
+    world.exits(1, CODE_0);
+    kills_pause(&mut world);
+    assert_eq!(world.asked(), []);
+}
+
+/// The liveness probe stops a container, the pod is deleted, and the kubelet restarts the container before it stops
+/// the pod: what is counted begins with the stop of the pod, not when its sandbox stops, where no process is left.
+#[test]
+fn counting_starts_over_with_the_stop_of_a_container_that_no_list_has_shown() {
     let mut world = running(1);
     world.later(100).term(1, true);
-    world.later(10).exits(1, CODE_0);
-    world.later(10).begins(0);
-    world.stopped(1, 0);
-    world.counts(Vec::new(), None);
-    let at = world.at();
+    world.begins(3);
+    let at = world.later(1_000).at();
     world.api(ApiEvent::Applied(object(1, true, at)));
-    world.api(ApiEvent::Deleted(object(1, true, at)));
-    world.ticks(5);
-    let traffic = world.ended[0].traffic.as_ref().expect("known");
-    assert_eq!(traffic.not_visible, Some(TrafficBlindness::TooLate));
-    assert_eq!((traffic.at_begin.as_ref(), traffic.counts.len()), (None, 0));
+    world.later(1_000).exits(1, CODE_0);
+    let (cgroup, parent) = (CgroupId(99), Some(Cgroups::of(1).pod));
+    let name = "c".repeat(64);
+    world.later(100).kernel(KernelFact::CgroupCreated { cgroup, parent, name, scanned: false });
+    world.kernel(KernelFact::Exec { cgroup, task: init(2), parent: shim() });
+    world.asked();
+    let stopped = world.later(50).at();
+    let signal = SignalGenerated { cgroup, ..sent(2, 15, true) };
+    world.kernel(KernelFact::SignalGenerated(signal));
+    assert!(matches!(world.asked().as_slice(), [TrafficRequest::Count(_)]));
+    world.later(10).begins(3);
+    let next = CriContainer {
+        id: ContainerId::new("c".repeat(64)),
+        attempt: 1,
+        ..container(1, ContainerState::Running)
+    };
+    world.lists(vec![sandbox(1, true)], vec![container(1, ContainerState::Exited), next.clone()]);
+    let pod = deleted(&world);
+    world.later(500).kernel(KernelFact::CgroupEmpty { cgroup });
+    world.counts(Vec::new(), counters(0, 7));
+    kills_pause(&mut world);
+    assert!(!world.asked().iter().any(|one| matches!(one, TrafficRequest::Count(_))));
+    let next = CriContainer { state: ContainerState::Exited, ..next };
+    world.lists(vec![sandbox(1, false)], vec![container(1, ContainerState::Exited), next]);
+    world.counts(Vec::new(), None);
+    world.api(ApiEvent::Deleted(pod));
+    world.ticks(60);
+    let traffic = world.ended[0].traffic.as_ref().expect("counted");
+    assert_eq!((traffic.stopped, traffic.not_visible), (Some(stopped), None));
 }
 
 /// A container that waits to be restarted has ended: its clients' refusals are of no deletion.

@@ -9,6 +9,7 @@ use coroner_core::{
     output::{Request, TrafficRequest},
     report::PodTermination,
     time::BootTime,
+    types::MilestoneKind,
 };
 use std::collections::BTreeMap;
 
@@ -17,6 +18,8 @@ use std::collections::BTreeMap;
 pub(super) struct Connections {
     /// How many were cut so far, of each sandbox that is counted.
     counted: BTreeMap<SandboxId, u64>,
+    /// When counting last began.
+    began: BootTime,
 }
 
 impl Connections {
@@ -38,6 +41,7 @@ impl Connections {
             // It starts over where it counted.
             TrafficRequest::Count(wanted) => {
                 self.counted.insert(wanted.sandbox.clone(), 0);
+                self.began = at;
                 (&wanted.sandbox, TrafficFact::Began { reading, sees_refusals: true })
             }
             TrafficRequest::Read(sandbox) => {
@@ -57,9 +61,15 @@ impl Connections {
         Ok(Some(Input::Traffic(TrafficEvent { sandbox: sandbox.clone(), fact })))
     }
 
-    /// What is wrong with a report: it has the last reading, if it has any.
+    /// What is wrong with a report: it has the last reading, if it has any, or it was too late to count.
     pub(super) fn check(&self, report: &PodTermination) -> Option<String> {
         let traffic = report.traffic.as_ref()?;
+        if traffic.not_visible == Some(TrafficBlindness::TooLate) {
+            let mut milestones = report.containers.iter().flat_map(|death| &death.milestones);
+            let is_late =
+                milestones.any(|one| one.kind == MilestoneKind::CgroupEmpty && one.at < self.began);
+            return (!is_late).then(|| "too late to count, and nothing had ended".to_owned());
+        }
         let seen = traffic.sum(&[TrafficPeer::Client], &[ConnectionEvent::CutRequest]).count;
         let read = self.counted.values().copied().max().unwrap_or(seen);
         (seen != read).then(|| format!("{seen} connections cut instead of {read}"))

@@ -18,7 +18,9 @@ fn because(reason: TrafficBlindness) -> &'static str {
     match reason {
         TrafficBlindness::Off => "the agent runs with --traffic off",
         TrafficBlindness::HostNetwork => "the pod is in the host's network",
-        TrafficBlindness::TooLate => "a container had ended before counting began",
+        TrafficBlindness::TooLate => {
+            "it was too late to count them, because a container had already ended"
+        }
         TrafficBlindness::NoProcess => {
             "the pod's last process had exited before its network could be found"
         }
