@@ -32,7 +32,9 @@ pub struct Layout {
     /// Bit n−1: signal n is reported for every container (KILL, TERM, INT, QUIT, HUP, ABRT, SEGV…).
     pub signal_mask: u64,
     /// 1: `sched_process_exit` has its second argument, `group_dead`.
-    pub exit_has_group_dead: u32,
+    pub exit_has_group_dead: u16,
+    /// 1: tracepoints may be preempted, so hooks outside interrupts have a second program, too (Linux 7.0).
+    pub is_preemptible: u16,
     /// `task_struct.cgroups`.
     pub task_cgroups: u32,
     /// `css_set.dfl_cgrp`.

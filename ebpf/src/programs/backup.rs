@@ -3,8 +3,9 @@
 //! there: in another process, since Linux 7.0 lets tracepoints be preempted
 //! (`include/linux/tracepoint.h`), or in an interrupt. A hook for which this is possible has a second
 //! program, which runs after the first one and does the same for an event that the first has not seen.
+//! Where it has none, the first notes nothing in a map whose lines all CPUs share.
 
-use super::emit::count;
+use super::{emit::count, read::layout};
 use aya_ebpf::{
     helpers::generated::bpf_get_current_pid_tgid,
     macros::map,
@@ -25,6 +26,14 @@ static BACKUP_RUNS: PerCpuArray<u64> = PerCpuArray::with_max_entries(Hook::COUNT
 pub(super) fn thread() -> u64 {
     // SAFETY: no arguments, cannot fail.
     unsafe { bpf_get_current_pid_tgid() }
+}
+
+/// The first program sees this event of the thread, outside interrupts.
+#[inline(always)]
+pub(super) fn seen_in_thread(hook: Hook) {
+    if layout!(is_preemptible) != 0 {
+        seen(hook, thread());
+    }
 }
 
 /// The first program sees this event.

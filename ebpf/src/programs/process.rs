@@ -18,7 +18,7 @@ use coroner_ebpf::{
 /// probes, `kubectl exec`). A container's own children exec as they please.
 #[raw_tracepoint]
 pub fn sched_process_exec(ctx: RawTracePointContext) -> i32 {
-    backup::seen(Hook::Exec, backup::thread());
+    backup::seen_in_thread(Hook::Exec);
     exec(ctx);
     0
 }
@@ -78,7 +78,7 @@ fn executed(ctx: RawTracePointContext, cgroup: u64) {
 /// its group counts.
 #[raw_tracepoint]
 pub fn sched_process_exit(ctx: RawTracePointContext) -> i32 {
-    backup::seen(Hook::Exit, backup::thread());
+    backup::seen_in_thread(Hook::Exit);
     exit(ctx);
     0
 }

@@ -22,8 +22,13 @@ pub struct LayoutError(pub Vec<String>);
 
 /// Resolves all offsets, or names all that are missing.
 ///
-/// `own_pid_namespace`: the inode of the agent's PID namespace; 0: it is the kernel's first one.
-pub fn resolve(btf: &Btf<'_>, own_pid_namespace: u32) -> Result<Layout, LayoutError> {
+/// `own_pid_namespace`: the inode of the agent's PID namespace; 0: it is the kernel's first one. `is_preemptible`: see
+/// [`plan`](super::plan::plan).
+pub fn resolve(
+    btf: &Btf<'_>,
+    own_pid_namespace: u32,
+    is_preemptible: bool,
+) -> Result<Layout, LayoutError> {
     let mut missing = Vec::new();
     let mut known = |what: String, value: Option<u32>| {
         value.unwrap_or_else(|| {
@@ -76,6 +81,7 @@ pub fn resolve(btf: &Btf<'_>, own_pid_namespace: u32) -> Result<Layout, LayoutEr
         sigaction_size: 0,
         upid_size: 0,
         exit_has_group_dead: 0,
+        is_preemptible: u16::from(is_preemptible),
         mark_victim_is_task: 0,
         max_nesting: MAX_NESTING,
         budget: BUDGET,
@@ -86,7 +92,7 @@ pub fn resolve(btf: &Btf<'_>, own_pid_namespace: u32) -> Result<Layout, LayoutEr
     layout.sigaction_size = known("size of k_sigaction".into(), btf.size("k_sigaction"));
     layout.upid_size = known("size of upid".into(), btf.size("upid"));
     layout.exit_has_group_dead =
-        u32::from(btf.tracepoint("sched_process_exit").is_some_and(|with| with.len() >= 2));
+        u16::from(btf.tracepoint("sched_process_exit").is_some_and(|with| with.len() >= 2));
     layout.mark_victim_is_task = u32::from(
         btf.tracepoint("mark_victim").is_some_and(|with| with.first() == Some(&Parameter::Pointer)),
     );
@@ -164,7 +170,7 @@ mod tests {
     type OffsetRow<L> = (&'static str, fn(&L) -> u32, [u32; ALL.len()]);
 
     fn layout(bytes: &[u8]) -> Layout {
-        resolve(&Btf::parse(bytes).unwrap(), 0).unwrap()
+        resolve(&Btf::parse(bytes).unwrap(), 0, false).unwrap()
     }
 
     #[test]
@@ -240,7 +246,7 @@ mod tests {
     fn every_kernel_has_every_hook() {
         for bytes in ALL {
             let tracepoints = plan::tracepoints(&Btf::parse(bytes).unwrap());
-            let plan = plan::plan(&tracepoints);
+            let plan = plan::plan(&tracepoints, false);
             assert_eq!(plan.len(), 9);
             let traffic = plan::plan_traffic(&tracepoints, &Ok(()));
             let has_reason = [V6_12, V6_18, V7_2, V7_2_ARM64].contains(&bytes);
@@ -254,7 +260,7 @@ mod tests {
     fn all_that_is_missing_is_named() {
         let nothing =
             [0x9f, 0xeb, 1, 0, 24, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-        let error = resolve(&Btf::parse(&nothing).unwrap(), 0).unwrap_err();
+        let error = resolve(&Btf::parse(&nothing).unwrap(), 0, false).unwrap_err();
         assert!(error.0.contains(&"task_struct.cgroups".to_owned()));
         assert!(error.0.contains(&"size of upid".to_owned()));
     }

@@ -252,16 +252,18 @@ pub fn start(options: &KernelOptions) -> Result<Kernel, StartError> {
     privileges::raise_memlock_limit();
     let btf_facts = btf_facts().map_err(StartError::NoBtf)?;
     let cgroup_root = hierarchy(options.cgroup_root.as_deref())?;
+    // BTF does not show it. After a wrong guess, what the kernel skips is still counted: see `skipped`.
+    let is_preemptible = facts::version(&facts::release()) >= (7, 0);
     let (layout, offsets) = {
         let btf = btf::Btf::parse(&btf_facts.bytes).map_err(StartError::Btf)?;
-        let layout = layout::resolve(&btf, facts::own_pid_namespace())?;
+        let layout = layout::resolve(&btf, facts::own_pid_namespace(), is_preemptible)?;
         let (traffic, offsets) = match layout::resolve_traffic(&btf) {
             Ok(traffic) => (traffic, Ok(())),
             Err(error) => (TrafficLayout::default(), Err(error.to_string())),
         };
         (Layout { traffic, ..layout }, offsets)
     };
-    let mut plan = plan::plan(&btf_facts.tracepoints);
+    let mut plan = plan::plan(&btf_facts.tracepoints, is_preemptible);
     let mut traffic = match options.counts_traffic {
         true => plan::plan_traffic(&btf_facts.tracepoints, &offsets),
         false => Vec::new(),

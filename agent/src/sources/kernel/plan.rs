@@ -12,7 +12,7 @@ pub struct Hook {
     /// Arguments that the program reads.
     arguments: usize,
     /// It has a second program, [`Hook::second`], for what comes in between on the same CPU: its tracepoint may be
-    /// preempted, or interrupted by itself.
+    /// preempted (see [`plan`]), or interrupted by itself.
     pub(super) backup: Option<backup::Hook>,
     /// What coroner cannot tell without it.
     pub loss: &'static str,
@@ -87,9 +87,14 @@ pub fn tracepoints(btf: &Btf<'_>) -> Vec<(&'static str, Tracepoint)> {
     all.map(|hook| (hook.name, btf.tracepoint(hook.name))).collect()
 }
 
-/// Decides about each hook.
-pub fn plan(tracepoints: &[(&'static str, Tracepoint)]) -> Vec<Planned> {
-    HOOKS.iter().map(|hook| Planned { hook: *hook, verdict: check(hook, tracepoints) }).collect()
+/// Decides about each hook. `is_preemptible`: the kernel may preempt the programs; where it does not, none of these has a
+/// second one.
+pub fn plan(tracepoints: &[(&'static str, Tracepoint)], is_preemptible: bool) -> Vec<Planned> {
+    let planned = |hook: &Hook| {
+        let backup = hook.backup.filter(|_| is_preemptible);
+        Planned { hook: Hook { backup, ..*hook }, verdict: check(hook, tracepoints) }
+    };
+    HOOKS.iter().map(planned).collect()
 }
 
 /// The same about the hooks that count connections. `offsets`: all that these need was found, or what was not.
@@ -156,9 +161,20 @@ mod tests {
 
     #[test]
     fn a_capable_host_gets_every_hook() {
-        let plan = plan(&capable());
+        let plan = plan(&capable(), true);
         assert_eq!(plan.len(), HOOKS.len());
         assert_eq!(without(&plan), []);
+    }
+
+    #[test]
+    fn hooks_outside_interrupts_have_a_second_program_only_where_they_are_preempted() {
+        let seconds = |is_preemptible| {
+            let plan = plan(&capable(), is_preemptible);
+            plan.iter().filter_map(|planned| planned.hook.second()).collect::<Vec<_>>()
+        };
+        assert_eq!(seconds(true), ["sched_process_exit_backup", "sched_process_exec_backup"]);
+        assert_eq!(seconds(false), [""; 0]);
+        assert!(TRAFFIC_HOOKS.iter().all(|hook| hook.second().is_some()));
     }
 
     #[test]
@@ -167,7 +183,7 @@ mod tests {
         for (name, with) in [("sched_process_exit", vec![Pointer]), ("mark_victim", vec![Scalar])] {
             host.iter_mut().find(|(n, _)| *n == name).unwrap().1 = Some(with);
         }
-        assert_eq!(without(&plan(&host)), []);
+        assert_eq!(without(&plan(&host, true)), []);
     }
 
     #[test]
@@ -176,7 +192,7 @@ mod tests {
             let mut host = capable();
             host.iter_mut().find(|(name, _)| *name == hook.name).unwrap().1 = None;
             let reason = format!("this kernel has no tracepoint {}: {}", hook.name, hook.loss);
-            assert_eq!(without(&plan(&host)), [(hook.name, reason.as_str())]);
+            assert_eq!(without(&plan(&host, true)), [(hook.name, reason.as_str())]);
         }
     }
 
@@ -203,6 +219,6 @@ mod tests {
             Some(vec![Scalar, Pointer]);
         let reason = "this kernel's tracepoint signal_generate has 2 arguments instead of 5: \
                       senders of signals are unknown";
-        assert_eq!(without(&plan(&host)), [("signal_generate", reason)]);
+        assert_eq!(without(&plan(&host, true)), [("signal_generate", reason)]);
     }
 }

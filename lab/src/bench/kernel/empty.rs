@@ -17,6 +17,8 @@ const BPF_PROG_TYPE_RAW_TRACEPOINT: u32 = 17;
 
 /// `r0 = 0` and `exit`, as the kernel's `struct bpf_insn`.
 static NOTHING: [u64; 2] = [0xb7, 0x95];
+/// The same after a call of `bpf_get_current_cgroup_id`.
+static ASKING: [u64; 3] = [80 << 32 | 0x85, 0xb7, 0x95];
 static LICENSE: [u8; 4] = *b"MIT\0";
 
 /// The beginning of `union bpf_attr` for `BPF_PROG_LOAD`; the rest is 0.
@@ -46,10 +48,19 @@ pub(super) struct Empty {
 impl Empty {
     /// One on each of these raw tracepoints, behind the programs that are attached there already.
     pub(super) fn attach(hooks: &[&str]) -> anyhow::Result<Self> {
+        Self::of(&NOTHING, hooks)
+    }
+
+    /// The same of programs that ask for the cgroup of the process and do nothing with it.
+    pub(super) fn asking(hooks: &[&str]) -> anyhow::Result<Self> {
+        Self::of(&ASKING, hooks)
+    }
+
+    fn of(code: &'static [u64], hooks: &[&str]) -> anyhow::Result<Self> {
         let own = std::process::id();
         let before = programs::of_process(own)?;
         let links = hooks.iter().map(|hook| {
-            attach(hook).with_context(|| format!("cannot attach an empty program to {hook}"))
+            attach(hook, code).with_context(|| format!("cannot attach an empty program to {hook}"))
         });
         let links = links.collect::<anyhow::Result<_>>()?;
         let mut all = programs::of_process(own)?;
@@ -64,11 +75,11 @@ impl Empty {
     }
 }
 
-fn attach(hook: &str) -> anyhow::Result<OwnedFd> {
+fn attach(hook: &str, code: &'static [u64]) -> anyhow::Result<OwnedFd> {
     let load = ProgLoadAttr {
         kind: BPF_PROG_TYPE_RAW_TRACEPOINT,
-        instructions: NOTHING.len() as u32,
-        code: NOTHING.as_ptr() as u64,
+        instructions: code.len() as u32,
+        code: code.as_ptr() as u64,
         license: LICENSE.as_ptr() as u64,
     };
     let (program, name) = (bpf(BPF_PROG_LOAD, &load)?, CString::new(hook)?);

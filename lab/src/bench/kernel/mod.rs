@@ -94,6 +94,7 @@ pub(crate) async fn measure(brief: bool) -> anyhow::Result<String> {
     let _counted = programs::count_runs()?;
     let own = std::process::id();
 
+    let asking = asking(&cgroups, rounds).await?;
     let _first = Empty::attach(&HOOKS)?;
     let before = programs::of_process(own)?;
     let options = KernelOptions { cgroup_root: Some(root), ..KernelOptions::default() };
@@ -131,7 +132,7 @@ pub(crate) async fn measure(brief: bool) -> anyhow::Result<String> {
     agent.has_seen(50 * (rounds as u64 + 1)).await?;
     drop((agent, sources));
 
-    let mut rows = Vec::new();
+    let mut rows = vec![asking];
     for (case, costs) in CASES.iter().zip(costs) {
         for (hook, [ours, empty]) in case.hooks.iter().zip(costs) {
             let (ours, empty) = (percentile(&ours, 50), percentile(&empty, 50));
@@ -148,6 +149,27 @@ pub(crate) async fn measure(brief: bool) -> anyhow::Result<String> {
     rows.extend(connections::measure(counting, rounds)?);
     let header = ["event", "where", "hook", "coroner adds, ns", "an empty program, ns"];
     Ok(table(&header, rows))
+}
+
+/// A row: what any program costs at an exit that asks for the process' cgroup, which the agent's must.
+async fn asking(cgroups: &Cgroups, rounds: usize) -> anyhow::Result<Vec<String>> {
+    let _first = Empty::attach(&[EXIT])?;
+    let all = [Empty::asking(&[EXIT])?, Empty::attach(&[EXIT])?];
+    let mut load = Load::start(&cgroups.service()).await?;
+    load::pin(Some(load.pid()?)).context("cannot keep a process on one CPU")?;
+    let mut costs = [const { Vec::new() }; 2];
+    for round in 0..=rounds {
+        let then = Statistics::read();
+        load.work(Work { event: LoadEvent::Exit, times: 1000, every: Duration::ZERO }).await?;
+        let now = Statistics::read();
+        for (cost, program) in costs.iter_mut().zip(&all).filter(|_| round > 0) {
+            let runs = now.since(&then, &[program.on(EXIT)?]);
+            cost.push(runs.time.as_nanos() as f64 / runs.count as f64);
+        }
+    }
+    let [asks, empty] = costs.map(|all| percentile(&all, 50));
+    let title = "a child exits, only the cgroup's ID is read";
+    Ok(vec![title.into(), "elsewhere".into(), EXIT.into(), shown(asks - empty), shown(empty)])
 }
 
 /// Waits until containers have a new budget of records.
