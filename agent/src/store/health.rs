@@ -33,6 +33,10 @@ pub struct Health {
     cri: SourceHealth,
     /// The longest recent call to the runtime, if at least [`SLOW`].
     cri_takes: Option<Duration>,
+    /// Sandboxes of the runtime's list.
+    unreadable: u32,
+    /// Whether it was slow, and what was unreadable, when that was logged.
+    runtime_told: (bool, u32),
     api: Option<SourceHealth>,
     losses: BTreeMap<LossKind, LossState>,
     detection_state: DetectionState,
@@ -107,6 +111,8 @@ impl Health {
             asks: false,
             cri: SourceHealth::Waiting,
             cri_takes: None,
+            unreadable: 0,
+            runtime_told: (false, 0),
             api: with_api.then_some(SourceHealth::Waiting),
             losses: BTreeMap::new(),
             detection_state: DetectionState::default(),
@@ -146,11 +152,12 @@ impl Health {
         self.restrictions = restrictions;
     }
 
-    /// Sets the longest recent call to the runtime. True if the runtime became slow, or is no longer slow.
+    /// Sets the longest recent call to the runtime. True if the check of the runtime has another reason since the last
+    /// call.
     pub fn runtime_takes(&mut self, longest: Duration) -> bool {
-        let was = self.cri_takes.is_some();
         self.cri_takes = (longest >= SLOW).then_some(longest);
-        was != self.cri_takes.is_some()
+        let now = (self.cri_takes.is_some(), self.unreadable);
+        std::mem::replace(&mut self.runtime_told, now) != now
     }
 
     /// Sets the state of leak detection.
@@ -173,6 +180,7 @@ impl Health {
                 self.cri = SourceHealth::Up(runtime.clone())
             }
             Input::Cri(CriEvent::Unreachable { error, .. }) => self.cri.fail(at, error),
+            Input::Cri(CriEvent::UnreadableSandboxes { count }) => self.unreadable = *count,
             // An answer after a failed call: the connection works.
             Input::Cri(_) => self.cri.recover("the runtime"),
             Input::Api(ApiEvent::OutOfSync { error }) => {
@@ -300,6 +308,14 @@ impl Health {
                 "check the runtime's log and the node's load; terminations may be reported without \
                  the runtime's exit codes and times",
             ),
+            None if check.severity == Severity::Ok && self.unreadable > 0 => Check::degraded(
+                "cri",
+                format!(
+                    "{}; {} sandbox(es) of its list cannot be read",
+                    check.found, self.unreadable
+                ),
+                "see the log's debug lines; meanwhile no shim, network namespace or pod cgroup is reported as a leak",
+            ),
             _ => check,
         }
     }
@@ -362,7 +378,12 @@ impl Health {
             _ => Check::degraded,
         };
         let (why, todo) = why_suspended(self.detection_state);
-        let error = self.node_error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
+        let is_nodes = matches!(
+            self.detection_state,
+            DetectionState::Starting | DetectionState::NodeUnknown | DetectionState::NodeMissing
+        );
+        let error = self.node_error.as_ref().filter(|_| is_nodes);
+        let error = error.map(|error| format!(": {error}")).unwrap_or_default();
         new(NAME, format!("detection is suspended: {why}{error}"), todo)
     }
 
@@ -685,6 +706,10 @@ mod tests {
             assert_eq!(cri(&health).severity, state, "{longest:?}");
             assert_eq!(failing(&health, 2), [""; 0]);
         }
+        health.note(&at(2, Input::Cri(CriEvent::UnreadableSandboxes { count: 1 })));
+        assert!(health.runtime_takes(seconds(1)), "told of once");
+        assert_eq!(cri(&health).severity, Severity::Degraded);
+        assert!(!health.runtime_takes(seconds(1)));
         health.runtime_takes(seconds(15));
         assert!(cri(&health).found.contains("containerd 1.7; slow: a call takes 15 s"));
         let error = "no answer within 60s".into();

@@ -144,11 +144,6 @@ impl Poller {
         seen.end(MANY_SANDBOXES);
         let at = clock::boot_now();
         if std::mem::replace(&mut self.state.lock().unreadable, unreadable) != unreadable {
-            tracing::warn!(
-                count = unreadable,
-                "sandboxes that the runtime lists cannot be read (debug lines say why); while there are any, no shim, network \
-                 namespace or pod cgroup is reported as orphaned"
-            );
             self.answer(at, CriEvent::UnreadableSandboxes { count: unreadable }).await?;
         }
         {
