@@ -50,7 +50,6 @@ fn wrong_usage_is_64_and_says_what_is_wrong() {
         ("run --no-api --runtime-endpoint /x --tls-cert /c", "--tls-cert requires --tls-key"),
         ("terminations -o xml", "[possible values: table, wide, json, yaml, name]"),
         ("deaths --watch --limit 3", "cannot be used with"),
-        ("deaths -A -n shop", "cannot be used with"),
         ("terminations --limit 0", "at least 1"),
         ("explain -o xml", "[possible values: text, json, yaml]"),
         ("doctor -o xml", "[possible values: text, json, yaml]"),

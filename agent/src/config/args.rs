@@ -599,6 +599,17 @@ mod tests {
     }
 
     #[test]
+    fn all_namespaces_are_more_than_one() {
+        for (args, chosen) in [("-n shop", Some("shop")), ("-A -n shop", None), ("", None)] {
+            let cli = Cli::try_parse_from(
+                ["coroner", "deaths"].into_iter().chain(args.split_whitespace()),
+            );
+            let Command::Deaths(args) = cli.unwrap().command else { panic!() };
+            assert_eq!(args.namespaces.chosen(), chosen);
+        }
+    }
+
+    #[test]
     fn durations() {
         for (text, millis) in
             [("5s", 5000), ("250ms", 250), ("1d", 86_400_000), ("1w1m", 604_860_000)]
