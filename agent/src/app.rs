@@ -385,15 +385,16 @@ impl EventLoop {
         self.shared.metrics.engine(&gauges);
         let longest = self.shared.metrics.slowest_cri_call();
         let mut health = self.shared.health.lock();
-        if health.runtime_takes(longest) {
-            lines::check(&health.runtime_check(clock::boot_now()));
-        }
-        drop(health);
+        let is_new = health.runtime_takes(longest);
+        let check = is_new.then(|| health.runtime_check(clock::boot_now()));
+        drop(health); // before the log, whose reader may hang
+        check.iter().for_each(lines::check);
         self.losses.log_sums(Instant::now());
         let detection_state = gauges.leaks.detection_state;
         self.shared.health.lock().set_detection_state(detection_state);
         if self.shared.leaks.lock().update_progress(&gauges.leaks) {
-            lines::check(&self.shared.health.lock().leak_check());
+            let check = self.shared.health.lock().leak_check();
+            lines::check(&check);
         }
         self.leaks_changed();
     }

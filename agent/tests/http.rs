@@ -377,6 +377,13 @@ async fn a_cursor_brings_what_is_new_or_corrected() {
         cursor = page.cursor;
     }
     assert_eq!(seen, [3, 2]);
+    // A reader who has the items of another run drops what is not there: nothing may be left out.
+    let again = after::<Termination>(&agent, "/api/v1/terminations?limit=1", "1-1").await;
+    let all = after::<Termination>(&agent, "/api/v1/terminations?limit=100", "").await;
+    assert!(again.complete && again.items.len() > 1);
+    assert_eq!(again.items.len(), all.items.len());
+    let (status, _) = get(&agent, "/api/v1/terminations?limit=0").await;
+    assert_eq!(status, StatusCode::BAD_REQUEST);
 }
 
 #[tokio::test]

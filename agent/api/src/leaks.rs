@@ -115,7 +115,7 @@ pub struct Detection {
     /// Whether leak detection is active, and if not, the reason. Leaks confirmed before an outage stay in the list.
     #[schema(value_type = DetectionState)]
     pub state: Open<DetectionState>,
-    /// Why leak detection is suspended, and the remedy, in words. Absent: it is active.
+    /// Why leak detection is suspended or incomplete, and the remedy, in words. Absent: neither.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
     /// Seconds of active leak detection since the agent started. While less than the threshold, an empty list proves

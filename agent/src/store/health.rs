@@ -387,10 +387,13 @@ impl Health {
         new(NAME, format!("detection is suspended: {why}{error}"), todo)
     }
 
-    /// Why leak detection is suspended, and the remedy, of each part that is in its way; empty: it is not.
+    /// Why leak detection is suspended or incomplete, and the remedy, of each part that is in its way; empty: it is
+    /// neither.
     pub fn suspension(&self, now: BootTime) -> String {
         if self.detection_state == DetectionState::Possible {
-            return String::new();
+            let check = (self.unreadable > 0).then(|| self.runtime_check(now));
+            return check
+                .map_or_else(String::new, |one| format!("{}\n  → {}", one.found, one.todo));
         }
         let mut checks = self.checks(now).checks;
         checks.retain(|check| match check.name {

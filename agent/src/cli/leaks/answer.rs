@@ -186,6 +186,12 @@ impl LeaksAnswer {
         if progress.detection_state != DetectionState::Possible {
             return format!("leak detection is suspended{of}: {}", self.list.suspension);
         }
+        if !self.list.suspension.is_empty() {
+            return format!(
+                "no confirmed leaks{of}, but not all can be seen: {}",
+                self.list.suspension
+            );
+        }
         let (watched, threshold) =
             (span(progress.watched_seconds), span(progress.threshold_seconds));
         match (progress.candidate_count, progress.has_seen_enough()) {

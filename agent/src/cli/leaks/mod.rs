@@ -78,6 +78,8 @@ async fn ask(
         }
         let why = format!("{why}; the list shows the leaks confirmed before");
         print_note(&format!("{why}: {}", list.suspension));
+    } else if list.leaks.is_empty() && conclusive && !list.suspension.is_empty() {
+        bail!("{}", answer.nothing());
     } else if list.leaks.is_empty() && conclusive && !progress.has_seen_enough() {
         bail!("{}; ask again after {threshold}", answer.nothing());
     } else if !list.leaks.is_empty() && progress.candidate_count > 0 {

@@ -21,8 +21,9 @@ const OUTAGE: Duration = Duration::from_secs(30);
 /// What is found this late, because its status or the apiserver had to be asked, was still observed for all of the time.
 const LAG: Duration = Duration::from_secs(3);
 /// How much longer than the threshold to wait for what confirms a candidate that was observed for all of it: the
-/// apiserver's answer, and a survey that began after it.
-const LATE: Duration = Duration::from_secs(30);
+/// apiserver's answer, and a survey that began after it: a survey begins a minute after the end of the one before, and may
+/// take 20 s.
+const LATE: Duration = Duration::from_secs(90);
 
 /// Observes the node, and returns the leaks and the candidates.
 pub(super) async fn observe(
@@ -73,7 +74,8 @@ pub(super) async fn observe(
     let mut candidates = observer.engine.leak_candidates(clock::boot_now(), Duration::ZERO);
     candidates.sort_by_key(crate::store::leaks::since);
     let candidates = candidates.into_iter().map(Arc::new).collect();
-    let list = LeakList { node, ..LeakList::from(&observer.store) };
+    let suspension = observer.health.suspension(clock::boot_now());
+    let list = LeakList { node, suspension, ..LeakList::from(&observer.store) };
     Ok(LeaksAnswer::new(list, candidates, true, namespace))
 }
 

@@ -130,6 +130,9 @@ pub(super) async fn list<T: Item>(
     State(shared): State<Arc<SharedState>>,
     Parameters(query): Parameters<ListQuery>,
 ) -> Response {
+    if query.limit == Some(0) {
+        return no(StatusCode::BAD_REQUEST, "limit: use at least 1");
+    }
     let since = query.since.as_deref().map(|text| parse_duration(text).ok_or(text)).transpose();
     let Ok(since) = since else {
         return no(
@@ -168,7 +171,9 @@ pub(super) async fn list<T: Item>(
         None => entry.number,
     });
     let mut seen = last;
-    if let Some(limit) = query.limit.filter(|limit| *limit < entries.len()) {
+    // What begins again for a reader who has another run's items is whole.
+    let limit = query.limit.filter(|_| after.is_some() || query.after.is_none());
+    if let Some(limit) = limit.filter(|limit| *limit < entries.len()) {
         entries.truncate(limit);
         if let Some(after) = after {
             seen = entries.last().map_or(after, |entry| entry.version);

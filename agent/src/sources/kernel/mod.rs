@@ -253,7 +253,7 @@ pub fn start(options: &KernelOptions) -> Result<Kernel, StartError> {
     let btf_facts = btf_facts().map_err(StartError::NoBtf)?;
     let cgroup_root = hierarchy(options.cgroup_root.as_deref())?;
     // BTF does not show it. After a wrong guess, what the kernel skips is still counted: see `skipped`.
-    let is_preemptible = facts::version(&facts::release()) >= (7, 0);
+    let is_preemptible = facts::preempts_tracepoints(&facts::release());
     let (layout, offsets) = {
         let btf = btf::Btf::parse(&btf_facts.bytes).map_err(StartError::Btf)?;
         let layout = layout::resolve(&btf, facts::own_pid_namespace(), is_preemptible)?;
