@@ -301,23 +301,24 @@ impl Health {
     /// A slow runtime is used, because its answers are valid as of their requests.
     pub(crate) fn runtime_check(&self, now: BootTime) -> Check {
         let check = source_check("cri", &self.cri, now);
-        match self.cri_takes {
-            Some(longest) if check.severity == Severity::Ok => Check::degraded(
-                "cri",
-                format!("{}; slow: a call takes {} s", check.found, longest.as_secs()),
+        let slow = self.cri_takes.map(|longest| {
+            (
+                format!("slow: a call takes {} s", longest.as_secs()),
                 "check the runtime's log and the node's load; terminations may be reported without \
                  the runtime's exit codes and times",
-            ),
-            None if check.severity == Severity::Ok && self.unreadable > 0 => Check::degraded(
-                "cri",
-                format!(
-                    "{}; {} sandbox(es) of its list cannot be read",
-                    check.found, self.unreadable
-                ),
+            )
+        });
+        let unreadable = (self.unreadable > 0).then(|| {
+            (
+                format!("{} sandbox(es) of its list cannot be read", self.unreadable),
                 "see the log's debug lines; meanwhile no shim, network namespace or pod cgroup is reported as a leak",
-            ),
-            _ => check,
+            )
+        });
+        let (found, todo): (Vec<_>, Vec<_>) = slow.into_iter().chain(unreadable).unzip();
+        if check.severity != Severity::Ok || found.is_empty() {
+            return check;
         }
+        Check::degraded("cri", format!("{}; {}", check.found, found.join("; ")), todo.join(". "))
     }
 
     /// Degraded at most: without the host's processes terminations are still measured correctly.
@@ -390,15 +391,12 @@ impl Health {
     /// Why leak detection is suspended or incomplete, and the remedy, of each part that is in its way; empty: it is
     /// neither.
     pub fn suspension(&self, now: BootTime) -> String {
-        if self.detection_state == DetectionState::Possible {
-            let check = (self.unreadable > 0).then(|| self.runtime_check(now));
-            return check
-                .map_or_else(String::new, |one| format!("{}\n  → {}", one.found, one.todo));
-        }
+        let is_possible = self.detection_state == DetectionState::Possible;
         let mut checks = self.checks(now).checks;
         checks.retain(|check| match check.name {
-            "cri" | "api" => check.severity == Severity::Failing,
-            name => name == "leaks",
+            "cri" if self.unreadable > 0 => true,
+            "cri" | "api" => !is_possible && check.severity == Severity::Failing,
+            name => !is_possible && name == "leaks",
         });
         if checks.len() > 1 {
             checks.retain(|check| !check.todo.is_empty());
@@ -710,7 +708,7 @@ mod tests {
             assert_eq!(failing(&health, 2), [""; 0]);
         }
         health.note(&at(2, Input::Cri(CriEvent::UnreadableSandboxes { count: 1 })));
-        assert!(health.runtime_takes(seconds(1)), "told of once");
+        assert!(health.runtime_takes(seconds(1)), "reported once");
         assert_eq!(cri(&health).severity, Severity::Degraded);
         assert!(!health.runtime_takes(seconds(1)));
         health.runtime_takes(seconds(15));
