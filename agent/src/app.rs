@@ -384,18 +384,17 @@ impl EventLoop {
         let gauges = self.engine.gauges();
         self.shared.metrics.engine(&gauges);
         let longest = self.shared.metrics.slowest_cri_call();
-        let mut health = self.shared.health.lock();
-        let is_new = health.runtime_takes(longest);
-        let check = is_new.then(|| health.runtime_check(clock::boot_now()));
-        drop(health); // before the log, whose reader may hang
-        check.iter().for_each(lines::check);
+        let is_other_state = self.shared.leaks.lock().update_progress(&gauges.leaks);
+        let checks = {
+            let mut health = self.shared.health.lock();
+            health.set_detection_state(gauges.leaks.detection_state);
+            let is_other_runtime = health.runtime_takes(longest);
+            let runtime = is_other_runtime.then(|| health.runtime_check(clock::boot_now()));
+            [runtime, is_other_state.then(|| health.leak_check())]
+        };
+        // Without the lock: the log's reader may hang.
+        checks.iter().flatten().for_each(lines::check);
         self.losses.log_sums(Instant::now());
-        let detection_state = gauges.leaks.detection_state;
-        self.shared.health.lock().set_detection_state(detection_state);
-        if self.shared.leaks.lock().update_progress(&gauges.leaks) {
-            let check = self.shared.health.lock().leak_check();
-            lines::check(&check);
-        }
         self.leaks_changed();
     }
 
