@@ -395,16 +395,10 @@ impl Metrics {
 
     fn container(&self, death: &ContainerDeath) {
         let of = &self.families;
-        let [namespace, kind, name] = self.labels(death.pod.as_ref(), death.workload.as_ref());
-        let container = if death.pod.is_none() {
-            OTHER
-        } else if self.by_workload {
-            &*death.name
-        } else {
-            ""
-        };
+        let [namespace, kind, name, container] =
+            self.labels(death.pod.as_ref(), death.workload.as_ref(), &death.name);
         let verdict = death.verdict.as_str();
-        of.container_deaths.add(&[&namespace, &kind, &name, container, verdict], 1.0);
+        of.container_deaths.add(&[&namespace, &kind, &name, &container, verdict], 1.0);
         count(&of.container_findings, &death.findings);
         for kind in death.findings.iter().filter_map(|f| f.contradiction) {
             of.contradictions.add(&[kind.as_str()], 1.0);
@@ -432,14 +426,21 @@ impl Metrics {
         }
     }
 
-    /// `pod_namespace`, `workload_type` as kubernetes-mixin has it, and `workload`.
-    fn labels(&self, pod: Option<&PodRef>, workload: Option<&Workload>) -> [String; 3] {
-        let Some(pod) = pod else { return [OTHER; 3].map(str::to_owned) };
-        let Some(workload) = workload.filter(|_| self.by_workload) else {
-            return [&*pod.namespace, "", ""].map(str::to_owned);
-        };
-        let name = if LASTING.contains(&&*workload.kind) { &*workload.name } else { "" };
-        [pod.namespace.clone(), workload.kind.to_lowercase(), name.to_owned()]
+    /// `pod_namespace`, `workload_type` as kubernetes-mixin has it, `workload` and `pod_container`.
+    fn labels(
+        &self,
+        pod: Option<&PodRef>,
+        workload: Option<&Workload>,
+        container: &str,
+    ) -> [String; 4] {
+        let Some(pod) = pod else { return [OTHER; 4].map(str::to_owned) };
+        if !self.by_workload {
+            return [&*pod.namespace, "", "", ""].map(str::to_owned);
+        }
+        let is_lasting = |of: &&Workload| LASTING.contains(&&*of.kind);
+        let kind = workload.map_or_else(String::new, |of| of.kind.to_lowercase());
+        let name = workload.filter(is_lasting).map_or("", |of| &*of.name);
+        [pod.namespace.clone(), kind, name.to_owned(), container.to_owned()]
     }
 
     fn pod(&self, account: &PodTermination) {
@@ -484,7 +485,8 @@ impl Metrics {
             of.traffic_not_visible.add(&[reason.as_str()], 1.0);
             return;
         }
-        let [namespace, kind, name] = self.labels(Some(&account.pod), account.workload.as_ref());
+        let [namespace, kind, name, _] =
+            self.labels(Some(&account.pod), account.workload.as_ref(), "");
         let clients = |end: ConnectionEnd, events: &[ConnectionEvent]| {
             let count = traffic.sum(&[TrafficPeer::Client], events).count;
             of.connections.add(&[&namespace, &kind, &name, end.as_str()], count as f64);

@@ -29,9 +29,7 @@ const IDLE: Duration = Duration::from_secs(600);
 #[derive(Clone, Debug)]
 pub(super) struct ZeroFirst {
     family: CounterVec,
-    labels: &'static [&'static str],
-    /// Of each label: its values are an open set.
-    open: Arc<[bool]>,
+    entry: &'static MetricEntry,
     most: Arc<AtomicUsize>,
     series: Arc<Mutex<BTreeMap<Vec<String>, Series>>>,
 }
@@ -44,12 +42,10 @@ struct Series {
 }
 
 impl ZeroFirst {
-    pub(super) fn new(entry: &MetricEntry) -> prometheus::Result<Self> {
-        let open = entry.values.iter().map(|values| matches!(values, Values::Open(_)));
+    pub(super) fn new(entry: &'static MetricEntry) -> prometheus::Result<Self> {
         Ok(Self {
             family: CounterVec::new(Opts::new(entry.name, entry.help), entry.labels)?,
-            labels: entry.labels,
-            open: open.collect(),
+            entry,
             most: Arc::new(AtomicUsize::new(usize::MAX)),
             series: Arc::default(),
         })
@@ -90,12 +86,12 @@ impl ZeroFirst {
             None => counter.inc_by(by),
         }
     }
-}
 
-impl ZeroFirst {
+    /// Of labels whose values are an open set.
     fn anonymise(&self, values: &mut [String], chosen: impl Fn(&str) -> bool) {
-        for ((value, label), open) in values.iter_mut().zip(self.labels).zip(self.open.iter()) {
-            if *open && chosen(label) {
+        let labels = self.entry.labels.iter().zip(self.entry.values);
+        for (value, (label, possible)) in values.iter_mut().zip(labels) {
+            if matches!(possible, Values::Open(_)) && chosen(label) {
                 OTHER.clone_into(value);
             }
         }
