@@ -1,6 +1,7 @@
 //! What a person on the node can use against a leak: the daemons' units, and crictl.
 
 use super::HostView;
+use crate::linux::procfs::read_lossy;
 use coroner_core::input::{DaemonProcess, NodeTools};
 use std::{fs, path::Path};
 
@@ -20,7 +21,7 @@ const CRICTL: [(&str, &str); 7] = [
 
 pub(super) fn tools(host: &HostView) -> NodeTools {
     let unit = |process: Option<DaemonProcess>| {
-        let cgroup = fs::read_to_string(host.proc.join(format!("{}/cgroup", process?.pid)));
+        let cgroup = read_lossy(&host.proc.join(format!("{}/cgroup", process?.pid)));
         unit(&cgroup.ok()?)
     };
     let crictl = crictl(&host.root);
