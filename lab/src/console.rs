@@ -119,10 +119,10 @@ impl Console {
     }
 
     /// A leak that was reported, and is of no scenario.
-    pub fn stray(&self, leak: &Leak) {
+    pub fn unexpected_leak(&self, leak: &Leak) {
         let which = compare::which(&leak.key);
         self.print(&format!("✘ {} of {which}, of no scenario\n{}", leak.class, self.leak(leak)));
-        self.object(&json!({ "stray": leak_json(leak, &anchor()) }));
+        self.object(&json!({ "unexpectedLeak": leak_json(leak, &anchor()) }));
     }
 
     /// Expected against reported, one row a scenario.

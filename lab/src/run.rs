@@ -145,13 +145,13 @@ impl<'a> Session<'a> {
         let outcomes = self.play_first(&scenarios, options.listen).await?;
         self.console.table(&outcomes);
         self.console.print(&self.facts(&outcomes).await?);
-        let strays = self.strays();
-        strays.iter().for_each(|leak| self.console.stray(leak));
-        if !strays.is_empty() {
+        let unexpected_leaks = self.unexpected_leaks();
+        unexpected_leaks.iter().for_each(|leak| self.console.unexpected_leak(leak));
+        if !unexpected_leaks.is_empty() {
             self.save("of-no-scenario").await;
         }
         let is_in_time = self.are_counted_in_time(&outcomes);
-        Ok(is_in_time && strays.is_empty() && outcomes.iter().all(Outcome::is_ok))
+        Ok(is_in_time && unexpected_leaks.is_empty() && outcomes.iter().all(Outcome::is_ok))
     }
 
     /// Without those that need what this machine does not have.
@@ -235,7 +235,7 @@ impl<'a> Session<'a> {
     }
 
     /// Leaks that the agent reported, and that are of no scenario.
-    pub fn strays(&self) -> Vec<Leak> {
+    pub fn unexpected_leaks(&self) -> Vec<Leak> {
         let Some(agent) = &self.agent else { return Vec::new() };
         let reports = agent.reports();
         let reports = reports.borrow();

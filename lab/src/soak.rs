@@ -41,7 +41,7 @@ pub async fn run(setup: &Setup, long: Duration) -> Result<bool> {
                 true => session.play_first(&all, None).await?,
                 false => session.play(&all, BTreeMap::new()).await?,
             };
-            is_ok &= outcomes.iter().all(Outcome::is_ok) && session.strays().is_empty();
+            is_ok &= outcomes.iter().all(Outcome::is_ok) && session.unexpected_leaks().is_empty();
             let sample = measure(session.agent.as_ref().context("no agent")?, began).await?;
             console.print(&format!(
                 "\nround {}: {:.0} s, {} of {} right, {:.1} MiB, {} descriptors, {} records lost\n",

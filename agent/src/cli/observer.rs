@@ -63,7 +63,7 @@ impl Observer {
             every: defaults.every.min(threshold / 4),
             ..defaults
         };
-        // By it the runtime of this node's pods is told from others.
+        // It distinguishes the runtime of this node's pods from others.
         look.cri.cgroup_root = Some(cgroup_root);
         health.set_asking();
         let settings = Settings {

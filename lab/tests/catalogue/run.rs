@@ -73,14 +73,14 @@ impl LabRun {
     /// Nothing was reported of no scenario, the exit status tells so, and nothing is left.
     fn is_clean(&self, wanted: &[&str]) -> Result<(), Failed> {
         let played = self.played(wanted)?;
-        let strays: Vec<&Value> =
-            played.objects.iter().filter(|object| !object["stray"].is_null()).collect();
+        let unexpected_leaks: Vec<&Value> =
+            played.objects.iter().filter(|object| !object["unexpectedLeak"].is_null()).collect();
         let is_fine = |object: &Value| object["ok"] == true || object["left_out"].is_string();
         let all_fine = played.objects.iter().all(is_fine);
-        if !strays.is_empty() || !played.is_clean || played.succeeded != all_fine {
+        if !unexpected_leaks.is_empty() || !played.is_clean || played.succeeded != all_fine {
             let (succeeded, is_clean) = (played.succeeded, played.is_clean);
             return Err(format!(
-                "leaks of no scenario: {strays:?}; success: {succeeded}, all right: {all_fine}; all removed: \
+                "leaks of no scenario: {unexpected_leaks:?}; success: {succeeded}, all right: {all_fine}; all removed: \
                  {is_clean}: see {}",
                 self.log().display()
             )

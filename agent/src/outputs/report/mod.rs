@@ -155,7 +155,7 @@ fn facts(death: &ContainerDeath, account: &PodTermination) -> Vec<String> {
     facts
 }
 
-/// The OOM killer's signal is sent in the name of whoever needed the memory: often the victim.
+/// The OOM killer's signal is sent in the name of the process that needed the memory: often the victim.
 fn killer(death: &ContainerDeath) -> Option<String> {
     let killer = death.killer.as_ref()?;
     Some(match death.verdict {

@@ -96,7 +96,7 @@ impl Node {
         let certificate = tls::front(&address.to_string(), front, lab.apiserver())?;
         let node = Self { lab, apiserver };
         fs::create_dir_all(node.credentials())?;
-        // To the lab's apiserver, whoever has a token is the agent.
+        // To the lab's apiserver, anyone who has a token is the agent.
         let files = [("token", NAME), ("namespace", NAME), ("ca.crt", &certificate)];
         for (name, content) in files {
             fs::write(node.credentials().join(name), content)?;
