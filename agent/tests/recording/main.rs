@@ -1,12 +1,13 @@
 //! A recording replays to what was said live, is never silently wrong, and holds no secrets.
 
 mod format;
-#[path = "../replay/import.rs"]
-mod import;
 mod privacy;
 #[path = "../../core/tests/random/mod.rs"]
 mod random;
 mod reading;
+#[allow(dead_code, reason = "shared with the replays")]
+#[path = "../replay/recordings.rs"]
+mod recordings;
 mod writing;
 use coroner_api::terminations::Termination;
 use coroner_core::{
@@ -21,11 +22,11 @@ use coroner::{
     outputs::recording::{Header, NodeFacts, Reader, Stopped, Writer, replay::Replay},
     store::terminations::History,
 };
-use std::{io::Cursor, path::PathBuf, time::Duration};
+use std::{io::Cursor, time::Duration};
 
 const SETTLE: Duration = Duration::from_millis(3500);
 
-/// Recordings of real nodes, in the format of those who made them.
+/// Recordings of real nodes.
 const NODES: [&str; 4] = [
     "k1.33-containerd1.7/two-deaths",
     "k1.33-containerd1.7/prestop-then-handled",
@@ -35,9 +36,7 @@ const NODES: [&str; 4] = [
 
 /// What an agent on that node would have been given, ticks and all.
 fn live(name: &str) -> (Anchor, Vec<Received>) {
-    let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/replay/recordings").join(name);
-    let import::Recording { anchor, inputs, truth } = import::load(&dir);
-    assert!(truth.is_object());
+    let recordings::Recording { anchor, inputs, .. } = recordings::load(name);
     let mut ticking = Vec::new();
     let mut next = inputs[0].at;
     let end = inputs.last().unwrap().at + Duration::from_secs(45);

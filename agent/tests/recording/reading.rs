@@ -2,7 +2,7 @@
 
 use crate::{NODES, header, live, random::cases, reader, record, replayed, said_live};
 use coroner::outputs::recording::{ReadError, Reader, VERSION, Writer};
-use coroner_core::input::{EventReason, Input, LookupEvent, Loss, LossKind, Received};
+use coroner_core::input::{Input, Loss, LossKind, Received};
 use flate2::read::GzDecoder;
 use proptest::prelude::*;
 use std::io::{Cursor, Read};
@@ -54,42 +54,6 @@ fn a_recording_is_read_uncompressed_too() {
     let (anchor, inputs) = live(NODES[2]);
     let text = plain(&record(anchor, &inputs));
     assert_eq!(replayed(text.as_bytes()), said_live(anchor, &inputs));
-}
-
-/// Earlier builds read the kubelet's log, and more kinds of Events.
-#[test]
-fn inputs_of_the_kubelets_log_are_skipped() {
-    let (anchor, inputs) = live(NODES[2]);
-    let text = plain(&record(anchor, &inputs));
-    let (header, rest) = text.split_once('\n').unwrap();
-    let event = |statement: &str| {
-        format!(r#"{{"time":1,"uncertainty_ns":2,"wall":3,"statement":"{statement}","pod":"u"}}"#)
-    };
-    let (known, other) = (event("event_killing"), event("event_back_off"));
-    let entry = r#""time":1,"uncertainty_ns":1,"wall":1,"statement":"kill_begin","container":"c""#;
-    let log: [String; 8] = [
-        r#""reading","origin":"file","since":1"#.into(),
-        format!("\"entry\",{entry}"),
-        r#""verbosity","at_least":4"#.into(),
-        r#""gap","from":1,"to":2,"lines":3,"cause":"budget""#.into(),
-        r#""unreadable","error":"e""#.into(),
-        r#""askable""#.into(),
-        r#""known","asked":1,"pods":[["u",true]]"#.into(),
-        format!("\"events\",\"pod\":\"u\",\"asked\":1,\"entries\":[{other},{known}]"),
-    ];
-    let at = inputs[0].at.0;
-    let lines = log.map(|one| format!("{{\"at\":{at},\"kubelet\":{{\"kubelet\":{one}}}}}\n"));
-    let end = format!("\"inputs\":{}", inputs.len());
-    let rest = rest.replace(&end, &format!("\"inputs\":{}", inputs.len() + lines.len()));
-    let mut reader = reader(format!("{header}\n{}{rest}", lines.concat()).as_bytes());
-    let read: Vec<Received> = reader.by_ref().collect();
-    assert!(reader.status().is_whole(), "{}", reader.status());
-    assert_eq!(read.len(), inputs.len() + 1);
-    let Input::Events(LookupEvent::Events { entries: Some(entries), .. }) = &read[0].input else {
-        panic!("{:?}", read[0])
-    };
-    assert_eq!(entries.iter().map(|one| one.about).collect::<Vec<_>>(), [EventReason::Killing]);
-    assert_eq!(read[1..], inputs);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Whatever is lost, told twice or restarted: never a wrong verdict. `unknown` is allowed.
 
-use super::{RECORDINGS, Said, collect, dir, import, random::cases};
+use super::{Said, collect, names, random::cases, recordings};
 use coroner::outputs::recording::replay::replay;
 use coroner_core::{
     engine::{Engine, Settings},
@@ -393,11 +393,11 @@ proptest! {
 
     #[test]
     fn no_adversity_makes_a_verdict_wrong(
-        which in 0..RECORDINGS.len(),
+        name in prop::sample::select(names()),
         mut adversities in prop::collection::vec(adversity(), 1..4),
         seed in any::<[u8; 32]>(),
     ) {
-        let recording = import::load(&dir(RECORDINGS[which]));
+        let recording = recordings::load(&name);
         let truth: BTreeMap<_, _> = run(recording.anchor, recording.inputs.clone())
             .deaths
             .into_values()
@@ -423,12 +423,12 @@ proptest! {
             prop_assert!(
                 [Verdict::Unknown, truth.verdict].contains(&death.verdict),
                 "{} of {}: {} instead of {}: {}",
-                death.name, RECORDINGS[which], death.verdict, truth.verdict, death.proof.message,
+                death.name, name, death.verdict, truth.verdict, death.proof.message,
             );
             for finding in &death.findings {
                 prop_assert!(
                     truth.findings.iter().any(|known| known.kind == finding.kind),
-                    "{} of {}: {finding:?}", death.name, RECORDINGS[which],
+                    "{} of {}: {finding:?}", death.name, name,
                 );
             }
             prop_assert!(seen.insert(death.id), "told twice: {}", death.name);
@@ -475,8 +475,8 @@ fn under_each_adversity_enough_is_known_and_no_cause_is_wrong() {
     // Of each: verdicts known, of so many; causes known, of so many.
     let mut known: BTreeMap<&str, [u32; 4]> = BTreeMap::new();
     let mut failed = Vec::new();
-    for name in RECORDINGS {
-        let recording = import::load(&dir(name));
+    for name in &names() {
+        let recording = recordings::load(name);
         let real = &recording.inputs;
         let truth = last_reports(run(recording.anchor, real.clone()));
         for (kind, strategy) in kinds() {

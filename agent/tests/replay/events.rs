@@ -1,12 +1,12 @@
 //! The kubelet's Events: what they prove, and that no verdict depends on them.
 
-use super::{RECORDINGS, Said, dir, import, tells_its_truth};
+use super::{Said, names, recordings, tells_its_truth};
 use coroner_core::report::ContainerDeath;
 use std::{collections::BTreeMap, env, fmt::Write as _, fs, path::Path};
 
 /// What a replay says without the Events, and with them.
 fn both(name: &str) -> [Said; 2] {
-    [false, true].map(|events| tells_its_truth(name, import::load_with(&dir(name), events)))
+    [recordings::load, recordings::load_with_events].map(|load| tells_its_truth(name, load(name)))
 }
 
 /// Each container's verdict, by its id: with the evidence of the kernel.
@@ -38,7 +38,7 @@ fn causes(said: &Said) -> Vec<String> {
 #[test]
 fn events_change_no_verdict_and_prove_the_causes_of_the_truth_file() {
     let mut text = String::new();
-    for name in RECORDINGS {
+    for name in &names() {
         let _ = writeln!(text, "{name}");
         let [without, with] = both(name);
         assert_eq!(verdicts(&without), verdicts(&with), "{name}");

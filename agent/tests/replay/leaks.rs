@@ -1,6 +1,6 @@
 //! What was left behind, on real nodes: the leaks of the truth come out and no others.
 
-use super::{RECORDINGS, dir, import};
+use super::{names, recordings};
 use coroner::outputs::report::{self, Style};
 use coroner_core::{
     engine::{Engine, Settings},
@@ -100,9 +100,9 @@ impl Runtime {
 }
 
 fn run(name: &str) -> FoundLeaks {
-    let recording = import::load(&dir(name));
+    let recording = recordings::load(name);
     let first = recording.inputs[0].at;
-    let end = recording.inputs.last().unwrap().at.max(last_mark(name));
+    let end = recording.inputs.last().unwrap().at;
     let of_node = [
         Input::Host(HostEvent::Boot { boot_id: Some("b".into()) }),
         Input::Api(ApiEvent::Node(node(name))),
@@ -158,13 +158,6 @@ fn run(name: &str) -> FoundLeaks {
     found
 }
 
-/// The recording goes on until then, though nothing more was written.
-fn last_mark(name: &str) -> BootTime {
-    let marks = std::fs::read_to_string(dir(name).join("marks.jsonl")).unwrap();
-    let last: serde_json::Value = serde_json::from_str(marks.lines().last().unwrap()).unwrap();
-    BootTime(last["t"].as_u64().unwrap())
-}
-
 fn name_of(leak: &Leak) -> String {
     leak.pod.as_ref().map(|pod| format!("{}/{}", pod.namespace, pod.name)).unwrap_or_default()
 }
@@ -172,8 +165,8 @@ fn name_of(leak: &Leak) -> String {
 #[test]
 fn every_recording_has_the_leaks_of_its_truth() {
     let mut leaks = 0;
-    for name in RECORDINGS {
-        let truth = import::load(&dir(name)).truth;
+    for name in &names() {
+        let truth = recordings::load(name).truth;
         let found = run(name);
         let shown = format!("{name}: {:#?}", found.ever);
         let mut expected = 0;

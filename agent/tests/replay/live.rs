@@ -1,6 +1,6 @@
 //! 535 terminations that coroner itself recorded on a real node: `recordings/k1.36-live`.
 
-use super::verdict_of;
+use super::recordings::path;
 use coroner::outputs::recording::Reader;
 use coroner_core::{
     engine::Engine,
@@ -17,7 +17,7 @@ use std::{
 
 /// The last report of each termination, by the pod's UID and the incarnation.
 fn replayed() -> BTreeMap<(String, u32), PodTermination> {
-    let file = super::dir("k1.36-live").join("recording.jsonl.zst");
+    let file = path("k1.36-live/recording.jsonl.zst");
     let packed = fs::read(file).unwrap();
     let mut lines = Vec::new();
     let mut packed = ruzstd::decoding::StreamingDecoder::new(packed.as_slice()).unwrap();
@@ -93,7 +93,7 @@ fn differences(truth: &Value, end: &PodTermination) -> Vec<String> {
             differs(format!("{name}: attempts"), &attempts.len(), &said.len());
         }
         for (attempt, death) in attempts.iter().zip(said) {
-            if verdict_of(attempt) != death.verdict.as_str() {
+            if attempt["verdict"] != death.verdict.as_str() {
                 differs(format!("{name}: the verdict"), &attempt["verdict"], &death.verdict);
             }
             if attempt["exit"] != serde_json::to_value(death.exit).unwrap() {
@@ -127,7 +127,7 @@ fn differences(truth: &Value, end: &PodTermination) -> Vec<String> {
 #[test]
 fn each_of_535_terminations_on_a_real_node_is_as_it_was() {
     let mut reported = replayed();
-    let truth = fs::read_to_string(super::dir("k1.36-live").join("truth.jsonl")).unwrap();
+    let truth = fs::read_to_string(path("k1.36-live/truth.jsonl")).unwrap();
     let mut wrong = Vec::new();
     for row in truth.lines() {
         let row: Value = serde_json::from_str(row).unwrap();

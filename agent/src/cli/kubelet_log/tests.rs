@@ -408,7 +408,7 @@ fn the_text_of_a_network_plugin_is_quoted_whole() {
 /// The log of a recording of a real node.
 fn recorded(name: &str, pod: &mut NamedPod) -> KubeletLog {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/replay/recordings");
-    let file = File::open(folder.join(name).join("kubelet.log.gz")).unwrap();
+    let file = File::open(folder.join(format!("{name}.kubelet.log.gz"))).unwrap();
     read(BufReader::new(GzDecoder::new(file)), |_, statement| pod.is_in(statement)).unwrap()
 }
 

@@ -2,11 +2,10 @@
 
 use coroner_core::{
     engine::Settings,
-    input::{PostedEvent, Received},
+    input::Received,
     time::{Anchor, BootTime},
 };
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use std::{collections::BTreeMap, time::Duration};
 
 /// Version of the format. Raised when a reader of the old one would misread the new: fields may
@@ -120,34 +119,12 @@ pub enum Stopped {
 pub(super) enum RecordedLine {
     Input(Box<Received>),
     Mark(Mark),
-    /// An input of the kubelet's log, which earlier versions read.
-    Skipped(BootTime),
 }
-
-/// The kinds of inputs of the kubelet's log and of its API, in recordings of earlier versions.
-const SKIPPED: [&str; 7] =
-    ["reading", "entry", "verbosity", "gap", "unreadable", "askable", "known"];
 
 /// Takes a line apart. Most are inputs; only what is none is looked at twice.
 pub(super) fn parse(line: &[u8]) -> Result<RecordedLine, serde_json::Error> {
     match serde_json::from_slice(line) {
         Ok(input) => Ok(RecordedLine::Input(Box::new(input))),
-        Err(error) => {
-            let mark = serde_json::from_slice(line).map(RecordedLine::Mark);
-            mark.or_else(|_| earlier(line).ok_or(error))
-        }
+        Err(error) => serde_json::from_slice(line).map(RecordedLine::Mark).map_err(|_| error),
     }
-}
-
-/// A line of an earlier version: an input of the kubelet's log, or Events of which some are not read any more.
-fn earlier(line: &[u8]) -> Option<RecordedLine> {
-    let mut line: Value = serde_json::from_slice(line).ok()?;
-    let at = BootTime(line["at"].as_u64()?);
-    let kubelet = line.get_mut("kubelet")?;
-    if SKIPPED.contains(&kubelet["kubelet"].as_str()?) {
-        return Some(RecordedLine::Skipped(at));
-    }
-    let is_read = |event: &Value| serde_json::from_value::<PostedEvent>(event.clone()).is_ok();
-    kubelet.get_mut("entries")?.as_array_mut()?.retain(is_read);
-    serde_json::from_value(line).ok().map(|input| RecordedLine::Input(Box::new(input)))
 }

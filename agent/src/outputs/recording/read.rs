@@ -183,7 +183,7 @@ impl Reader {
         &self.status
     }
 
-    /// The next line as an input; `None`: it is skipped, or nothing follows.
+    /// The next line as an input; `None`: nothing follows.
     fn input(&mut self) -> Option<Received> {
         self.line.clear();
         match next_line(&mut *self.lines, &mut self.line) {
@@ -218,11 +218,6 @@ impl Reader {
                     }
                 }
             }
-            Ok(RecordedLine::Skipped(at)) => {
-                self.status.inputs += 1;
-                self.last = at;
-                None
-            }
             Err(_) => {
                 self.status.misread += 1;
                 Some(self.lost(1))
@@ -249,12 +244,7 @@ impl Iterator for Reader {
     type Item = Received;
 
     fn next(&mut self) -> Option<Received> {
-        while !self.over {
-            if let Some(received) = self.input() {
-                return Some(received);
-            }
-        }
-        None
+        if self.over { None } else { self.input() }
     }
 }
 
