@@ -110,7 +110,7 @@ ROWS = [
                 "Share of each ring buffer that was in use, at its maximum of the last one to two minutes, "
                 "and share of the 16,384 cgroups that the kernel programs can watch; each on the fullest "
                 "node. Near 1, records may be lost.",
-                {"{{ring}} ring": "max by (ring) (coroner_ring_used_bytes{@} / coroner_ring_size_bytes{@})",
+                {"{{ring}} ring": "max by (ring) (coroner_ring_used_ratio{@})",
                  "cgroups": "max(coroner_watched_cgroups{@}) / 16384"},
                 unit="percentunit", limit=(0.8, "red"), calcs=("max",),
                 runbook="CoronerEvidenceLost"),

@@ -100,7 +100,7 @@ ROWS = [
         Line(11, [
             table("Leaked sandboxes",
                 "The 50 sandboxes that have been observed as leaked for the longest time, of those with a series "
-                "of their own: on each node the oldest, up to --leak-series (50).",
+                "of their own: on each node the oldest 50.",
                 [LEAKED_FOR, f"{SANDBOX_AGE} and on (cluster, node, sandbox) {LEAKED_FOR}"],
                 [merged(),
                  columns({"cluster": "Cluster", "node": "Node", "pod_namespace": "Namespace", "pod_name": "Pod",

@@ -18,7 +18,7 @@ use coroner_core::{
 };
 
 use crate::{
-    config::{Config, Leaks, Sources},
+    config::{Config, Sources, args::LeakArgs},
     linux::{
         allocator, blocking::BlockingPool, clock, landlock::FileAccess, restrictions::Restrictions,
     },
@@ -39,7 +39,6 @@ use crate::{
 };
 use anyhow::Context;
 use network::{Needs, Network};
-use record::OpenRecording;
 use senders::{Events, Senders};
 use servers::Servers;
 use std::{future::Future, path::PathBuf, sync::Arc, time::Duration};
@@ -88,6 +87,7 @@ pub fn run(config: Config) -> anyhow::Result<()> {
 
 async fn observe(config: Config) -> anyhow::Result<()> {
     let mut stop = StopSignals::of_agent()?;
+    let args = &config.args;
     // In a pod the service account's token is used.
     let in_pod = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
     let kube = config.sources.kube.as_ref();
@@ -96,17 +96,17 @@ async fn observe(config: Config) -> anyhow::Result<()> {
     if let Some(kube) = kube {
         kube::config(kube.kubeconfig.as_deref()).await?;
     }
-    let directories = config.tls.iter().flat_map(tls::TlsFiles::directories).collect();
+    let directories = config.tls().iter().flat_map(tls::TlsFiles::directories).collect();
     let kubeconfig = kube.is_some() && (names_kubeconfig || !in_pod);
     let needs = Needs { directories, kubeconfig };
-    let certificate = config.tls.map(tls::Certificate::open).transpose()?;
+    let certificate = config.tls().map(tls::Certificate::open).transpose()?;
     // The port first: a used port is the most common error, and nothing is attached yet.
-    let listener = servers::bind(config.listen).await.with_context(|| {
-        format!("cannot listen on {}; choose another address with --listen", config.listen)
+    let listener = servers::bind(args.listen).await.with_context(|| {
+        format!("cannot listen on {}; choose another address with --listen", args.listen)
     })?;
     let metrics =
         Metrics::new().and_then(Metrics::with_process).context("cannot register the metrics")?;
-    let metrics = metrics.with_workloads(config.workload_series);
+    let metrics = metrics.with_workloads(args.workload_metrics);
     let host_root = config.sources.cri.host_root.clone();
     let boot_id = host::boot_id(&host_root);
     let node = config.sources.kube.as_ref().map_or_else(
@@ -116,8 +116,8 @@ async fn observe(config: Config) -> anyhow::Result<()> {
     let observed = Observed { node, boot_id: boot_id.clone().unwrap_or_default() };
     let shared = SharedState::new(
         Health::new(config.sources.kube.is_some(), clock::boot_now()),
-        History::new(config.history),
-        LeakStore::new(config.leaks.threshold),
+        History::new(args.history_limit),
+        LeakStore::new(args.leaks.leak_threshold),
         metrics,
     );
     let shared = Arc::new(shared.of(observed));
@@ -131,36 +131,37 @@ async fn observe(config: Config) -> anyhow::Result<()> {
         health.node_checks().iter().for_each(lines::check);
     }
     let servers = Servers { shared: &shared, network: &network };
-    let servers =
-        servers.start(listener, certificate.as_ref(), config.api_listen, config.socket).await?;
+    let servers = servers
+        .start(listener, certificate.as_ref(), args.api_listen.0, args.socket.0.clone())
+        .await?;
 
-    let record = config.record.map(OpenRecording::prepare).transpose()?;
+    let limit = args.record_limit.into();
+    let record = args.record.as_deref().map(|file| record::prepare(file, limit)).transpose()?;
     if let Some(certificate) = certificate {
         network.spawn(certificate.follow());
     }
     let start = start::Start {
         options: &config.sources.kernel,
-        stay: config.stay_unready,
+        stay: args.keep_running_unready,
         runs_programs: config.sources.kube.is_some() && !in_pod,
     };
     let Some(started) = start.kernel(&shared, &mut stop).await? else { return Ok(()) };
     shared.observed_since.get_or_init(clock::boot_now);
-    let (writer, restored) = match config.leaks.state_dir.clone() {
+    let (writer, restored) = match args.leaks.state_dir.clone() {
         Some(dir) => {
             open_state(dir, boot_id.clone()).await.map(|(writer, known)| (Some(writer), known))?
         }
         None => (None, Vec::new()),
     };
     let settings = Settings {
-        anchor: clock::anchor(),
-        settle: config.settle,
-        leak_threshold: config.leaks.threshold,
+        leak_threshold: args.leaks.leak_threshold,
         uses_api: config.sources.kube.is_some(),
+        ..Settings::new(clock::anchor())
     };
     let recorder =
-        record.map(|record| record.start(&settings, &started.report(), &shared)).transpose()?;
+        record.map(|file| record::start(file, limit, &settings, &started.report())).transpose()?;
     let (mut adapters, inputs, mut senders) =
-        start_adapters(started, config.sources, &config.leaks, boot_id, &shared, &network);
+        start_adapters(started, config.sources, &args.leaks, boot_id, &shared, &network);
     senders.events =
         config.events.map(|options| start_events(options, &mut adapters, &shared, &network));
     let mut events = EventLoop {
@@ -169,7 +170,6 @@ async fn observe(config: Config) -> anyhow::Result<()> {
         senders,
         recorder,
         anchor: settings.anchor,
-        leak_series: config.leaks.series,
         leak_lines: 0,
         writer,
         losses: lines::Losses::default(),
@@ -215,7 +215,7 @@ pub fn log_failure(failure: &anyhow::Error) {
 fn start_adapters(
     mut kernel: kernel::Kernel,
     mut sources: Sources,
-    leaks: &Leaks,
+    leaks: &LeakArgs,
     boot_id: Option<String>,
     shared: &Arc<SharedState>,
     network: &Network,
@@ -241,10 +241,10 @@ fn start_adapters(
     };
     let defaults = host::HostOptions::new(&sources.cri.host_root, &cgroup_root);
     let host = host::HostOptions {
-        kubelet: leaks.kubelet.clone(),
+        kubelet: leaks.kubelet.names(),
         socket: Arc::clone(&sources.cri.dialed),
         // Several surveys per threshold, so that no candidate is confirmed by a survey from before its time.
-        every: defaults.every.min(leaks.threshold / 4),
+        every: defaults.every.min(leaks.leak_threshold / 4),
         ..defaults
     };
     sources.cri.cgroup_root = Some(cgroup_root);
@@ -310,7 +310,6 @@ struct EventLoop {
     senders: Senders,
     recorder: Option<Recorder>,
     anchor: Anchor,
-    leak_series: usize,
     /// Lines about leaks since the last tick.
     leak_lines: usize,
     writer: Option<StateWriter>,
@@ -411,7 +410,7 @@ impl EventLoop {
             }
             (store.oldest_first(), store.persisted(&self.anchor))
         };
-        self.shared.metrics.leaked(&leaks, self.leak_series);
+        self.shared.metrics.leaked(&leaks);
         if let Some(writer) = &mut self.writer {
             writer.keep(persisted);
         }

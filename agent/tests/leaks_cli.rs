@@ -12,8 +12,7 @@ mod runtime;
 mod things;
 
 mod binary;
-#[path = "binary/nobody.rs"]
-mod nobody;
+#[allow(dead_code, reason = "shared")]
 #[path = "binary/serving.rs"]
 mod serving;
 
@@ -22,7 +21,7 @@ use binary::{coroner, run};
 use coroner::{
     linux::clock,
     outputs::{
-        http::{Audience, Observed, SharedState},
+        http::{Observed, SharedState},
         metrics::Metrics,
     },
     store::{health::Health, leaks::LeakStore, terminations::History},
@@ -32,9 +31,9 @@ use coroner_core::{
     leaks::LeakGauges,
 };
 use coroner_cri_api::v1;
-use nobody::Nobody;
 use runtime::{FakeRuntime, Serving};
 use serde_json::{Value, json};
+use serving::ServedSocket;
 use std::{
     path::PathBuf,
     process::{Command, Stdio},
@@ -174,44 +173,6 @@ fn the_kubelets_log_is_quoted_below_the_leak() {
         assert!(out.contains(wanted), "{wanted}: {out}");
     }
     assert!(!out.contains("s9") && err.contains("2 lines of the kubelet's log"), "{out}{err}");
-    std::fs::write(node.path("log"), "something else\n").unwrap();
-    let (code, _, err) = run(&mut node.leaks(&log));
-    assert!(code == 0 && err.contains("is not a kubelet's log"), "{err}");
-}
-
-/// A container that is named as a shim, with a FIFO, to which nobody writes, where a shim has its bundle's
-/// configuration.
-#[test]
-fn a_fifo_in_place_of_a_file_holds_nobody_up() {
-    let node = FakeNode::new(BOOT);
-    let write = |path: &str, text: &str| {
-        let path = node.path(path);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, text).unwrap();
-    };
-    for (pid, comm, parent) in [(2, "kthreadd", 0), (11, "containerd-shim", 1)] {
-        let stat = format!("{pid} ({comm}) S {parent} {}{pid} 0", "0 ".repeat(17));
-        write(&format!("proc/{pid}/stat"), &stat);
-        write(&format!("proc/{pid}/comm"), comm);
-    }
-    // The runtime is this process.
-    let runtime = std::process::id();
-    write(&format!("proc/{runtime}/stat"), &std::fs::read_to_string("/proc/self/stat").unwrap());
-    for pid in [11, runtime] {
-        let namespaces = node.path(&format!("proc/{pid}/ns"));
-        std::fs::create_dir_all(&namespaces).unwrap();
-        std::os::unix::fs::symlink("mnt:[1]", namespaces.join("mnt")).unwrap();
-    }
-    let socket = node.path("cri.sock");
-    let command = format!("shim -namespace k8s.io -id s3 -address {}", socket.display());
-    write("proc/11/cmdline", &command.replace(' ', "\0"));
-    let bundle = node.path("proc/11/cwd");
-    std::fs::create_dir_all(&bundle).unwrap();
-    rustix::fs::mkfifoat(rustix::fs::CWD, bundle.join("config.json"), 0o600.into()).unwrap();
-    let (code, _, err) = run(&mut node.leaks(""));
-    assert_eq!(code, 0, "{err}");
-    let unread = err.lines().find(|line| line.contains("could not read")).unwrap_or_default();
-    assert!(!unread.contains("shims"), "{err}");
 }
 
 #[test]
@@ -256,29 +217,6 @@ fn another_machines_node_is_an_error() {
     for wanted in ["leak detection is suspended", "another machine", "on node n1", "check --node"] {
         assert!(err.contains(wanted), "{wanted}: {err}");
     }
-    node.apiserver.script().gets.clear();
-    let (code, out, err) = run(&mut node.leaks("--exit-code"));
-    assert_eq!((code, &*out), (1, ""), "{err}");
-    assert!(err.contains("no Node object with this name"), "{err}");
-}
-
-#[test]
-fn without_a_source_nothing_is_said() {
-    let node = FakeNode::new(BOOT);
-    let forbidden = (403, apiserver::status_object(403));
-    node.apiserver.script().gets.insert("nodes/n1".to_owned(), forbidden);
-    let (code, out, err) = run(&mut node.leaks(""));
-    assert_eq!((code, &*out), (1, ""), "{err}");
-    for wanted in ["RBAC", "refused with 403"] {
-        assert!(err.contains(wanted), "{wanted}: {err}");
-    }
-    let nobody = Nobody::new();
-    node.write_kubeconfig(&nobody.url);
-    let (code, out, err) = run(node.leaks("").arg("--runtime-endpoint").arg("/nowhere.sock"));
-    assert_eq!((code, &*out), (64, ""), "--runtime-endpoint is given twice: {err}");
-    let (code, out, err) = run(&mut node.leaks(""));
-    assert_eq!((code, &*out), (1, ""), "{err}");
-    assert!(err.contains("apiserver is reachable"), "{err}");
 }
 
 #[test]
@@ -292,12 +230,12 @@ fn a_runtime_that_is_not_there_is_an_error() {
     }
 }
 
-/// An agent that serves these leaks until the test ends; its URL.
+/// An agent that serves these leaks until the test ends.
 fn agent(
     leaks: Vec<Leak>,
     detection_state: DetectionState,
     watched: u64,
-) -> (String, Arc<SharedState>) {
+) -> (ServedSocket, Arc<SharedState>) {
     let mut store = LeakStore::new(Duration::from_secs(300));
     leaks.into_iter().for_each(|leak| store.put(Arc::new(leak)));
     store.update_progress(&gauges(detection_state, watched));
@@ -305,8 +243,7 @@ fn agent(
     health.set_detection_state(detection_state);
     let shared = SharedState::new(health, History::new(1), store, Metrics::new().unwrap());
     let shared = Arc::new(shared.of(Observed { node: "n1".into(), ..Observed::default() }));
-    let port = serving::serve(Arc::clone(&shared), Audience::Node, None);
-    (format!("http://127.0.0.1:{port}"), shared)
+    (ServedSocket::of(Arc::clone(&shared)), shared)
 }
 
 fn gauges(detection_state: DetectionState, watched: u64) -> LeakGauges {
@@ -332,32 +269,33 @@ fn leak(namespace: &str) -> Leak {
 
 #[test]
 fn a_running_agent_is_asked() {
-    let (url, _) = agent(vec![leak("shop"), leak("shop")], DetectionState::Possible, 1000);
-    let (code, out, err) = run(&mut coroner(&format!("leaks --url {url}")));
+    let (served, _) = agent(vec![leak("shop"), leak("shop")], DetectionState::Possible, 1000);
+    let socket = served.flag();
+    let (code, out, err) = run(&mut coroner(&format!("leaks {socket}")));
     assert_eq!((code, &*err), (0, ""));
     let lines: Vec<_> = out.lines().collect();
     assert_eq!(lines.len(), 2, "{out}");
     assert!(lines[0].starts_with("CLASS"), "{out}");
     assert!(lines[1].starts_with("notready_no_pod  shop       web-0  0123456789abc"), "{out}");
-    let (_, out, _) = run(coroner("leaks -o wide").env("CORONER_URL", &url));
+    let (_, out, _) = run(&mut coroner(&format!("leaks -o wide {socket}")));
     for wanted in ["network namespace /run/netns/cni-1; addresses 10.0.0.9", "u1", "ATTEMPT"] {
         assert!(out.contains(wanted), "{wanted}: {out}");
     }
     assert!(!out.contains('\u{1b}'), "a terminal must not obey it: {out}");
-    let (_, out, _) = run(&mut coroner(&format!("leaks --url {url} -v")));
+    let (_, out, _) = run(&mut coroner(&format!("leaks {socket} -v")));
     assert!(
         out.contains("its sandbox was no longer ready") && out.contains("$ crictl rmp"),
         "{out}"
     );
-    let (_, out, _) = run(&mut coroner(&format!("leaks --url {url} -o json")));
+    let (_, out, _) = run(&mut coroner(&format!("leaks {socket} -o json")));
     let answer: Value = serde_json::from_str(&out).unwrap();
     assert_eq!(
         (&answer["standalone"], &answer["detection"]["watchedSeconds"]),
         (&json!(false), &json!(1000))
     );
-    let (code, _, _) = run(&mut coroner(&format!("leaks --url {url} --exit-code")));
+    let (code, _, _) = run(&mut coroner(&format!("leaks {socket} --exit-code")));
     assert_eq!(code, 3);
-    let other = format!("leaks --url {url} --exit-code -n other");
+    let other = format!("leaks {socket} --exit-code -n other");
     let (code, out, err) = run(&mut coroner(&other));
     assert_eq!((code, &*out), (0, ""));
     assert!(err.contains("no leaks on node n1 in namespace other"), "{err}");
@@ -365,58 +303,30 @@ fn a_running_agent_is_asked() {
 
 #[test]
 fn an_agent_that_cannot_judge_never_says_that_there_is_nothing() {
-    let (url, _) = agent(Vec::new(), DetectionState::NodeForeign, 0);
+    let (served, _) = agent(Vec::new(), DetectionState::NodeForeign, 0);
+    let socket = served.flag();
     for flags in ["", "-o json", "--exit-code"] {
-        let (code, out, err) = run(&mut coroner(&format!("leaks --url {url} {flags}")));
+        let (code, out, err) = run(&mut coroner(&format!("leaks {socket} {flags}")));
         assert_eq!((code, &*out), (1, ""), "{flags}");
         assert!(err.contains("on node n1: the Node") && err.contains("→ check --node"), "{err}");
     }
-    let (url, _) = agent(vec![leak("shop")], DetectionState::ApiOutOfSync, 1000);
-    let (code, out, err) = run(&mut coroner(&format!("leaks --url {url} --exit-code")));
+    let (served, _) = agent(vec![leak("shop")], DetectionState::ApiOutOfSync, 1000);
+    let socket = served.flag();
+    let (code, out, err) = run(&mut coroner(&format!("leaks {socket} --exit-code")));
     assert_eq!(code, 3, "what was certain is");
     assert!(out.contains("web-0") && err.contains("confirmed before"), "{out}{err}");
 }
 
 #[test]
 fn an_agent_that_has_just_started_has_not_seen_enough() {
-    let (url, shared) = agent(Vec::new(), DetectionState::Possible, 12);
-    let (code, out, err) = run(&mut coroner(&format!("leaks --url {url}")));
+    let (served, shared) = agent(Vec::new(), DetectionState::Possible, 12);
+    let socket = served.flag();
+    let (code, out, err) = run(&mut coroner(&format!("leaks {socket}")));
     assert_eq!((code, &*out), (0, ""));
     assert!(err.contains("no confirmed leaks on node n1 yet") && err.contains("12s"), "{err}");
-    let exit_code = format!("leaks --url {url} --exit-code");
+    let exit_code = format!("leaks {socket} --exit-code");
     let (code, _, err) = run(&mut coroner(&exit_code));
     assert!(code == 1 && err.contains("ask again after 5m"), "nobody knows yet: {code} {err}");
     shared.leaks.lock().put(Arc::new(leak("shop")));
     assert_eq!(run(&mut coroner(&exit_code)).0, 3);
-}
-
-#[test]
-fn an_agent_that_was_named_must_answer() {
-    let nobody = Nobody::new();
-    let url = &nobody.url;
-    let (code, out, err) = run(&mut coroner(&format!("leaks --node n1 --url {url}")));
-    assert_eq!((code, &*out), (1, ""));
-    assert!(err.contains("no agent answers") && err.contains("--standalone"), "{err}");
-}
-
-#[test]
-fn wrong_usage_says_what_is_wrong() {
-    let cases = [
-        ("leaks --standalone --runtime-endpoint /x", "set --node NAME"),
-        ("leaks --url ftp://x", "use http://HOST:PORT"),
-        ("leaks --standalone --node n --runtime-endpoint /x --for 1ms", "--for 1ms"),
-        (
-            "leaks --standalone --node n --runtime-endpoint /x --kubelet-process a-name-of-16-chars",
-            "at most 15",
-        ),
-        ("leaks -o xml", "[possible values: table, wide, json, yaml, name]"),
-    ];
-    for (args, message) in cases {
-        let (code, out, err) = run(&mut coroner(args));
-        assert_eq!((code, &*out), (64, ""), "{args}: {err}");
-        assert!(err.contains(message), "{args}: {err}");
-    }
-    let (code, out, _) = run(&mut coroner("leaks --help"));
-    assert_eq!(code, 0);
-    assert!(out.contains("Examples:") && out.contains("3 with --exit-code"), "{out}");
 }

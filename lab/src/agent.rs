@@ -1,12 +1,11 @@
 //! The real `coroner run` as a child, and its HTTP API.
 
 use crate::{lab::Lab, lab::NODE, port::Port, wait};
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use axum::http::{StatusCode, Uri};
 use coroner::outputs::report::LeakList;
 use coroner_api::{
-    List, ListQuery,
-    client::AgentAddress as Api,
+    List,
     leaks::Leak,
     openapi,
     terminations::{Death, Termination},
@@ -231,8 +230,9 @@ impl Http {
     }
 
     async fn list<T: DeserializeOwned>(&self, path: &str) -> Result<List<T>> {
-        let url: Uri = format!("http://{}", self.address).parse()?;
-        Api::at_url(&url, None)?.list(path, &ListQuery::default()).await
+        let (status, body) = self.page(path).await?;
+        ensure!(status == StatusCode::OK, "{path} returned {status}: {body}");
+        Ok(serde_json::from_str(&body)?)
     }
 }
 

@@ -102,7 +102,10 @@ impl Servers<'_> {
                 }
                 Err(error) => {
                     let error = crate::chain(error.as_ref());
-                    warn!(error, "cannot serve the API on a unix socket; CLI commands need --url");
+                    warn!(
+                        error,
+                        "cannot serve the API on a unix socket; the other commands need it"
+                    );
                 }
             }
         }

@@ -12,8 +12,8 @@ pub(super) struct Columns {
 }
 
 impl Columns {
-    pub(super) fn new(header: Vec<&'static str>, with_header: bool) -> Self {
-        Self { header, is_due: with_header, widths: Vec::new() }
+    pub(super) fn new(header: Vec<&'static str>) -> Self {
+        Self { header, is_due: true, widths: Vec::new() }
     }
 
     /// More rows, below the header if there was none yet, and no narrower than those before.
@@ -49,7 +49,7 @@ mod tests {
 
     #[test]
     fn rows_that_come_later_stand_below_the_others() {
-        let mut columns = Columns::new(vec!["NAME", "N"], true);
+        let mut columns = Columns::new(vec!["NAME", "N"]);
         let row = |name: &str| vec![name.to_owned(), "1".to_owned()];
         assert_eq!(columns.rows([row("web-0-long")].into_iter()), "NAME        N\nweb-0-long  1\n");
         assert_eq!(columns.rows([row("a")].into_iter()), "a           1\n");

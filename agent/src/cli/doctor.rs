@@ -4,7 +4,7 @@
 use super::{observer::Observer, output::document};
 use crate::{
     config::{
-        HostDefaults, Sources, StandaloneConfig,
+        Sources, StandaloneConfig,
         args::{DoctorArgs, TextOutput},
     },
     linux::{clock, restrictions::Restrictions},
@@ -39,7 +39,7 @@ fn diagnose(args: &DoctorArgs) -> anyhow::Result<Checks> {
     let (node, no_api) = (&args.sources.node, args.sources.no_api);
     let mut health = Health::new(!no_api, clock::boot_now());
     health.restricted(Restrictions::probe(&node.host_root));
-    let sources = Sources::validate(&args.sources, &HostDefaults::probe());
+    let sources = Sources::of(&args.sources);
     // The kernel side does not depend on the other flags, and is checked anyway.
     let cgroup_root = node.cgroup_root.clone();
     let options = match &sources {

@@ -15,7 +15,7 @@ use crate::{
     },
 };
 use anyhow::{Context, anyhow, bail};
-use coroner_api::{ListQuery, openapi, terminations::Termination};
+use coroner_api::{ListQuery, client::AgentAddress, openapi, terminations::Termination};
 use coroner_core::report::PodTermination;
 use std::{
     io::{self, Write},
@@ -82,7 +82,7 @@ impl Chosen {
 }
 
 fn from_agent(args: &ExplainArgs, wanted: &PodSelector) -> anyhow::Result<Chosen> {
-    let agent = super::agent(&args.agent)?;
+    let agent = AgentAddress(args.agent.socket.clone());
     let asked =
         super::wait(agent.list::<Termination>(openapi::TERMINATIONS, &ListQuery::default()));
     let list = asked.context(

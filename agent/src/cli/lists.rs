@@ -9,7 +9,9 @@ use super::{
 use crate::config::args::{ListArgs, ListOutput};
 use crate::outputs::report::{self, ended_at, printable, seconds};
 use coroner_api::{
-    List, ListQuery, Open, openapi,
+    List, ListQuery, Open,
+    client::AgentAddress,
+    openapi,
     terminations::{Death, Termination},
 };
 use coroner_core::{
@@ -111,7 +113,7 @@ fn pod_name(pod: Option<&PodRef>) -> String {
 }
 
 pub(super) fn main<T: Row>(args: &ListArgs) -> anyhow::Result<()> {
-    let agent = super::agent(&args.agent)?;
+    let agent = AgentAddress(args.agent.socket.clone());
     let query = ListQuery {
         namespace: args.namespaces.chosen().map(str::to_owned),
         pod: args.pod.clone(),
@@ -158,7 +160,7 @@ fn columns<T: Row>(args: &ListArgs) -> Columns {
     let wide = args.output == ListOutput::Wide;
     let mut header = T::header(wide);
     header.extend(wide.then_some("NODE"));
-    Columns::new(header, !args.no_headers)
+    Columns::new(header)
 }
 
 fn rows<T: Row>(items: &[T], args: &ListArgs) -> impl Iterator<Item = Vec<String>> {
@@ -191,7 +193,7 @@ fn watched<T: Row>(columns: &mut Columns, items: &[T], args: &ListArgs) -> anyho
 /// One row a report, newest first; of a recording, too.
 pub(super) fn termination_table(all: &[PodTermination], wide: bool) -> String {
     let rows = all.iter().map(|report| termination_row(report, wide));
-    Columns::new(Termination::header(wide), true).rows(rows)
+    Columns::new(Termination::header(wide)).rows(rows)
 }
 
 fn termination_row(account: &PodTermination, wide: bool) -> Vec<String> {
@@ -255,7 +257,7 @@ mod tests {
         samples::golden("table_wide.txt", &termination_table(&all, true));
         let deaths = all.iter().flat_map(|report| Termination::from(report).containers);
         let deaths: Vec<_> = deaths.map(|death| death.row(true)).collect();
-        let table = Columns::new(Death::header(true), true).rows(deaths.into_iter());
+        let table = Columns::new(Death::header(true)).rows(deaths.into_iter());
         samples::golden("deaths_wide.txt", &table);
     }
 

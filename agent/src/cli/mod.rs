@@ -13,10 +13,10 @@ mod replay;
 mod select;
 mod version;
 
-use crate::config::args::{AgentArgs, Cli, Command, LogArgs, LogFormat};
+use crate::config::args::{Cli, Command, LogArgs, LogFormat};
 use crate::{
     app,
-    config::{Config, HostDefaults},
+    config::Config,
     outputs::{
         log::{self, Form},
         report,
@@ -24,7 +24,6 @@ use crate::{
 };
 use clap::{CommandFactory, Parser, error::ErrorKind};
 use coroner_api::{
-    client::AgentAddress,
     printable::shown,
     terminations::{Death, Termination},
 };
@@ -43,18 +42,19 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return refuse(&error),
     };
-    report::Style::choose(cli.log.color);
     // The commands that answer do so on stdout; the service speaks by its log.
     let level = if matches!(cli.command, Command::Run(_)) { "info" } else { "error" };
     if let Err(error) = start_log(&cli.log, level) {
         return usage(&format!("--log-level: {error}"));
     }
     match cli.command {
-        Command::Run(args) => match Config::validate(&args, &HostDefaults::probe()) {
-            Ok(config) => match args.sources.node.kubeconfig.filter(|file| !file.exists()) {
-                Some(file) => usage(&format!("--kubeconfig {}: no such file", file.display())),
-                None => finish(app::run(config)),
-            },
+        Command::Run(args) => match Config::of(args) {
+            Ok(config) => {
+                match config.args.sources.node.kubeconfig.as_ref().filter(|file| !file.exists()) {
+                    Some(file) => usage(&format!("--kubeconfig {}: no such file", file.display())),
+                    None => finish(app::run(config)),
+                }
+            }
             Err(error) => usage(&error.to_string()),
         },
         Command::Doctor(args) => match doctor::main(&args) {
@@ -78,14 +78,6 @@ fn answered(result: anyhow::Result<()>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => print_failure(&error),
-    }
-}
-
-/// The running agent that the flags name.
-fn agent(args: &AgentArgs) -> anyhow::Result<AgentAddress> {
-    match &args.url {
-        None => Ok(AgentAddress::Socket(args.socket.clone())),
-        Some(url) => AgentAddress::at_url(url, args.ca.as_deref()),
     }
 }
 
@@ -143,7 +135,7 @@ fn start_log(args: &LogArgs, level: &str) -> Result<(), ParseError> {
     let directives = args.log_level.clone().or_else(rust_log).unwrap_or_else(|| level.to_owned());
     let form = match args.log_format {
         LogFormat::Json => Form::Json,
-        LogFormat::Text => Form::Text { colours: args.color.applies_to(&io::stderr()) },
+        LogFormat::Text => Form::Text { colours: report::has_colors(&io::stderr()) },
     };
     log::start(&directives, form)
 }

@@ -11,7 +11,6 @@ use coroner_api::terminations::Termination;
 use std::{
     io::{self, Write},
     path::Path,
-    time::Duration,
 };
 
 pub(super) fn main(args: &ReplayArgs) -> anyhow::Result<()> {
@@ -19,9 +18,6 @@ pub(super) fn main(args: &ReplayArgs) -> anyhow::Result<()> {
     let mut replay = Replay::new(reader.header());
     replay.run(&mut reader);
     let open_at_end = replay.open();
-    if args.go_on > Duration::ZERO {
-        replay.go_on(args.go_on);
-    }
     let mut stdout = io::stdout().lock();
     print(&mut stdout, &replay, args.output)?;
     stdout.flush()?;
@@ -30,10 +26,10 @@ pub(super) fn main(args: &ReplayArgs) -> anyhow::Result<()> {
         let pods = replay.without_account().len();
         print_note(&format!("the recording contains no pod termination; pods seen: {pods}"));
     }
-    if open_at_end > 0 && args.go_on.is_zero() {
+    if open_at_end > 0 {
         print_note(&format!(
-            "{open_at_end} pods were still terminating at the end of the recording; use --extend \
-             60s to report them as they are"
+            "{open_at_end} pods were still terminating at the end of the recording; \
+             `coroner explain POD --from FILE` reports them as they are"
         ));
     }
     Ok(())

@@ -1,12 +1,11 @@
-//! Command-line flags and their environment variables. [`crate::config`] validates them.
+//! Command-line flags and their environment variables. What contradicts itself is refused in [`crate::config`].
 
-use crate::outputs::{metrics, report::ColorChoice};
+use super::parse::{self, OrOff};
+use crate::outputs::metrics;
+use crate::sources::{cri::parse_endpoint, traffic::Attachment};
 use clap::{Args, Parser, Subcommand, ValueEnum, builder::BoolishValueParser};
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
-/// Port of the agent's HTTP server. In the range of Prometheus exporters, and free on most nodes (the kubelet
-/// uses 10250, etcd 2379, node-exporter 9100).
-pub const DEFAULT_PORT: u16 = 9470;
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 /// Measure pod terminations on this node: how long they take, how containers died, and the evidence.
 #[derive(Parser, Debug)]
@@ -63,9 +62,6 @@ pub struct LogArgs {
     /// for the others].
     #[arg(long, global = true, env = "CORONER_LOG_LEVEL", value_name = "FILTER")]
     pub log_level: Option<String>,
-    /// When to use colours in output and logs.
-    #[arg(long, global = true, env = "CORONER_COLOR", value_name = "WHEN", default_value = "auto")]
-    pub color: ColorChoice,
 }
 
 /// Log formats.
@@ -82,7 +78,7 @@ pub enum LogFormat {
 #[command(next_help_heading = "Sources of evidence")]
 pub struct NodeArgs {
     /// Name of this node's Node object [default: $NODE_NAME].
-    #[arg(long, env = "CORONER_NODE", value_name = "NAME")]
+    #[arg(long, env = "CORONER_NODE", value_name = "NAME", value_parser = parse::node_name)]
     pub node: Option<String>,
     /// Kubeconfig for the apiserver [default: $KUBECONFIG, ~/.kube/config, or the service account].
     #[arg(long, env = "CORONER_KUBECONFIG", value_name = "FILE")]
@@ -91,12 +87,14 @@ pub struct NodeArgs {
     /// found; the known sockets of containerd, CRI-O, cri-dockerd, k3s, RKE2, k0s, MicroK8s and others are
     /// tried, and of several runtimes the one that runs this node's pods is taken].
     #[arg(long = "runtime-endpoint", env = "CORONER_RUNTIME_ENDPOINT", value_name = "ENDPOINT")]
-    pub cri: Option<String>,
+    #[arg(value_parser = parse_endpoint)]
+    pub cri: Option<PathBuf>,
     /// Mount point of cgroup v2 [default: detected].
-    #[arg(long, env = "CORONER_CGROUP_ROOT", value_name = "DIR")]
+    #[arg(long, env = "CORONER_CGROUP_ROOT", value_name = "DIR", value_parser = parse::absolute)]
     pub cgroup_root: Option<PathBuf>,
     /// Mount point of the host's root file system.
     #[arg(long, env = "CORONER_HOST_ROOT", value_name = "DIR", default_value = "/")]
+    #[arg(value_parser = parse::absolute)]
     pub host_root: PathBuf,
 }
 
@@ -113,17 +111,9 @@ pub struct SourceArgs {
     pub no_api: bool,
     /// Size of each of the two ring buffers in bytes, KiB or MiB: a power of two, at least one page.
     #[arg(long, env = "CORONER_RING_BYTES", value_name = "SIZE", default_value = "1MiB")]
-    #[arg(value_parser = parse_size)]
+    #[arg(value_parser = parse::ring_bytes)]
     pub ring_bytes: u32,
 }
-
-/// One list of Events in this time; `None`: none.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct EventsLookup(pub Option<Duration>);
-
-/// TCP address of the API; `None`: not served on TCP.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ApiListen(pub Option<SocketAddr>);
 
 /// Flags that locate a running agent.
 #[derive(Args, Clone, Debug)]
@@ -131,13 +121,6 @@ pub struct AgentArgs {
     /// Unix socket of the running agent.
     #[arg(long, env = "CORONER_SOCKET", value_name = "FILE", default_value = coroner_api::DEFAULT_SOCKET)]
     pub socket: PathBuf,
-    /// URL of the running agent, used instead of its socket.
-    #[arg(long, env = "CORONER_URL", value_name = "URL", value_parser = parse_url)]
-    pub url: Option<http::Uri>,
-    /// PEM file with the CA that signed the agent's TLS certificate [default: the CAs that this machine
-    /// trusts].
-    #[arg(long = "ca-file", env = "CORONER_CA_FILE", value_name = "FILE")]
-    pub ca: Option<PathBuf>,
 }
 
 /// As kubectl has it; all namespaces are the default.
@@ -164,98 +147,67 @@ pub struct RunArgs {
     /// Address of the metrics and health endpoints. Port 0 selects a free port and logs it; `[::]` listens on
     /// all IPv6 and IPv4 addresses.
     #[arg(long, env = "CORONER_LISTEN", value_name = "ADDRESS:PORT")]
-    #[arg(default_value = "[::]:9470", value_parser = parse_listen)]
+    #[arg(default_value = "[::]:9470", value_parser = parse::address)]
     pub listen: SocketAddr,
     /// Serve HTTPS with this certificate (PEM: the server's certificate, then its intermediates). Reloaded
     /// when the file changes; if the new certificate is invalid, the agent keeps the current one.
-    #[arg(long, env = "CORONER_TLS_CERT", value_name = "FILE")]
+    #[arg(long, env = "CORONER_TLS_CERT", value_name = "FILE", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
     /// Private key of the certificate (PEM, unencrypted).
-    #[arg(long, env = "CORONER_TLS_KEY", value_name = "FILE")]
+    #[arg(long, env = "CORONER_TLS_KEY", value_name = "FILE", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
     /// Unix socket of the API, accessible to this user only. `coroner terminations`, `leaks` and `explain` use
     /// it. Its folder must exist, unless it is the default. `off` disables it.
     #[arg(long, env = "CORONER_SOCKET", value_name = "FILE", default_value = coroner_api::DEFAULT_SOCKET)]
-    pub socket: PathBuf,
+    #[arg(value_parser = |text: &str| parse::or_off(text, parse::absolute))]
+    pub socket: OrOff<PathBuf>,
     /// Address of the API for `kubectl port-forward`, on the loopback interface. With hostNetwork, every user on
     /// the node can connect to it. `off` disables it.
     #[arg(long, env = "CORONER_API_LISTEN", value_name = "ADDRESS:PORT")]
-    #[arg(default_value = "127.0.0.1:9471", value_parser = parse_api_listen)]
-    pub api_listen: ApiListen,
-    /// Number of pod terminations to keep for the API.
-    #[arg(
-        long = "history-limit",
-        env = "CORONER_HISTORY_LIMIT",
-        value_name = "N",
-        default_value_t = 256
-    )]
-    pub history: usize,
-    /// How long to wait for late events before a termination is reported (250ms, 5s, 1m).
-    #[arg(
-        long = "settle-window",
-        env = "CORONER_SETTLE_WINDOW",
-        value_name = "DURATION",
-        default_value = "5s"
-    )]
-    #[arg(value_parser = parse_duration)]
-    pub settle: Duration,
-    /// Interval of full lists from the runtime while no pod is terminating.
-    #[arg(
-        long = "cri-poll-interval",
-        env = "CORONER_CRI_POLL_INTERVAL",
-        value_name = "DURATION",
-        default_value = "10s"
-    )]
-    #[arg(value_parser = parse_duration)]
-    pub cri_idle: Duration,
-    /// Interval of filtered lists from the runtime while a pod is terminating.
-    #[arg(
-        long = "cri-poll-interval-active",
-        env = "CORONER_CRI_POLL_INTERVAL_ACTIVE",
-        value_name = "DURATION",
-        default_value = "250ms"
-    )]
-    #[arg(value_parser = parse_duration)]
-    pub cri_busy: Duration,
-    /// Poll the runtime when it sends a container event (containerd 2.0, CRI-O 1.28 or newer). Rarely useful,
-    /// because the kernel reports the same events; and containerd blocks on a subscriber that stops reading.
-    #[arg(long, env = "CORONER_CRI_EVENTS", value_parser = BoolishValueParser::new())]
-    pub cri_events: bool,
+    #[arg(default_value = "127.0.0.1:9471")]
+    #[arg(value_parser = |text: &str| parse::or_off(text, parse::address))]
+    pub api_listen: OrOff<SocketAddr>,
+    /// Number of pod terminations to keep for the API, at most 100000; each takes some kilobytes.
+    #[arg(long, env = "CORONER_HISTORY_LIMIT", value_name = "N", default_value = "256")]
+    #[arg(value_parser = |text: &str| parse::at_most(text, 100_000))]
+    pub history_limit: usize,
+    /// Interval of full lists from the runtime while no pod is terminating, at least 10ms.
+    #[arg(long, env = "CORONER_CRI_POLL_INTERVAL", value_name = "DURATION", default_value = "10s")]
+    #[arg(value_parser = |text: &str| parse::duration_from(text, Duration::from_millis(10)))]
+    pub cri_poll_interval: Duration,
     /// Record all inputs to this file, for `coroner replay` and bug reports. It contains no environment
     /// variables and no command lines, and only the labels and annotations that docs/recording.md lists. An
     /// existing file is renamed to FILE.old.
     #[arg(long, env = "CORONER_RECORD", value_name = "FILE")]
     pub record: Option<PathBuf>,
-    /// Maximum size of the recording (up to 4095MiB). At this size recording stops and the agent continues.
+    /// Maximum size of the recording. At this size recording stops and the agent continues.
     #[arg(long, env = "CORONER_RECORD_LIMIT", value_name = "SIZE", default_value = "256MiB")]
-    #[arg(value_parser = parse_size)]
+    #[arg(value_parser = parse::size)]
     pub record_limit: u32,
     /// If the kernel programs cannot be attached, do not exit: stay unready, show the reason on /readyz, and retry
     /// every 30 s. Avoids a crash loop in a DaemonSet.
-    #[arg(long = "keep-running-unready", env = "CORONER_KEEP_RUNNING_UNREADY", value_parser = BoolishValueParser::new())]
-    pub stay_unready: bool,
+    #[arg(long, env = "CORONER_KEEP_RUNNING_UNREADY", value_parser = BoolishValueParser::new())]
+    pub keep_running_unready: bool,
     /// Create Kubernetes Events for notable deaths (on the pod: StopSignalIgnored, GraceExceeded, OomKilled, …)
     /// and for leaks (on the Node); see docs/events.md. Requires create and patch of events in the API group
     /// events.k8s.io.
     #[arg(long, env = "CORONER_EVENTS", value_parser = BoolishValueParser::new())]
     pub events: bool,
-    /// How often, on average, the Events of one pod are listed to prove why the kubelet stopped its container. Requires
+    /// How often, on average and at most once a second, the Events of one pod are listed to prove why the kubelet stopped its container. Requires
     /// list of events, which the chart grants. `off` does without.
     #[arg(long, env = "CORONER_EVENTS_LOOKUP", value_name = "DURATION", default_value = "10s")]
-    #[arg(value_parser = parse_lookup)]
-    pub events_lookup: EventsLookup,
+    #[arg(value_parser = |text: &str| parse::or_off(text, |text| parse::duration_from(text, Duration::from_secs(1))))]
+    pub events_lookup: OrOff<Duration>,
     /// When to count the connections of pods: while a pod terminates, always (which adds a small cost to each
     /// connection of the node), or never. Without the apiserver, on-demand misses processes that exit within 20 ms of
     /// their stop signal.
     #[arg(long, env = "CORONER_TRAFFIC", value_name = "WHEN", default_value = "on-demand")]
-    pub traffic: TrafficCounting,
+    pub traffic: Attachment,
     /// Number of series in each metric by workload; the series that was counted least recently makes room for a new one.
-    /// 0 counts by namespace only.
+    /// 0 counts by namespace only; at most 2000.
     #[arg(long, env = "CORONER_WORKLOAD_METRICS", value_name = "N", default_value_t = metrics::SERIES)]
+    #[arg(value_parser = |text: &str| parse::at_most(text, 2_000))]
     pub workload_metrics: usize,
-    /// Log the kernel programs' own diagnostics (debug builds only).
-    #[arg(long, env = "CORONER_DEBUG_BPF", value_parser = BoolishValueParser::new())]
-    pub debug_bpf: bool,
     /// Flags of leak detection.
     #[command(flatten)] // these two last: a heading applies to all flags after it
     pub leaks: LeakArgs,
@@ -264,24 +216,13 @@ pub struct RunArgs {
     pub sources: SourceArgs,
 }
 
-/// When connections are counted.
-#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-pub enum TrafficCounting {
-    /// While a pod terminates.
-    OnDemand,
-    /// Always.
-    Always,
-    /// Never.
-    Off,
-}
-
 /// The kubelet.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Leaks")]
 pub struct KubeletArgs {
     /// Process name of the kubelet (comm, at most 15 bytes) [default: kubelet, k3s-server, k3s-agent, kubelite,
     /// microshift].
-    #[arg(long, env = "CORONER_KUBELET_PROCESS", value_name = "NAME")]
+    #[arg(long, env = "CORONER_KUBELET_PROCESS", value_name = "NAME", value_parser = parse::comm)]
     pub kubelet_process: Option<String>,
 }
 
@@ -292,14 +233,11 @@ pub struct LeakArgs {
     /// How long a candidate must be observed before it is a confirmed leak. Counts only while pod watch,
     /// runtime and Node object are in sync; an outage pauses it.
     #[arg(long, env = "CORONER_LEAK_THRESHOLD", value_name = "DURATION", default_value = "5m")]
-    #[arg(value_parser = parse_duration)]
+    #[arg(value_parser = parse::threshold)]
     pub leak_threshold: Duration,
     /// The kubelet.
     #[command(flatten)]
     pub kubelet: KubeletArgs,
-    /// Maximum number of leaked sandboxes with a metric series of their own; others are only counted.
-    #[arg(long, env = "CORONER_LEAK_SERIES", value_name = "N", default_value_t = 50)]
-    pub leak_series: usize,
     /// Directory for the first-seen times of leaks, so that they survive a restart of the agent. Created if
     /// missing.
     #[arg(long, env = "CORONER_STATE_DIR", value_name = "DIR")]
@@ -329,11 +267,11 @@ pub struct ListArgs {
     #[command(flatten)]
     pub namespaces: Namespaces,
     /// Only entries that ended within this time (30m, 1h, 1d).
-    #[arg(long, env = "CORONER_SINCE", value_name = "DURATION", value_parser = parse_duration)]
+    #[arg(long, env = "CORONER_SINCE", value_name = "DURATION", value_parser = parse::duration)]
     pub since: Option<Duration>,
     /// Maximum number of entries to show.
     #[arg(long, env = "CORONER_LIMIT", value_name = "N", conflicts_with = "watch")]
-    #[arg(value_parser = parse_limit)]
+    #[arg(value_parser = parse::limit)]
     pub limit: Option<usize>,
     /// Run until Ctrl-C: print the existing entries, oldest first, then each new one and each update.
     #[arg(short, long, env = "CORONER_WATCH", value_parser = BoolishValueParser::new())]
@@ -341,9 +279,6 @@ pub struct ListArgs {
     /// Output format.
     #[arg(short, long, env = "CORONER_OUTPUT", value_name = "FORM", default_value = "table")]
     pub output: ListOutput,
-    /// Print a table without its header.
-    #[arg(long, env = "CORONER_NO_HEADERS", value_parser = BoolishValueParser::new())]
-    pub no_headers: bool,
 }
 
 /// Flags of `coroner completion`.
@@ -375,18 +310,15 @@ pub struct LeaksArgs {
     pub standalone: bool,
     /// How long --standalone observes. An outage of a source pauses it.
     #[arg(long = "for", env = "CORONER_FOR", value_name = "DURATION", default_value = "2m")]
-    #[arg(value_parser = parse_duration)]
+    #[arg(value_parser = parse::threshold)]
     pub observe_for: Duration,
     #[command(flatten)]
     pub namespaces: Namespaces,
     /// Output format.
     #[arg(short, long, env = "CORONER_OUTPUT", value_name = "FORM", default_value = "table")]
     pub output: ListOutput,
-    /// Print a table without its header.
-    #[arg(long, env = "CORONER_NO_HEADERS", value_parser = BoolishValueParser::new())]
-    pub no_headers: bool,
     /// Only leaks that were confirmed within this time (30m, 1h, 1d).
-    #[arg(long, env = "CORONER_SINCE", value_name = "DURATION", value_parser = parse_duration)]
+    #[arg(long, env = "CORONER_SINCE", value_name = "DURATION", value_parser = parse::duration)]
     pub since: Option<Duration>,
     /// Show details of each leak below the table: evidence, likely cause, remedy.
     #[arg(short, long, env = "CORONER_VERBOSE", value_parser = BoolishValueParser::new())]
@@ -453,11 +385,6 @@ pub struct ReplayArgs {
     /// The recording (`coroner run --record FILE`), compressed or not; `-` for stdin.
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// Continue for this long after the end of the recording (at most one day), as if nothing more had
-    /// happened, so that open terminations are reported.
-    #[arg(long = "extend", env = "CORONER_EXTEND", value_name = "DURATION", default_value = "0s")]
-    #[arg(value_parser = parse_duration)]
-    pub go_on: Duration,
     /// Output format.
     #[arg(short, long, env = "CORONER_OUTPUT", value_name = "FORM", default_value = "text")]
     pub output: ReplayOutput,
@@ -503,71 +430,6 @@ pub enum TextOutput {
     Yaml,
 }
 
-/// `5s`, `250ms`, `1m 30s`: never negative.
-fn parse_duration(text: &str) -> Result<Duration, String> {
-    let duration = coroner_api::query::parse_duration(text);
-    duration.ok_or_else(|| "use a number with a unit, for example 250ms, 5s, 1m or 1d".to_owned())
-}
-
-/// A duration as in [`parse_duration`], or `off`.
-fn parse_lookup(text: &str) -> Result<EventsLookup, String> {
-    match text {
-        "off" => Ok(EventsLookup(None)),
-        text => parse_duration(text).map(|every| EventsLookup(Some(every))),
-    }
-}
-
-fn parse_limit(text: &str) -> Result<usize, &'static str> {
-    text.parse().ok().filter(|limit| *limit > 0).ok_or("use a number, at least 1")
-}
-
-/// `4096`, `64KiB`, `1MiB`.
-fn parse_size(text: &str) -> Result<u32, String> {
-    let text = text.trim();
-    let (digits, unit) = [("KiB", 1 << 10), ("MiB", 1 << 20), ("B", 1)]
-        .into_iter()
-        .find_map(|(suffix, unit)| Some((text.strip_suffix(suffix)?, unit)))
-        .unwrap_or((text, 1));
-    digits
-        .trim()
-        .parse::<u32>()
-        .ok()
-        .and_then(|n| n.checked_mul(unit))
-        .ok_or_else(|| "use bytes, KiB or MiB, for example 65536, 64KiB or 1MiB".to_owned())
-}
-
-/// `0.0.0.0:9470`, `[::]:9470`; `:9470` means all addresses.
-fn parse_listen(text: &str) -> Result<SocketAddr, String> {
-    let full = if text.starts_with(':') { format!("[::]{text}") } else { text.to_owned() };
-    full.parse().map_err(|_| {
-        format!("use ADDRESS:PORT, for example 127.0.0.1:{DEFAULT_PORT} or [::]:{DEFAULT_PORT}")
-    })
-}
-
-/// An address as in [`parse_listen`], or `off`.
-fn parse_api_listen(text: &str) -> Result<ApiListen, String> {
-    match text {
-        "off" => Ok(ApiListen(None)),
-        text => parse_listen(text).map(|address| ApiListen(Some(address))),
-    }
-}
-
-/// `http://HOST:PORT` or `https://HOST:PORT`, without a path.
-fn parse_url(text: &str) -> Result<http::Uri, String> {
-    text.parse::<http::Uri>()
-        .ok()
-        .filter(|uri| {
-            matches!(uri.scheme_str(), Some("http" | "https")) && uri.authority().is_some()
-        })
-        .filter(|uri| uri.path() == "/" && uri.query().is_none())
-        .ok_or_else(|| {
-            format!(
-                "use http://HOST:PORT or https://HOST:PORT, for example \
-                                http://127.0.0.1:{DEFAULT_PORT}"
-            )
-        })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -578,24 +440,17 @@ mod tests {
         let mut command = Cli::command();
         command.build();
         command.clone().debug_assert();
+        let mut flags = std::collections::BTreeSet::new();
         for sub in command.get_subcommands().filter(|c| c.get_name() != "help") {
             for arg in sub.get_arguments().filter(|a| a.get_long() != Some("help")) {
                 let Some(long) = arg.get_long() else { continue };
                 let wanted = format!("CORONER_{}", long.to_uppercase().replace('-', "_"));
                 let env = arg.get_env().map(|e| e.to_string_lossy().into_owned());
                 assert_eq!(env.as_deref(), Some(&*wanted), "{} --{long}", sub.get_name());
+                flags.insert(long.to_owned());
             }
         }
-    }
-
-    #[test]
-    fn the_default_address_names_the_default_port() {
-        let cli = Cli::try_parse_from(["coroner", "run"]).unwrap();
-        let Command::Run(run) = cli.command else { panic!("not run") };
-        assert_eq!(run.listen.port(), DEFAULT_PORT);
-        let cli = Cli::try_parse_from(["coroner", "terminations"]).unwrap();
-        let Command::Terminations(list) = cli.command else { panic!("not terminations") };
-        assert_eq!((list.agent.url, list.agent.socket), (None, coroner_api::DEFAULT_SOCKET.into()));
+        assert!(flags.len() <= 40, "{}: {flags:?}", flags.len());
     }
 
     #[test]
@@ -606,48 +461,6 @@ mod tests {
             );
             let Command::Deaths(args) = cli.unwrap().command else { panic!() };
             assert_eq!(args.namespaces.chosen(), chosen);
-        }
-    }
-
-    #[test]
-    fn durations() {
-        for (text, millis) in
-            [("5s", 5000), ("250ms", 250), ("1d", 86_400_000), ("1w1m", 604_860_000)]
-        {
-            assert_eq!(parse_duration(text), Ok(Duration::from_millis(millis)), "{text}");
-        }
-        for text in ["", "5", "-1s", "soon", "1y"] {
-            assert!(parse_duration(text).is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn sizes() {
-        for (text, bytes) in [("4096", 4096), ("64KiB", 65536), ("1MiB", 1 << 20), ("8 B", 8)] {
-            assert_eq!(parse_size(text), Ok(bytes), "{text}");
-        }
-        for text in ["", "MiB", "-1", "4096MiB", "1GiB"] {
-            assert!(parse_size(text).is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn urls() {
-        for text in ["http://h:1", "http://h:1/", "http://[::1]:9470", "https://h"] {
-            assert!(parse_url(text).is_ok(), "{text}");
-        }
-        for text in ["", "h:1", "ftp://h", "http://", "http://a b", "http://h/path", "/x"] {
-            assert!(parse_url(text).is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn addresses() {
-        for (text, address) in [(":80", "[::]:80"), ("[::1]:0", "[::1]:0")] {
-            assert_eq!(parse_listen(text), Ok(address.parse().unwrap()), "{text}");
-        }
-        for text in ["", "80", "localhost:80", "1.2.3.4", "1.2.3.4:65536"] {
-            assert!(parse_listen(text).is_err(), "{text}");
         }
     }
 }

@@ -49,7 +49,6 @@ use std::{
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Audience {
     /// Anyone who reaches the port (`--listen`): metrics and health, which name no pod but those of leaks
-    /// (`--leak-series`).
     Network,
     /// Anyone who may forward a port to the agent (`--api-listen`): the API, too. A web page that a browser on
     /// that machine shows is refused by its Host header.

@@ -15,7 +15,7 @@ use std::{borrow::Cow, collections::BTreeMap, fmt, time::Duration};
 
 /// Time without a tick after which the event loop counts as stalled; it ticks every second.
 const STALLED: Duration = Duration::from_secs(10);
-/// Duration of a call after which the runtime counts as slow: the default of `--settle-window`.
+/// Duration of a call after which the runtime counts as slow: the settle window.
 const SLOW: Duration = Duration::from_secs(5);
 /// How long a loss is shown on /readyz.
 const LOSS_MEMORY: Duration = Duration::from_secs(600);

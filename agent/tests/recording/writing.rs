@@ -1,12 +1,11 @@
 //! The thread that writes: what it is given arrives, what it cannot write is counted and told.
 
 use crate::{NODES, header, live, reader};
-use coroner::outputs::recording::{Reader, Recorder, RecorderCounters, create};
-use coroner_core::input::Received;
+use coroner::outputs::recording::{Reader, Recorder, create};
 use std::{
     fs,
     io::{self, Write},
-    sync::{Arc, Condvar, Mutex, atomic::Ordering::Relaxed},
+    sync::{Arc, Condvar, Mutex},
     time::Duration,
 };
 
@@ -58,44 +57,25 @@ impl Write for Full {
     }
 }
 
-#[test]
-fn what_was_recorded_is_in_the_file() {
-    let (anchor, inputs) = live(NODES[0]);
-    let (disk, counters) = (Disk::default(), Arc::new(RecorderCounters::default()));
-    let mut recorder =
-        Recorder::start(disk.clone(), header(anchor), NO_LIMIT, counters.clone()).unwrap();
-    assert!(counters.recording.load(Relaxed));
-    inputs.iter().for_each(|input| recorder.record(input));
-    recorder.end(PATIENCE);
-    let file = disk.file.lock().unwrap().clone();
-    let mut reader = reader(&file);
-    assert_eq!(reader.by_ref().collect::<Vec<Received>>(), inputs);
-    assert!(reader.status().is_whole());
-    assert_eq!(counters.written.load(Relaxed), inputs.len() as u64);
-    assert!(!counters.recording.load(Relaxed));
-}
+/// More than fits into the queue before a disk that is stuck.
+const WAITING: usize = 8192;
 
 #[test]
 fn a_stuck_disk_holds_nobody_up_and_what_it_cost_is_told() {
     let (anchor, inputs) = live(NODES[0]);
-    let (disk, counters) = (Disk::default(), Arc::new(RecorderCounters::default()));
+    let disk = Disk::default();
     disk.stick(true);
-    let mut recorder =
-        Recorder::start(disk.clone(), header(anchor), NO_LIMIT, counters.clone()).unwrap();
-    let mut given = 0;
-    while counters.dropped.load(Relaxed) < 10 {
-        recorder.record(&inputs[given % inputs.len()]);
-        given += 1;
-        assert!(given < 100_000, "the room for what waits is bounded");
-    }
+    let mut recorder = Recorder::start(disk.clone(), header(anchor), NO_LIMIT).unwrap();
+    let given = inputs.iter().cycle().take(WAITING + 10);
+    given.for_each(|input| recorder.record(input));
     disk.stick(false);
     recorder.end(PATIENCE);
     let file = disk.file.lock().unwrap().clone();
     let mut reader = reader(&file);
+    assert!(reader.by_ref().zip(&inputs).all(|(read, given)| read == *given));
     reader.by_ref().for_each(drop);
     let status = reader.status();
-    assert_eq!(status.dropped, 10);
-    assert_eq!(status.inputs, given as u64 - 10);
+    assert_eq!((status.inputs, status.dropped), (WAITING as u64, 10));
     assert!(!status.is_whole());
 }
 
@@ -103,29 +83,23 @@ fn a_stuck_disk_holds_nobody_up_and_what_it_cost_is_told() {
 fn a_full_disk_ends_the_recording_and_nothing_else() {
     let (anchor, inputs) = live(NODES[0]);
     for room in [0, 400] {
-        let counters = Arc::new(RecorderCounters::default());
-        let mut recorder =
-            Recorder::start(Full(room), header(anchor), NO_LIMIT, counters.clone()).unwrap();
+        let mut recorder = Recorder::start(Full(room), header(anchor), NO_LIMIT).unwrap();
         inputs.iter().for_each(|input| recorder.record(input));
         recorder.end(PATIENCE);
-        assert_eq!(counters.errors.load(Relaxed), 1, "room for {room}");
-        assert!(!counters.recording.load(Relaxed));
     }
 }
 
 #[test]
 fn the_limit_ends_the_recording_with_a_word() {
     let (anchor, inputs) = live(NODES[0]);
-    let (disk, counters) = (Disk::default(), Arc::new(RecorderCounters::default()));
-    let mut recorder = Recorder::start(disk.clone(), header(anchor), 1, counters.clone()).unwrap();
+    let disk = Disk::default();
+    let mut recorder = Recorder::start(disk.clone(), header(anchor), 1).unwrap();
     inputs.iter().for_each(|input| recorder.record(input));
     recorder.end(PATIENCE);
     let file = disk.file.lock().unwrap().clone();
     let mut reader = reader(&file);
     assert!(reader.by_ref().count() < inputs.len());
-    let said = reader.status().to_string();
-    assert!(said.contains("size limit") && said.contains("--record-limit"), "{said}");
-    assert_eq!(counters.errors.load(Relaxed), 0);
+    assert!(reader.status().to_string().contains("--record-limit"));
 }
 
 #[test]

@@ -83,7 +83,7 @@ impl LeaksAnswer {
                 let quotes = args.kubelet_log.as_deref().map(|log| self.quotes(log)).transpose()?;
                 let verbose = args.verbose || quotes.is_some();
                 let style = Style::for_stdout();
-                self.plain(wide, verbose, quotes.as_ref(), !args.no_headers, &style)
+                self.plain(wide, verbose, quotes.as_ref(), &style)
             }
         })
     }
@@ -120,7 +120,6 @@ impl LeaksAnswer {
         wide: bool,
         verbose: bool,
         quotes: Option<&LeakQuotes>,
-        with_header: bool,
         style: &Style,
     ) -> String {
         if self.is_empty() {
@@ -135,7 +134,7 @@ impl LeaksAnswer {
         }
         let certain = self.list.leaks.iter().map(|leak| self.row(leak, "confirmed", wide));
         let candidates = self.candidates.iter().map(|leak| self.row(leak, "candidate", wide));
-        let mut text = Columns::new(header, with_header).rows(certain.chain(candidates));
+        let mut text = Columns::new(header).rows(certain.chain(candidates));
         if verbose {
             for (place, leak) in self.all().enumerate() {
                 let _ = write!(text, "\n{}", report::leak(leak, self.now, style));
@@ -261,10 +260,10 @@ mod tests {
     #[test]
     fn tables() {
         let style = Style::default();
-        golden("leaks.txt", &answer(false).plain(false, false, None, true, &style));
-        golden("leaks_standalone.txt", &answer(true).plain(false, false, None, true, &style));
-        golden("leaks_wide.txt", &answer(true).plain(true, false, None, true, &style));
-        let verbose = answer(true).plain(false, true, None, true, &style);
+        golden("leaks.txt", &answer(false).plain(false, false, None, &style));
+        golden("leaks_standalone.txt", &answer(true).plain(false, false, None, &style));
+        golden("leaks_wide.txt", &answer(true).plain(true, false, None, &style));
+        let verbose = answer(true).plain(false, true, None, &style);
         assert_eq!(verbose.matches("cause   ").count(), 3, "{verbose}");
     }
 

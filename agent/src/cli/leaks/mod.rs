@@ -6,7 +6,7 @@ mod standalone;
 use super::{print_note, usage};
 use crate::{
     config::{
-        HostDefaults, StandaloneConfig,
+        StandaloneConfig,
         args::{LeaksArgs, ListOutput},
     },
     outputs::report::span,
@@ -31,12 +31,12 @@ pub(super) fn main(args: &LeaksArgs) -> anyhow::Result<ExitCode> {
     let namespace = args.namespaces.chosen();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let answer = if args.standalone {
-        match StandaloneConfig::validate(args, &HostDefaults::probe()) {
+        match StandaloneConfig::of(args) {
             Err(error) => return Ok(usage(&error.to_string())),
             Ok(look) => runtime.block_on(standalone::observe(look, namespace)),
         }
     } else {
-        runtime.block_on(ask(&super::agent(&args.agent)?, namespace, args.exit_code))
+        runtime.block_on(ask(&AgentAddress(args.agent.socket.clone()), namespace, args.exit_code))
     };
     // A survey of the host that hangs (a dead mount) must not keep the process alive.
     runtime.shutdown_background();

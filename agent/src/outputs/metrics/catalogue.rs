@@ -164,12 +164,6 @@ catalogue! {
              took more than 45 s.",
             "sum by (pod_namespace) (increase(coroner_pod_deletions_total{slow=\"true\"}[1d])) / \
              sum by (pod_namespace) (increase(coroner_pod_deletions_total[1d]))";
-        completion_duration: HistogramVec(REMOVALS) =
-            "coroner_pod_completion_duration_seconds", "seconds", [], Stable,
-            "Time that a pod which was neither deleted nor evicted took from its end to the removal of its sandbox and \
-             object: of completed Jobs, and of pods that a deadline, a probe or somebody on the node stopped.",
-            "histogram_quantile(0.99, sum by (le) \
-             (rate(coroner_pod_completion_duration_seconds_bucket[1h])))";
         phase_seconds: CounterVec =
             "coroner_pod_termination_phase_seconds_total", "seconds", ["phase": PHASES], Stable,
             "Seconds that pods which were deleted or evicted spent in each phase.",
@@ -196,11 +190,6 @@ catalogue! {
             "coroner_pod_terminations_incomplete_total", "", [], Internal,
             "Pod terminations whose report may be incomplete because evidence was lost.",
             "sum(increase(coroner_pod_terminations_incomplete_total[1d]))";
-        updates: ZeroFirst =
-            "coroner_pod_termination_updates_total", "", ["change": CHANGES], Internal,
-            "Revisions of termination reports by late evidence, whether already counted or not: a \
-             container's verdict changed, or something else.",
-            "sum by (change) (rate(coroner_pod_termination_updates_total[1h]))";
     }
     "Traffic" {
         connections: ZeroFirst =
@@ -219,10 +208,6 @@ catalogue! {
              clients connected while they terminated; 0 if none did after the stop signal.",
             "histogram_quantile(0.99, sum by (le) \
              (rate(coroner_pod_last_new_connection_seconds_bucket[1d])))";
-        traffic_not_visible: ZeroFirst =
-            "coroner_pod_traffic_not_visible_total", "", ["reason": TRAFFIC_BLINDNESS], Stable,
-            "Terminated pods whose connections were not visible, by reason.",
-            "sum by (reason) (increase(coroner_pod_traffic_not_visible_total[1d]))";
     }
     "Container deaths" {
         container_deaths: ZeroFirst =
@@ -239,12 +224,6 @@ catalogue! {
             "Seconds from the stop signal to SIGKILL, of containers that ignored or blocked the stop signal or \
              exceeded the grace period.",
             "topk(10, sum by (pod_namespace, workload) (increase(coroner_container_sigkill_wait_seconds_total[1d])))";
-        stop_duration: HistogramVec(DURATIONS) =
-            "coroner_container_stop_duration_seconds", "seconds", [], Stable,
-            "Time from the start of stopping a container (preStop hook or stop signal) to the \
-             exit of its last process.",
-            "histogram_quantile(0.99, sum by (le) \
-             (rate(coroner_container_stop_duration_seconds_bucket[1h])))";
         grace_ratio: HistogramVec(RATIOS) =
             "coroner_container_stop_grace_ratio", "ratio", [], Stable,
             "Share of the grace period that a stopped container used; above 1 it exceeded the \
@@ -275,17 +254,13 @@ catalogue! {
             ["pod_namespace": OF_POD, "pod_name": OF_POD, "uid": OF_POD, "sandbox": SANDBOX, "class": SANDBOX_CLASSES,
              "cause": LEAK_CAUSES], Stable,
             "Creation time of a leaked sandbox; present only while the leak exists, for the \
-             oldest --leak-series leaks.",
+             50 oldest leaks.",
             "topk(10, time() - coroner_leaked_sandbox_created_timestamp_seconds)";
         leaked_observed: GaugeVec =
             "coroner_leaked_sandbox_observed_timestamp_seconds", "seconds", ["pod_namespace": OF_POD, "sandbox": SANDBOX], Stable,
             "Time when a leaked sandbox was first observed as leaked: the agent's start, if the leak \
              is older; for the same leaks as the creation time.",
             "topk(10, time() - coroner_leaked_sandbox_observed_timestamp_seconds)";
-        leaked_unlisted: GaugeVec =
-            "coroner_leaked_sandboxes_without_series", "", [], Stable,
-            "Leaked sandboxes beyond --leak-series, which have no series of their own.",
-            "sum by (node) (coroner_leaked_sandboxes_without_series) > 0";
         leaked_ips: GaugeVec =
             "coroner_leaked_sandbox_ips", "", [], Stable,
             "IP addresses held by leaked sandboxes: IPv4 or IPv6, whichever are more.",
@@ -320,14 +295,6 @@ catalogue! {
             "coroner_leak_detection_active_seconds_total", "seconds", [], Stable,
             "Time during which leak detection was active because all sources were in sync.",
             "rate(coroner_leak_detection_active_seconds_total[1h])";
-        leak_candidates: GaugeVec =
-            "coroner_leak_candidates", "", [], Internal,
-            "Leak candidates that are not confirmed yet; a candidate may be a late cleanup.",
-            "sum by (node) (coroner_leak_candidates)";
-        leak_contradictions: IntCounterVec =
-            "coroner_leak_contradictions_total", "", [], Internal,
-            "Leak candidates that a direct query to the apiserver, bypassing the watch, cleared.",
-            "sum(increase(coroner_leak_contradictions_total[1d]))";
     }
     "Sources of evidence" {
         ready: GaugeVec =
@@ -373,10 +340,6 @@ catalogue! {
              pending calls. A response is used up to 60 s after its request; after that the \
              runtime counts as unreachable.",
             "coroner_cri_slowest_call_seconds > 5";
-        api_snapshots: IntCounterVec =
-            "coroner_api_snapshots_total", "", [], Internal,
-            "Full lists of this node's pods from the apiserver.",
-            "sum by (node) (increase(coroner_api_snapshots_total[1h]))";
     }
     "The agent itself" {
         build_info: GaugeVec =
@@ -388,10 +351,6 @@ catalogue! {
             ["kernel": OF_NODE, "runtime": OF_NODE, "kubelet": OF_NODE, "refusals_visible": BOOLEAN], Stable,
             "1, with the node's versions as labels, and whether its kernel shows refused connections.",
             "count by (kernel, refusals_visible) (coroner_node_info)";
-        inputs: IntCounterVec =
-            "coroner_inputs_total", "", ["source": INPUTS], Internal,
-            "Inputs to the engine, by source.",
-            "sum by (source) (rate(coroner_inputs_total[5m]))";
         kernel_records: IntCounterVec =
             "coroner_kernel_records_total", "", ["kind": RECORDS], Internal,
             "Records from the kernel programs, by kind.",
@@ -406,17 +365,9 @@ catalogue! {
              container, or are too many of one container.",
             "sum by (node) (increase(coroner_cgroups_too_deep_total[1d])) > 0";
         ring_used: GaugeVec =
-            "coroner_ring_used_bytes", "bytes", ["ring": RINGS], Internal,
-            "Maximum bytes that a drain found in a ring buffer in the last one to two minutes.",
-            "max by (node, ring) (coroner_ring_used_bytes / coroner_ring_size_bytes)";
-        ring_size: GaugeVec =
-            "coroner_ring_size_bytes", "bytes", ["ring": RINGS], Internal,
-            "Size of a ring buffer.",
-            "max by (node, ring) (coroner_ring_used_bytes / coroner_ring_size_bytes)";
-        engine_entries: GaugeVec =
-            "coroner_engine_entries", "", ["kind": ENTRIES], Internal,
-            "Entries in the engine's memory, by kind (bounded).",
-            "max by (kind) (coroner_engine_entries)";
+            "coroner_ring_used_ratio", "ratio", ["ring": RINGS], Internal,
+            "Largest part of a ring buffer that a drain found used in the last one to two minutes.",
+            "max by (node, ring) (coroner_ring_used_ratio)";
         requests_dropped: IntCounterVec =
             "coroner_requests_dropped_total", "", ["to": ADAPTERS], Internal,
             "Requests of the engine that were dropped because an adapter's queue was full.",
@@ -426,22 +377,6 @@ catalogue! {
             "Connections that the agent's HTTP server closed, by reason: the limit of \
              connections was reached, or the client did not read its answer in time.",
             "sum by (node, reason) (increase(coroner_http_connections_dropped_total[1h])) > 0";
-        recording: GaugeVec =
-            "coroner_recording", "", [], Internal,
-            "1 while inputs are recorded (--record).",
-            "coroner_recording == 1";
-        recording_inputs: IntCounterVec =
-            "coroner_recording_inputs_total", "", ["outcome": OUTCOMES], Internal,
-            "Inputs recorded, or dropped because the disk was too slow.",
-            "sum by (outcome) (rate(coroner_recording_inputs_total[5m]))";
-        recording_bytes: GaugeVec =
-            "coroner_recording_size_bytes", "bytes", [], Internal,
-            "Size of the recording.",
-            "max by (node) (coroner_recording_size_bytes)";
-        recording_errors: IntCounterVec =
-            "coroner_recording_errors_total", "", [], Internal,
-            "Errors while writing the recording; the first one stops it.",
-            "sum by (node) (increase(coroner_recording_errors_total[1h])) > 0";
         events: IntCounterVec =
             "coroner_events_total", "", ["outcome": EVENT_OUTCOMES], Internal,
             "Kubernetes Events for pods and this node (--events), by outcome.",

@@ -6,9 +6,9 @@ use crate::{
     sources::{cut::Cut, kernel},
 };
 use coroner_core::{
-    input::{LossKind, TaskState, TrafficBlindness},
+    input::{LossKind, TaskState},
     leak::{BlockedOn, DetectionState, LeakCause, LeakClass},
-    types::{Cause, CauseClass, Change, Contradiction, FindingKind, PhaseKind, Verdict},
+    types::{Cause, CauseClass, Contradiction, FindingKind, PhaseKind, Verdict},
 };
 
 /// What values a label can have.
@@ -77,9 +77,6 @@ pub(super) const POD_FINDINGS: Values = Values::Closed(|| {
     of_pod.map(|kind| kind.as_str()).collect()
 });
 
-pub(super) const TRAFFIC_BLINDNESS: Values =
-    Values::Closed(|| TrafficBlindness::ALL.iter().map(|reason| reason.as_str()).collect());
-
 pub(super) const CONTAINER_FINDINGS: Values = Values::Closed(|| {
     let of_container = FindingKind::ALL.iter().filter(|kind| !kind.is_of_the_pod());
     of_container.map(|kind| kind.as_str()).collect()
@@ -105,28 +102,14 @@ pub(super) const SANDBOX_CLASSES: Values = Values::Closed(|| {
 pub(super) const ORPHANS: Values =
     Values::Closed(|| LeakClass::ALL.iter().filter_map(|class| class.orphan()).collect());
 
-/// The removal of a sandbox is counted with the time that it takes; that a report is final is no change.
-pub(super) const CHANGES: Values = Values::Closed(|| {
-    let counted = Change::ALL.iter().filter(|change| change.is_revision());
-    counted.map(|change| change.as_str()).collect()
-});
-
-pub(super) const INPUTS: Values =
-    Values::Closed(|| vec!["kernel", "cri", "api", "proc", "traffic", "host", "events", "lost"]);
-
 pub(super) const SOURCES: Values = Values::Closed(|| vec!["cri", "api", "proc", "host"]);
 
 pub(super) const SPEAKERS: Values = Values::Closed(|| vec!["cri", "api"]);
 
 pub(super) const RECORDS: Values = Values::Closed(|| kernel::decode::counted_kinds().collect());
 
-pub(super) const OUTCOMES: Values = Values::Closed(|| vec!["written", "dropped"]);
-
 pub(super) const EVENT_OUTCOMES: Values =
     Values::Closed(|| events::EventCounters::default().all().map(|(outcome, _)| outcome).to_vec());
-
-pub(super) const ENTRIES: Values =
-    Values::Closed(|| vec!["cgroups", "containers", "sandboxes", "objects"]);
 
 pub(super) const HOOKS: Values =
     Values::Closed(|| kernel::plan::HOOKS.iter().map(|hook| hook.name).collect());

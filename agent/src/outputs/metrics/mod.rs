@@ -27,7 +27,7 @@ pub use labels::Values;
 
 use crate::{
     linux::clock,
-    outputs::{events, recording, report},
+    outputs::{events, report},
     sources::{
         cri,
         cut::{Cut, Cuts},
@@ -51,6 +51,8 @@ use zero_first::ZeroFirst;
 
 /// Series of each family by namespace or workload, if `--workload-metrics` does not say.
 pub const SERIES: usize = 150;
+/// Leaked sandboxes with series of their own.
+const LEAK_SERIES: usize = 50;
 /// A deletion that takes longer is slow: the usual grace of 30 s, the kubelet's 2 s, and 13 s for the node's own work.
 const SLOW: Duration = Duration::from_secs(45);
 /// The label value of the rest.
@@ -75,7 +77,6 @@ pub struct Metrics {
     /// As what each leak that stands was counted last.
     classes: Mutex<HashMap<LeakKey, LeakClass>>,
     sources: OnceLock<SourceCounters>,
-    recording: OnceLock<Arc<recording::RecorderCounters>>,
     events: OnceLock<Arc<events::EventCounters>>,
 }
 
@@ -144,7 +145,6 @@ impl Metrics {
             versions: Mutex::default(),
             classes: Mutex::default(),
             sources: OnceLock::new(),
-            recording: OnceLock::new(),
             events: OnceLock::new(),
         };
         metrics.initialise();
@@ -170,7 +170,6 @@ impl Metrics {
         let of = &self.families;
         for (counter, values) in [
             (&of.evidence_lost, labels::LOSSES),
-            (&of.inputs, labels::INPUTS),
             (&of.requests_dropped, labels::ADAPTERS),
             (&of.http_dropped, labels::DROPS),
         ] {
@@ -209,11 +208,6 @@ impl Metrics {
         info.with_label_values(&[&kernel, &*versions[0], &*versions[1], refusals]).set(1.0);
     }
 
-    /// The inputs are recorded: its counters are read at each scrape.
-    pub fn watch_recording(&self, counters: Arc<recording::RecorderCounters>) {
-        let _ = self.recording.set(counters); // as above
-    }
-
     /// Events are made: their counters are read at each scrape.
     pub fn watch_events(&self, counters: Arc<events::EventCounters>) {
         let _ = self.events.set(counters); // as above
@@ -221,28 +215,15 @@ impl Metrics {
 
     /// An input passes.
     pub fn input(&self, received: &Received) {
-        let source = match &received.input {
-            Input::Kernel(_) => "kernel",
-            Input::Cri(event) => {
-                if let CriEvent::Connected { runtime, .. } = event {
-                    self.node_info(|[known, _]| known.clone_from(runtime));
-                }
-                "cri"
+        match &received.input {
+            Input::Cri(CriEvent::Connected { runtime, .. }) => {
+                self.node_info(|[known, _]| known.clone_from(runtime));
             }
-            Input::Api(event) => {
-                if let ApiEvent::Node(node) = event {
-                    self.node_info(|[_, known]| known.clone_from(&node.kubelet_version));
-                }
-                "api"
+            Input::Api(ApiEvent::Node(node)) => {
+                self.node_info(|[_, known]| known.clone_from(&node.kubelet_version));
             }
-            Input::Proc(_) => "proc",
-            Input::Traffic(_) => "traffic",
-            Input::Host(_) => "host",
-            Input::Events(_) => "events",
-            Input::Recalled { .. } | Input::Clock(_) | Input::Tick => return, // the agent's own
-            Input::Lost(_) => "lost", // counted by the engine, which has losses of its own
-        };
-        self.families.inputs.with_label_values(&[source]).inc();
+            _ => {}
+        }
     }
 
     /// The engine's sizes and losses as they are now.
@@ -250,15 +231,6 @@ impl Metrics {
         let of = &self.families;
         for (kind, count) in &gauges.losses {
             set_counter_to(&of.evidence_lost.with_label_values(&[kind.as_str()]), *count);
-        }
-        let sizes = [
-            ("cgroups", gauges.cgroups),
-            ("containers", gauges.containers),
-            ("sandboxes", gauges.sandboxes),
-            ("objects", gauges.objects),
-        ];
-        for (kind, size) in sizes {
-            of.engine_entries.with_label_values(&[kind]).set(size as f64);
         }
         of.terminating.with_label_values::<&str>(&[]).set(gauges.terminating as f64);
         for state in TaskState::ALL.iter().filter(|state| **state != TaskState::Zombie) {
@@ -298,17 +270,14 @@ impl Metrics {
             of.leak_detection_state.with_label_values(&[state.as_str()]).set(on);
         }
         of.leaked_ips.with_label_values::<&str>(&[]).set(gauges.ips as f64);
-        of.leak_candidates.with_label_values::<&str>(&[]).set(gauges.candidates as f64);
         set_counter_to(
             &of.leak_detection_active.with_label_values::<&str>(&[]),
             gauges.watched.as_secs(),
         );
-        let contradicted = of.leak_contradictions.with_label_values::<&str>(&[]);
-        set_counter_to(&contradicted, gauges.contradicted);
     }
 
-    /// The leaks that are certain have changed: the oldest sandboxes, up to `bound`, get a series.
-    pub fn leaked(&self, leaks: &[Arc<Leak>], bound: usize) {
+    /// The leaks that are certain have changed: the oldest sandboxes get a series.
+    pub fn leaked(&self, leaks: &[Arc<Leak>]) {
         let of = &self.families;
         of.leaked_created.reset();
         of.leaked_observed.reset();
@@ -316,12 +285,7 @@ impl Metrics {
             LeakKey::Sandbox { id } => Some((leak, id)),
             _ => None,
         });
-        let mut without = 0;
-        for (place, (leak, id)) in sandboxes.enumerate() {
-            if place >= bound {
-                without += 1;
-                continue;
-            }
+        for (leak, id) in sandboxes.take(LEAK_SERIES) {
             let name = |of: fn(&PodRef) -> &str| leak.pod.as_ref().map(of).unwrap_or_default();
             let seconds = |at: WallTime| at.0 as f64 / 1e9;
             of.leaked_observed
@@ -338,7 +302,6 @@ impl Metrics {
                 ])
                 .set(seconds(since(leak)));
         }
-        of.leaked_unlisted.with_label_values::<&str>(&[]).set(without as f64);
     }
 
     /// A request could not be handed over.
@@ -359,9 +322,6 @@ impl Metrics {
             // The sandbox may be removed by then: no update follows.
             Report::PodTerminated(account) => self.removal(account),
             Report::PodUpdated(account, change) => {
-                if change.is_revision() {
-                    self.families.updates.add(&[change.as_str()], 1.0);
-                }
                 if *change == Change::SandboxRemoved {
                     self.removal(account);
                 }
@@ -414,13 +374,6 @@ impl Metrics {
         if death.truncated {
             return; // its times would be too short by an unknown amount
         }
-        let began = death
-            .milestone(MilestoneKind::StopBegan)
-            .or_else(|| death.milestone(MilestoneKind::TermSent));
-        if let (Some(began), Some(empty)) = (began, death.milestone(MilestoneKind::CgroupEmpty)) {
-            let took = empty.at.since(began.at).as_secs_f64();
-            of.stop_duration.with_label_values::<&str>(&[]).observe(took);
-        }
         if let Some(ratio) = death.grace_ratio {
             of.grace_ratio.with_label_values::<&str>(&[]).observe(ratio);
         }
@@ -470,10 +423,7 @@ impl Metrics {
             return;
         }
         let took = account.total();
-        let Some(class) = class else {
-            of.completion_duration.with_label_values::<&str>(&[]).observe(took.as_secs_f64());
-            return;
-        };
+        let Some(class) = class else { return };
         of.termination_duration.with_label_values(&[class.as_str()]).observe(took.as_secs_f64());
         let slow = if took > SLOW { "true" } else { "false" };
         of.deletions.add(&[&account.pod.namespace, slow], 1.0);
@@ -481,8 +431,7 @@ impl Metrics {
 
     fn traffic(&self, account: &PodTermination, traffic: &Traffic) {
         let of = &self.families;
-        if let Some(reason) = traffic.not_visible {
-            of.traffic_not_visible.add(&[reason.as_str()], 1.0);
+        if traffic.not_visible.is_some() {
             return;
         }
         let [namespace, kind, name, _] =
@@ -538,9 +487,6 @@ impl Metrics {
         for (hook, attached) in health.hooks() {
             of.hook_attached.with_label_values(&[hook]).set(flag(attached));
         }
-        if let Some(recording) = self.recording.get() {
-            self.refresh_recording(recording);
-        }
         if let Some(events) = self.events.get() {
             for (outcome, count) in events.all() {
                 set_counter_to(&of.events.with_label_values(&[outcome]), count.load(Relaxed));
@@ -560,8 +506,6 @@ impl Metrics {
             set_counter_to(&errors("proc"), sources.proc.errors.load(Relaxed));
             set_counter_to(&errors("host"), sources.host.errors.load(Relaxed));
             if let Some(api) = &sources.api {
-                let snapshots = of.api_snapshots.with_label_values::<&str>(&[]);
-                set_counter_to(&snapshots, api.snapshots.load(Relaxed));
                 self.refresh_source("api", &api.errors, &api.skipped);
                 self.refresh_cuts("api", &api.truncated);
             }
@@ -582,19 +526,6 @@ impl Metrics {
         }
     }
 
-    fn refresh_recording(&self, counters: &recording::RecorderCounters) {
-        let of = &self.families;
-        let on = if counters.recording.load(Relaxed) { 1.0 } else { 0.0 };
-        of.recording.with_label_values::<&str>(&[]).set(on);
-        for (outcome, count) in [("written", &counters.written), ("dropped", &counters.dropped)] {
-            set_counter_to(&of.recording_inputs.with_label_values(&[outcome]), count.load(Relaxed));
-        }
-        let bytes = counters.bytes.load(Relaxed) as f64;
-        of.recording_bytes.with_label_values::<&str>(&[]).set(bytes);
-        let errors = of.recording_errors.with_label_values::<&str>(&[]);
-        set_counter_to(&errors, counters.errors.load(Relaxed));
-    }
-
     fn refresh_kernel(&self, counters: &kernel::KernelCounters) {
         let of = &self.families;
         let records = counters.records().filter(|(kind, _)| kernel::decode::is_counted(kind));
@@ -603,12 +534,11 @@ impl Metrics {
         }
         let too_deep = of.cgroups_too_deep.with_label_values::<&str>(&[]);
         set_counter_to(&too_deep, counters.too_deep.load(Relaxed));
-        let size = counters.ring_bytes.load(Relaxed) as f64;
+        let size = counters.ring_bytes.load(Relaxed).max(1) as f64;
         for (ring, used) in
             [("deciding", &counters.deciding_used), ("detail", &counters.detail_used)]
         {
-            of.ring_used.with_label_values(&[ring]).set(used.load(Relaxed) as f64);
-            of.ring_size.with_label_values(&[ring]).set(size);
+            of.ring_used.with_label_values(&[ring]).set(used.load(Relaxed) as f64 / size);
         }
         let watched = counters.containers.load(Relaxed) as f64;
         of.watched_cgroups.with_label_values::<&str>(&[]).set(watched);

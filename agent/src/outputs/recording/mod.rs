@@ -15,7 +15,7 @@ mod write;
 
 pub use format::{Header, NodeFacts, RecordingEnd, Stopped, VERSION};
 pub use read::{ReadError, Reader, RecordingStatus};
-pub use recorder::{Recorder, RecorderCounters, RecorderOptions, create};
+pub use recorder::{Recorder, create};
 pub use redact::redact;
 pub use write::Writer;
 

@@ -12,11 +12,7 @@ use std::{
     io::{self, Write},
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
-        mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel},
-    },
+    sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel},
     thread,
     time::{Duration, Instant},
 };
@@ -26,29 +22,6 @@ use tracing::{debug, error, info, warn};
 const WAITING: usize = 8192;
 /// What is written can be read after this long at the latest.
 const FLUSH: Duration = Duration::from_secs(1);
-
-/// How to record.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct RecorderOptions {
-    pub file: PathBuf,
-    /// The recording ends when the file has this many bytes.
-    pub limit: u64,
-}
-
-/// What became of the inputs, shared with the metrics.
-#[derive(Debug, Default)]
-pub struct RecorderCounters {
-    /// It is being recorded.
-    pub recording: AtomicBool,
-    /// Inputs written.
-    pub written: AtomicU64,
-    /// Inputs that were dropped: the disk was too slow.
-    pub dropped: AtomicU64,
-    /// Bytes of the file.
-    pub bytes: AtomicU64,
-    /// Failures to write: the first one ends the recording.
-    pub errors: AtomicU64,
-}
 
 /// Makes the file, which nobody else may read. It is always a new one: what somebody made before would
 /// keep its mode and owner, and a link would lead elsewhere. A recording that is there already, such as
@@ -84,57 +57,37 @@ pub struct Recorder {
     /// Inputs dropped that the file does not tell of yet.
     gap: u64,
     last: BootTime,
-    counters: Arc<RecorderCounters>,
     ended: Receiver<()>,
 }
 
 impl Recorder {
     /// Begins to write. Fails only if no thread can be had.
-    pub fn start(
-        to: impl Write + Send + 'static,
-        header: Header,
-        limit: u64,
-        counters: Arc<RecorderCounters>,
-    ) -> io::Result<Self> {
-        Self::with_room(WAITING, to, header, limit, counters)
-    }
-
-    pub(super) fn with_room(
-        waiting: usize,
-        to: impl Write + Send + 'static,
-        header: Header,
-        limit: u64,
-        counters: Arc<RecorderCounters>,
-    ) -> io::Result<Self> {
-        let (entries, inbox) = sync_channel(waiting);
+    pub fn start(to: impl Write + Send + 'static, header: Header, limit: u64) -> io::Result<Self> {
+        let (entries, inbox) = sync_channel(WAITING);
         let (tell_end, ended) = sync_channel(1);
         let last = BootTime(header.clock.boot_ns);
-        let shared = counters.clone();
-        counters.recording.store(true, Relaxed);
         thread::Builder::new().name("recorder".into()).spawn(move || {
             // Its file is open.
             if let Err(why) = landlock::restrict(&FileAccess::Opened) {
                 debug!(why, "the thread that writes the recording is not restricted");
             }
-            match write(to, &header, limit, &inbox, &shared) {
+            match write(to, &header, limit, &inbox) {
                 Ok(Stopped::Agent) => debug!("recording complete"),
-                Ok(Stopped::Limit) => warn!(
-                    bytes = limit,
-                    "recording stopped at its size limit; the agent continues. Raise \
-                     --record-limit to record more"
-                ),
-                Err(error) => {
-                    shared.errors.fetch_add(1, Relaxed);
-                    error!(
-                        error = %error,
-                        "cannot write the recording; recording stopped, the agent continues"
+                Ok(Stopped::Limit) => {
+                    warn!(
+                        bytes = limit,
+                        "recording stopped at its size limit; the agent continues. Raise \
+                         --record-limit to record more"
                     );
                 }
+                Err(error) => error!(
+                    error = %error,
+                    "cannot write the recording; recording stopped, the agent continues"
+                ),
             }
-            shared.recording.store(false, Relaxed);
             let _ = tell_end.send(()); // nobody waits for it any more
         })?;
-        Ok(Self { to: Some(entries), gap: 0, last, counters, ended })
+        Ok(Self { to: Some(entries), gap: 0, last, ended })
     }
 
     /// Records an input. Never waits.
@@ -150,8 +103,12 @@ impl Recorder {
         match sent.and_then(|()| to.try_send(QueuedEntry::Input(Box::new(received.clone())))) {
             Ok(()) => {}
             Err(TrySendError::Full(_)) => {
+                if self.gap == 0 {
+                    warn!(
+                        "the disk is too slow for the recording; it will lack inputs, and says so"
+                    );
+                }
                 self.gap += 1;
-                self.counters.dropped.fetch_add(1, Relaxed);
             }
             Err(TrySendError::Disconnected(_)) => self.to = None,
         }
@@ -186,7 +143,6 @@ fn write(
     header: &Header,
     limit: u64,
     inbox: &Receiver<QueuedEntry>,
-    counters: &RecorderCounters,
 ) -> io::Result<Stopped> {
     let mut writer = Writer::begin(to, header)?;
     let mut due = Instant::now() + FLUSH;
@@ -194,7 +150,6 @@ fn write(
         match inbox.recv_timeout(due.saturating_duration_since(Instant::now())) {
             Ok(QueuedEntry::Input(received)) => {
                 writer.input(&received)?;
-                counters.written.fetch_add(1, Relaxed);
             }
             Ok(QueuedEntry::Gap { at, inputs }) => writer.gap(at, inputs)?,
             Err(RecvTimeoutError::Timeout) => {}
@@ -205,7 +160,6 @@ fn write(
             writer.flush()?;
             due = now + FLUSH;
         }
-        counters.bytes.store(writer.bytes(), Relaxed);
         if writer.bytes() >= limit {
             break Stopped::Limit;
         }

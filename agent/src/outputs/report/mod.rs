@@ -19,7 +19,7 @@ pub use leak::{
     seconds_between, span, thing,
 };
 pub use line::{LogLine, log_line};
-pub use style::{ColorChoice, Style};
+pub use style::{Style, has_colors};
 pub(crate) use traffic::endpoint_lag;
 
 pub(crate) use bars::Scale;

@@ -1,34 +1,12 @@
 //! How text looks: its width, and colours where the terminal has them.
 
-use clap::ValueEnum;
-use std::{io::IsTerminal, sync::OnceLock};
+use std::io::IsTerminal;
 
-/// When to use colours.
-#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum ColorChoice {
-    /// If the output is a terminal that has them, and NO_COLOR is not set.
-    #[default]
-    Auto,
-    /// Always.
-    Always,
-    /// Never.
-    Never,
-}
-
-/// What `--color` says: one choice for the whole process.
-static COLOR: OnceLock<ColorChoice> = OnceLock::new();
-
-impl ColorChoice {
-    /// Whether output to this gets colours.
-    pub fn applies_to(self, to: &impl IsTerminal) -> bool {
-        let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-        let dumb = || std::env::var_os("TERM").is_none_or(|term| term == "dumb");
-        match self {
-            Self::Auto => to.is_terminal() && !dumb() && !set("NO_COLOR"),
-            Self::Always => true,
-            Self::Never => false,
-        }
-    }
+/// Whether output to this has colours: a terminal that has them, and NO_COLOR is not set.
+pub fn has_colors(to: &impl IsTerminal) -> bool {
+    let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    let dumb = || std::env::var_os("TERM").is_none_or(|term| term == "dumb");
+    to.is_terminal() && !dumb() && !set("NO_COLOR")
 }
 
 /// How a report looks.
@@ -65,15 +43,10 @@ pub(crate) enum Paint {
 }
 
 impl Style {
-    /// Sets when reports have colours.
-    pub fn choose(color: ColorChoice) {
-        let _ = COLOR.set(color); // chosen already
-    }
-
-    /// For stdout as it is: its width, and colours as [`Style::choose`] says.
+    /// For stdout as it is.
     pub fn for_stdout() -> Self {
         let stdout = std::io::stdout();
-        let color = COLOR.get().copied().unwrap_or_default().applies_to(&stdout);
+        let color = has_colors(&stdout);
         let width = match rustix::termios::tcgetwinsize(&stdout) {
             Ok(size) if size.ws_col > 0 => usize::from(size.ws_col).min(140),
             _ => WIDTH,

@@ -25,7 +25,7 @@ const BATCH: usize = 256;
 const SWEEP: Duration = Duration::from_secs(5);
 
 /// When the programs that count connections are attached.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Attachment {
     /// While some pod terminates.
     #[default]
