@@ -6,7 +6,6 @@ mod tests;
 
 use crate::sources::{
     cut::Cuts,
-    json::{self, Keep},
     spec::{exec_hook, signal_number},
 };
 use coroner_core::{
@@ -271,16 +270,14 @@ pub struct ContainerInfo {
 impl ContainerInfo {
     /// Reads it. What is not as it should be is not known.
     pub fn parse(info: &str, cuts: &Cuts) -> Self {
-        const SHAPE: Keep =
-            Keep::Object(&[("pid", Keep::Number), ("runtimeType", Keep::Text(MAX_TEXT))]);
         #[derive(Default, Deserialize)]
         #[serde(rename_all = "camelCase")]
         struct Info {
             pid: Option<i64>,
             runtime_type: Option<String>,
         }
-        let reduced = json::reduce(&SHAPE, info.as_bytes(), cuts).ok();
-        let info: Info = reduced.and_then(|info| info.decode()).unwrap_or_default();
+        let mut info: Info = serde_json::from_str(info).unwrap_or_default();
+        info.runtime_type.iter_mut().for_each(|runtime| cuts.text(runtime, MAX_TEXT));
         Self {
             pid: info.pid.and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0),
             runtime: info.runtime_type.filter(|runtime| !runtime.is_empty()),
@@ -290,12 +287,6 @@ impl ContainerInfo {
 
 /// A preStop hook as the kubelet writes it into the annotation: JSON of a v1.LifecycleHandler.
 fn hook(json: &str) -> Option<Hook> {
-    const SHAPE: Keep = Keep::Object(&[
-        ("exec", Keep::Object(&[("command", Keep::First(&Keep::Text(MAX_TEXT)))])),
-        ("httpGet", Keep::Presence),
-        ("tcpSocket", Keep::Presence),
-        ("sleep", Keep::Object(&[("seconds", Keep::Number)])),
-    ]);
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Handler {
@@ -316,8 +307,7 @@ fn hook(json: &str) -> Option<Hook> {
         #[serde(default)]
         seconds: i64,
     }
-    let reduced = json::reduce(&SHAPE, json.as_bytes(), &Cuts::default()).ok()?;
-    match reduced.decode().filter(|_| reduced.is_sound)? {
+    match serde_json::from_str(json).ok()? {
         Handler { exec: Some(exec), .. } => Some(exec_hook(exec.command.first()?)),
         Handler { http_get: Some(There {}), .. } => Some(Hook::HttpGet),
         Handler { tcp_socket: Some(There {}), .. } => Some(Hook::TcpSocket),

@@ -63,6 +63,6 @@ pub fn container_status(container: &ContainerId, answer: &[u8]) -> Option<Contai
 /// status.
 pub fn sandbox_status(sandbox: SandboxId, at: BootTime, answer: &[u8]) -> Option<CriSandboxStatus> {
     let raw = SandboxStatusAnswer::decode(answer).ok()?.raw()?;
-    let info = SandboxInfo::parse(&raw.info, &Cuts::default()).unwrap_or_default();
+    let info = SandboxInfo::parse(&raw.info).unwrap_or_default();
     Some(told(sandbox, at, &raw, info))
 }

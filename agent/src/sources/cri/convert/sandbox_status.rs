@@ -12,10 +12,6 @@
 //! sandbox, not in CRI-O without infra container.
 
 use super::InvalidItem;
-use crate::sources::{
-    cut::{Cut, Cuts},
-    json::{self, Keep},
-};
 use coroner_core::{
     ids::SandboxId,
     input::{CriSandboxStatus, SandboxNetwork},
@@ -57,13 +53,11 @@ impl SandboxInfo {
     /// # Errors
     ///
     /// It is no JSON with these types.
-    pub fn parse(info: &str, cuts: &Cuts) -> Result<Self, InvalidItem> {
+    pub fn parse(info: &str) -> Result<Self, InvalidItem> {
         if info.is_empty() {
             return Ok(Self::default());
         }
-        let reduced = json::reduce(&SHAPE, info.as_bytes(), cuts).map_err(|_| InvalidItem::Info)?;
-        let json: Option<Json> = reduced.decode().filter(|_| reduced.is_sound);
-        let json = json.ok_or(InvalidItem::Info)?;
+        let json: Json = serde_json::from_str(info).map_err(|_| InvalidItem::Info)?;
         let by_metadata = json.sandbox_metadata.and_then(|it| it.metadata?.path);
         let namespaces = json.runtime_spec.and_then(|spec| spec.linux?.namespaces);
         let by_spec = namespaces
@@ -81,18 +75,6 @@ impl SandboxInfo {
         Ok(Self { pid, path, closed })
     }
 }
-
-/// A path that is longer than Linux takes is none.
-const PATH: Keep = Keep::Text(LONGEST_PATH + 1);
-const SHAPE: Keep = Keep::Object(&[
-    ("pid", Keep::Number),
-    ("netNamespaceClosed", Keep::Bool),
-    ("sandboxMetadata", Keep::Object(&[("Metadata", Keep::Object(&[("NetNSPath", PATH)]))])),
-    ("runtimeSpec", Keep::Object(&[("linux", Keep::Object(&[("namespaces", NAMESPACES)]))])),
-]);
-/// Linux has eight kinds.
-const NAMESPACES: Keep =
-    Keep::List(16, Cut::List, &Keep::Object(&[("type", Keep::Head(16)), ("path", PATH)]));
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -211,7 +193,7 @@ mod tests {
             (CRI_O, info(4713, "/var/run/netns/3d1", None)),
             (CRI_O_WITHOUT_INFRA, info(0, "", None)),
         ] {
-            assert_eq!(SandboxInfo::parse(text, &Cuts::default()), Ok(expected), "{text}");
+            assert_eq!(SandboxInfo::parse(text), Ok(expected), "{text}");
         }
     }
 
@@ -227,27 +209,23 @@ mod tests {
             (r#"{"runtimeSpec":{"linux":{"namespaces":[{"path":"/x"},{}]}}}"#, info(0, "", None)),
             (r#"{"runtimeSpec":{"linux":{"namespaces":[{"type":"network"}]}}}"#, info(0, "", None)),
         ] {
-            assert_eq!(SandboxInfo::parse(text, &Cuts::default()), Ok(expected), "{text}");
+            assert_eq!(SandboxInfo::parse(text), Ok(expected), "{text}");
         }
         let path = format!(
             r#"{{"sandboxMetadata":{{"Metadata":{{"NetNSPath":"/{}"}}}}}}"#,
             "x".repeat(4096)
         );
-        assert_eq!(SandboxInfo::parse(&path, &Cuts::default()), Ok(SandboxInfo::default()));
+        assert_eq!(SandboxInfo::parse(&path), Ok(SandboxInfo::default()));
     }
 
     #[test]
     fn invalid() {
         for text in ["{", "[]", "7", r#"{"pid":"7"}"#, r#"{"runtimeSpec":7}"#] {
-            assert_eq!(
-                SandboxInfo::parse(text, &Cuts::default()),
-                Err(InvalidItem::Info),
-                "{text}"
-            );
+            assert_eq!(SandboxInfo::parse(text), Err(InvalidItem::Info), "{text}");
         }
         let long =
             format!(r#"{{"config":{}"x"{},"pid":7}}"#, "[".repeat(1 << 20), "]".repeat(1 << 20));
-        assert_eq!(SandboxInfo::parse(&long, &Cuts::default()), Ok(info(7, "", None)));
+        assert_eq!(SandboxInfo::parse(&long), Ok(info(7, "", None)));
     }
 
     #[test]

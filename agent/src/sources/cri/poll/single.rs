@@ -155,8 +155,7 @@ impl Poller {
         let at = clock::boot_now();
         let event = match answer {
             Ok(raw) => {
-                let cuts = &self.options.counters.truncated;
-                let info = self.sensible("sandbox status", SandboxInfo::parse(&raw.info, cuts));
+                let info = self.sensible("sandbox status", SandboxInfo::parse(&raw.info));
                 let sandbox = sandbox.clone();
                 let status = sandbox_status(sandbox, asked, &raw, info.unwrap_or_default());
                 Some(CriEvent::SandboxStatus(status))
