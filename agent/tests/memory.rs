@@ -116,7 +116,7 @@ fn deep(number: usize) -> String {
 /// A pod that fills the room that each has, and no more.
 fn ordinary(number: usize) -> String {
     let container = |n: usize| format!(r#"{{"name":"{n}-{}"}}"#, x(80));
-    let containers: Vec<_> = (0..6).map(container).collect();
+    let containers: Vec<_> = (0..22).map(container).collect();
     format!(
         r#"{{"metadata":{{{},"finalizers":["{f}","{f}"]}},"spec":{{"containers":[{}]}},
         "status":{{"phase":"Running"}}}}"#,
@@ -126,7 +126,7 @@ fn ordinary(number: usize) -> String {
     )
 }
 
-/// One list of 4,096 pods: as many as are kept.
+/// One list of 1,024 pods: as many as are kept.
 fn list(stream: TcpStream) -> std::io::Result<()> {
     let mut to = BufWriter::new(stream);
     write!(to, "HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n")?;
@@ -142,10 +142,10 @@ fn list(stream: TcpStream) -> std::io::Result<()> {
     for _ in 0..10 {
         write!(to, "{},", deep(next()))?;
     }
-    for _ in 0..30 {
+    for _ in 0..10 {
         write!(to, "{},", large(next(), 300))?;
     }
-    for _ in 60..4_095 {
+    for _ in 40..1_023 {
         write!(to, "{},", ordinary(next()))?;
     }
     write!(to, "{}]}}", ordinary(next()))?;
@@ -211,9 +211,9 @@ async fn every_limit_at_once() {
     }
     let (held, peak) = (HELD.load(Relaxed) - before, PEAK.load(Relaxed) - before);
     println!("{} MiB held, {} MiB at the most", held >> 20, peak >> 20);
-    assert_eq!(pods, 4_096);
+    assert_eq!(pods, 1_024);
     let cut = |cut| counters.truncated.of(cut);
     assert!(cut(Cut::Text) > 0 && cut(Cut::Containers) > 0 && cut(Cut::Finalizers) > 0);
     assert!(peak < MOST, "{} MiB", peak >> 20);
-    assert!(peak > MOST / 2, "far from what is allowed, the limits are not filled: {peak}");
+    assert!(peak > MOST / 3, "far from what is allowed, the limits are not filled: {peak}");
 }

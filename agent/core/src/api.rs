@@ -9,9 +9,9 @@ use crate::gaps::{Connection, Gap, SourceFailure};
 use crate::{dirty::Dirty, ids::*, input::*, table::Table, time::*};
 use std::{collections::BTreeSet, time::Duration};
 
-/// Bound on pods: those of the node (`MAX_PODS`, `kube/room.rs`), and as many that are gone. Beyond it the pods gone
+/// Bound on pods: those of the node (`MAX_PODS`, `kube/pod.rs`), and as many that are gone. Beyond it the pods gone
 /// longest are evicted, then new ones refused.
-const MAX_KNOWN: usize = 8_192;
+const MAX_KNOWN: usize = 2_048;
 const MAX_DEADLINES: usize = 8;
 /// How late a watch event may be (the default settle window).
 const WATCH_LAG: Duration = Duration::from_secs(5);

@@ -6,7 +6,6 @@ pub(crate) mod bucket;
 pub mod cri;
 pub mod cut;
 pub mod host;
-mod json;
 pub mod kernel;
 pub mod kube;
 pub mod processes;

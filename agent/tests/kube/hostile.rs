@@ -76,17 +76,17 @@ async fn more_pods_than_are_kept() {
             "status": { "phase": "Failed", "reason": "OutOfpods" },
         })
     };
-    let mut pods: Vec<_> = (0..4_100).map(ended).collect();
+    let mut pods: Vec<_> = (0..1_028).map(ended).collect();
     pods.extend([pod("y", 7), pod("z", 7)]);
     let mut bench = KubeBench::new(Script { pods, version: 10, ..Script::default() });
     let pods = bench.snapshot().await;
-    assert_eq!(pods.len(), 4_096);
+    assert_eq!(pods.len(), 1_024);
     assert_eq!(pods.iter().filter(|pod| !pod.is_finished()).count(), 2);
     assert_eq!(bench.counters.truncated.of(Cut::Pods), 6);
 
     // If the list left out pods that still run, they would count as deleted.
-    let pods = (0..4_097).map(|n| pod(&n.to_string(), 7)).collect();
+    let pods = (0..1_025).map(|n| pod(&n.to_string(), 7)).collect();
     let mut bench = KubeBench::new(Script { pods, version: 10, ..Script::default() });
     let error = bench.out_of_sync().await;
-    assert!(error.contains("more than 4096 pods"), "{error}");
+    assert!(error.contains("more than 1024 pods"), "{error}");
 }

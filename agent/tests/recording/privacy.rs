@@ -6,7 +6,7 @@ use coroner::{
     outputs::recording::{Stopped, Writer, redact},
     sources::{
         cri::convert::{self as cri, RawContainer, RawSandbox},
-        kube::convert as kube,
+        kube::pod as kube,
     },
 };
 use coroner_core::{

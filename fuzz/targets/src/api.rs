@@ -4,15 +4,15 @@ use coroner_core::input::{ApiEvent, ApiPod, Hook, Input};
 
 /// Answers of the apiserver: any JSON as a list, as lines of a watch, as a node → inputs.
 pub fn api(bytes: &[u8]) {
+    for (pod, gone) in fuzzing::events(bytes) {
+        sound(&pod);
+        let event = if gone { ApiEvent::Deleted(pod) } else { ApiEvent::Applied(pod) };
+        recorded(Input::Api(event));
+    }
     for line in bytes.split(|byte| *byte == b'\n') {
-        // However it is cut into pieces on its way.
-        if let Some(all) = fuzzing::list(line, 1 + line.len() % 61) {
-            let pods: Vec<_> = all.into_iter().flatten().inspect(sound).collect();
+        if let Some(pods) = fuzzing::list(line) {
+            pods.iter().for_each(sound);
             recorded(Input::Api(ApiEvent::Snapshot { pods }));
-        } else if let Some((pod, gone)) = fuzzing::event(line) {
-            sound(&pod);
-            let event = if gone { ApiEvent::Deleted(pod) } else { ApiEvent::Applied(pod) };
-            recorded(Input::Api(event));
         }
         if let Some(node) = fuzzing::node(line) {
             assert!(!node.boot_id.is_empty());

@@ -98,13 +98,13 @@ pub struct ApiPod {
     /// status.reason (`Evicted`, `Terminated`, …).
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// The beginning of status.message, if it is a known one (`kube/convert.rs`).
+    /// The beginning of status.message, if it is a known one (`kube/pod.rs`).
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
     /// The reason of a condition DisruptionTarget that is True.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disruption: Option<String>,
-    /// The beginning of the condition's message, if it is a known one (`kube/convert.rs`): nothing else distinguishes the
+    /// The beginning of the condition's message, if it is a known one (`kube/pod.rs`): nothing else distinguishes the
     /// kubelet's own reasons.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub disruption_message: String,

@@ -224,7 +224,7 @@ impl Publisher {
             self.count(&outcome);
         }
         while let Some(waiting) = self.queue.pop_front() {
-            let (_, outcome) = self.sender.send(waiting.note).await;
+            let (_, outcome) = self.sender.clone().send(waiting.note).await;
             self.count(&outcome);
         }
     }
@@ -281,7 +281,7 @@ impl Publisher {
         }
         while let Some(WaitingNote { note, since }) = self.queue.pop_front() {
             if since.elapsed() <= self.pace.patience {
-                self.sending = Some((self.sender.send(note).boxed(), since));
+                self.sending = Some((self.sender.clone().send(note).boxed(), since));
                 return;
             }
             self.counters.failed.fetch_add(1, Relaxed);

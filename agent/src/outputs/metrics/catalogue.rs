@@ -328,7 +328,7 @@ catalogue! {
         source_truncated: IntCounterVec =
             "coroner_source_truncated_total", "", ["source": SPEAKERS, "field": CUTS], Internal,
             "Strings and list items that exceeded the limits and were truncated. `pods`: \
-             terminated pods of a node with more than 4,096.",
+             terminated pods of a node with more than 1,024.",
             "sum by (source, field) (increase(coroner_source_truncated_total[1d])) > 0";
         cri_calls: IntCounterVec =
             "coroner_cri_calls_total", "", [], Internal,

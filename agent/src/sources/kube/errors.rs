@@ -4,25 +4,46 @@
 //! wrote. A token may stand in either, and what is said here reaches the log, `/readyz` and
 //! `coroner doctor`: of these errors only the kind is told, and the place.
 
+use crate::printable::shown;
 use kube::{
     client::{AuthError, RustlsTlsError},
     config::KubeconfigError,
+    core::Status,
 };
 use std::error::Error;
 
-/// An error with its causes and, for what a cluster's administrator can mend, what to do.
-/// `refused`: the HTTP status of the answer, if it was that; `right`: what the agent's role must
-/// allow.
-pub(crate) fn describe(error: &(dyn Error + 'static), refused: Option<u16>, right: &str) -> String {
-    let mut text = with_causes(error);
-    match refused {
-        Some(401) => {
-            text.push_str(" (invalid credentials; renew the kubeconfig or token)");
-        }
-        Some(403) => text.push_str(&format!(" (RBAC must allow {right})")),
-        _ => {}
+/// An error with its causes and, for what a cluster's administrator can fix, what to do. `right`: what the agent's role must allow.
+pub(crate) fn describe(error: &(dyn Error + 'static), code: Option<u16>, right: &str) -> String {
+    with_remedy(with_causes(error), code.unwrap_or_default(), right)
+}
+
+/// The same of a refusal.
+pub(crate) fn refused(status: &Status, right: &str) -> String {
+    with_remedy(refusal(status), status.code, right)
+}
+
+fn with_remedy(text: String, code: u16, right: &str) -> String {
+    match code {
+        401 => text + " (invalid credentials; renew the kubeconfig or token)",
+        403 => format!("{text} (RBAC must allow {right})"),
+        _ => text,
     }
-    text
+}
+
+/// The reason that kube-rs gives to an answer that is no Status: its message is whatever was answered.
+const NO_STATUS: &str = "Failed to parse error data";
+/// Of a refusal so much is shown, bytes.
+const MAX_SHOWN: usize = 512;
+
+/// What a refusal says.
+pub(super) fn refusal(status: &Status) -> String {
+    let cut = |text: &str| shown(&text[..text.floor_char_boundary(MAX_SHOWN)]).into_owned();
+    let (message, reason, code) = (cut(&status.message), cut(&status.reason), status.code);
+    match (message.as_str(), reason.as_str()) {
+        (_, NO_STATUS) | ("", "") => format!("status {code} without a Kubernetes reason"),
+        (one, "") | ("", one) => format!("{one} ({code})"),
+        (message, reason) => format!("{message}: {reason} ({code})"),
+    }
 }
 
 /// An error with its causes, each once.

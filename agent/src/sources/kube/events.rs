@@ -2,19 +2,17 @@
 //! a watch, because a cluster has thousands of agents.
 
 use super::{
-    answer::{AnswerStream, HttpRequest, RequestFailure},
     client,
+    decode::{self, Lenient, Text},
     errors::describe,
     lookup::is_name,
-    shape,
-    watch::ListMetadata,
+    request::{self, RequestFailure},
 };
 use crate::{
     linux::clock,
     sources::{
         bucket::{Bucket, Rate},
         cut::Cuts,
-        json::JsonEvent,
     },
 };
 use coroner_core::{
@@ -24,7 +22,7 @@ use coroner_core::{
 };
 use kube::api::ListParams;
 use serde::Deserialize;
-use std::{path::PathBuf, time::Duration};
+use std::{io::Read, path::PathBuf, time::Duration};
 use tokio::{sync::mpsc, time::Instant, time::timeout};
 use tracing::{debug, info};
 
@@ -54,31 +52,29 @@ pub struct EventsOptions {
 
 /// An Event, as far as it is read.
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-#[derive(Default)]
+#[serde(rename_all = "camelCase")]
 struct Posted {
-    reason: String,
-    message: String,
-    count: Option<i64>,
-    first_timestamp: Option<String>,
-    last_timestamp: Option<String>,
-    event_time: Option<String>,
-    involved_object: InvolvedObject,
-    source: Poster,
+    reason: Lenient<Text<64>>,
+    message: Lenient<Text<256>>,
+    count: Lenient<i64>,
+    first_timestamp: Lenient<Text<64>>,
+    last_timestamp: Lenient<Text<64>>,
+    event_time: Lenient<Text<64>>,
+    involved_object: Lenient<InvolvedObject>,
+    source: Lenient<Poster>,
 }
 
-#[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase", default)]
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct InvolvedObject {
-    field_path: String,
+    field_path: Lenient<Text<256>>,
 }
 
 /// Who says that it has posted the Event (`EventSource`). Anyone who may create Events can write anything there.
-#[derive(Deserialize, Default)]
-#[serde(default)]
+#[derive(Deserialize)]
 struct Poster {
-    component: String,
-    host: String,
+    component: Lenient<Text<64>>,
+    host: Lenient<Text<320>>,
 }
 
 /// The component of the kubelet's recorder (`makeEventRecorder`, cmd/kubelet/app/server.go); its host is the node.
@@ -139,31 +135,31 @@ async fn list(
     if !is_name(&pod.namespace) || !pod.uid.as_str().bytes().all(is_of_a_uid) {
         return Err(None);
     }
+    let node = node.to_owned();
     let asked = async {
         let events = format!("/api/v1/namespaces/{}/events", pod.namespace);
         let fields = format!("involvedObject.uid={},source={KUBELET}", pod.uid);
         let params = ListParams::default().fields(&fields).limit(MAX_EVENTS);
-        let request: HttpRequest = kube::core::Request::new(events).list(&params)?;
-        let mut answer = AnswerStream::to(client, request, &shape::EVENTS).await?;
-        let (cuts, anchor) = (Cuts::default(), clock::anchor());
-        let mut entries = Vec::new();
-        while let Some(event) = answer.next(&cuts).await? {
-            let item = match event {
-                JsonEvent::Item(item) if entries.len() < 2 * MAX_EVENTS as usize => item,
-                // What is not on the first page may be what proves a cause.
-                JsonEvent::End(list) if ListMetadata::of(&list)?.following.is_none() => {
-                    return Ok(entries);
+        let request = kube::core::Request::new(events).list(&params)?;
+        let read = move |body: &mut dyn Read| {
+            const PARTIAL: RequestFailure = RequestFailure::Unexpected("a whole list of events");
+            let (anchor, mut entries) = (clock::anchor(), Vec::new());
+            let list = decode::list(body, &Cuts::default(), |posted: Option<Posted>| {
+                if entries.len() >= 2 * MAX_EVENTS as usize {
+                    return Err(PARTIAL);
                 }
-                _ => return Err(RequestFailure::Unexpected("a whole list of events")),
-            };
-            let posted = item.decode::<Posted>();
-            let of_the_kubelet = |posted: &&Posted| {
-                (&*posted.source.component, &*posted.source.host) == (KUBELET, node)
-            };
-            let posted = posted.iter().filter(of_the_kubelet);
-            entries.extend(posted.flat_map(|posted| times(posted, &anchor)));
-        }
-        Err(RequestFailure::Short)
+                let posted = posted.filter(|posted| {
+                    let source = posted.source.as_ref();
+                    source
+                        .is_some_and(|of| (of.component.text(), of.host.text()) == (KUBELET, &node))
+                });
+                entries.extend(posted.iter().flat_map(|posted| times(posted, &anchor)));
+                Ok(())
+            })?;
+            // What is not on the first page may be what proves a cause.
+            if list.following().is_none() { Ok(entries) } else { Err(PARTIAL) }
+        };
+        request::decoded(client, request, read).await
     };
     match timeout(ANSWER_LIMIT, asked).await {
         Ok(answer) => answer.map_err(Some),
@@ -178,17 +174,16 @@ fn is_of_a_uid(byte: u8) -> bool {
 /// An Event that was posted several times has its first and its last time.
 fn times(posted: &Posted, anchor: &Anchor) -> Vec<PostedEvent> {
     let last = posted.last_timestamp.as_ref().or(posted.event_time.as_ref());
-    let mut times: Vec<WallTime> = posted
-        .first_timestamp
-        .iter()
-        .chain(last)
-        .filter_map(|text| text.parse::<jiff::Timestamp>().ok())
-        .map(|time| WallTime::from_secs(time.as_second()))
-        .collect();
+    let first = posted.first_timestamp.iter();
+    let seconds =
+        |text: &Text<64>| text.parse::<jiff::Timestamp>().ok().map(|time| time.as_second());
+    let mut times: Vec<i64> =
+        first.chain(last).filter_map(seconds).filter(|seconds| *seconds > 0).collect();
     times.dedup();
+    let field_path = posted.involved_object.as_ref().map_or("", |of| of.field_path.text());
     let of = |at| {
-        let texts = (&*posted.reason, &*posted.involved_object.field_path, &*posted.message);
-        let mut event = event(texts, at, anchor)?;
+        let texts = (posted.reason.text(), field_path, posted.message.text());
+        let mut event = event(texts, WallTime::from_secs(at), anchor)?;
         event.posted = posted.count.and_then(|count| u32::try_from(count).ok());
         Some(event)
     };
@@ -279,21 +274,24 @@ mod tests {
         let json = r#"{"reason":"Killing","message":"Container a failed liveness probe, will be restarted","count":3,
             "firstTimestamp":"2026-11-22T12:49:56Z","lastTimestamp":"2026-11-22T12:50:56Z",
             "involvedObject":{"fieldPath":"spec.containers{a}"}}"#;
-        let mut posted: Posted = serde_json::from_str(json).unwrap();
         let anchor = Anchor { boot_ns: 1 << 50, wall_ns: 1_795_351_796_000_000_000 };
-        let entries = times(&posted, &anchor);
-        assert_eq!(entries.len(), 2);
-        for (entry, seconds) in entries.iter().zip([0_u64, 60]) {
+        let entries = |json: &str| times(&serde_json::from_str(json).unwrap(), &anchor);
+        let both = entries(json);
+        assert_eq!(both.len(), 2);
+        for (entry, seconds) in both.iter().zip([0_u64, 60]) {
             assert_eq!(entry.about, EventReason::Killing);
             assert_eq!(entry.reason, Some(KillReason::LivenessProbe));
             assert_eq!((entry.container.as_deref(), entry.posted), (Some("a"), Some(3)));
             assert_eq!(entry.earliest().0, (1 << 50) + seconds * 1_000_000_000);
             assert_eq!(entry.uncertainty_ns, 500_000_000, "it has whole seconds");
         }
-        posted.reason = "Scheduled".into();
-        assert!(times(&posted, &anchor).is_empty());
-        posted = Posted { reason: "Killing".into(), ..Posted::default() };
-        assert!(times(&posted, &anchor).is_empty(), "without a time it proves nothing");
+        assert!(entries(&json.replace("Killing", "Scheduled")).is_empty());
+        for no_time in [
+            r#"{"reason":"Killing"}"#,
+            r#"{"reason":"Killing","firstTimestamp":"0001-01-01T00:00:00Z"}"#,
+        ] {
+            assert!(entries(no_time).is_empty(), "without a time it proves nothing");
+        }
     }
 
     #[test]

@@ -2,42 +2,42 @@
 
 use super::{
     KubeCounters, KubeOptions,
-    answer::{AnswerStream, RequestFailure},
     client::ANSWER_LIMIT,
-    convert,
+    decode,
     errors::describe,
-    shape,
-    watch::{ListMetadata, PAGE, PODS, on_node, pod},
+    pod::{self, Node, Pod},
+    request::{self, RequestFailure},
+    watch::{PAGE, PODS, on_node},
 };
-use crate::{
-    linux::clock,
-    sources::{Closed, json::JsonEvent},
-};
+use crate::{linux::clock, sources::Closed};
 use coroner_core::{
     ids::{PodRef, PodUid},
     input::{ApiEvent, ApiNode, ApiPod, Input, PodCheck, Received},
 };
 use futures::future::join_all;
-use k8s_openapi::api::core::v1::Node;
 use kube::{
     Client,
     api::{GetParams, ListParams},
     core::Request,
 };
+use serde::de::DeserializeOwned;
 use std::{
     collections::BTreeSet,
     future::Future,
+    io::Read,
     sync::{Arc, atomic::Ordering::Relaxed},
     time::Duration,
 };
 use tokio::{
-    sync::{Notify, mpsc},
-    time::{Instant, sleep_until, timeout},
+    sync::{Mutex, Notify, mpsc},
+    time::{Instant, Interval, MissedTickBehavior, interval, sleep_until, timeout},
 };
 use tracing::{debug, info, warn};
 
 /// So many pods are looked up one by one; for more, one list of the node's pods costs less.
 const ONE_BY_ONE: usize = 10;
+/// Between two of those, because other nodes' agents may ask at the same time.
+const PACE: Duration = Duration::from_millis(200);
 /// Pods that such a list may have: of more than these it shows which exist, and not which do not.
 const MAX_LISTED: usize = 1 << 16;
 /// Of the pods that such a list lacks, so many are looked up by name all the same.
@@ -66,6 +66,7 @@ pub(super) struct Lookups {
     node_failure: Option<String>,
     /// A pod could not be looked up: logged once, until one could.
     failing: bool,
+    pace: Mutex<Interval>,
 }
 
 impl Lookups {
@@ -76,6 +77,8 @@ impl Lookups {
         recovered: Arc<Notify>,
         to: mpsc::Sender<Received>,
     ) -> Self {
+        let mut pace = interval(PACE);
+        pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Self {
             client,
             node: options.node.clone(),
@@ -85,6 +88,7 @@ impl Lookups {
             to,
             node_failure: None,
             failing: false,
+            pace: Mutex::new(pace),
         }
     }
 
@@ -130,10 +134,20 @@ impl Lookups {
     /// The Node object; `None`: no kubelet has reported for it yet.
     async fn node(&self) -> Result<Option<ApiNode>, RequestFailure> {
         let request = Request::new("/api/v1/nodes").get(&self.node, &GetParams::default())?;
-        let answer = AnswerStream::to(&self.client, request, &shape::NODE).await?;
-        let node = answer.only(&self.counters.truncated).await?;
-        let sound = node.decode::<Node>().filter(|_| node.is_sound);
-        Ok(convert::node(&sound.ok_or(RequestFailure::Unexpected("a Node"))?))
+        let node: Node = self.object(request, "a Node").await?;
+        Ok(pod::node(&node))
+    }
+
+    async fn object<T: DeserializeOwned + Send + 'static>(
+        &self,
+        request: http::Request<Vec<u8>>,
+        what: &'static str,
+    ) -> Result<T, RequestFailure> {
+        let counters = Arc::clone(&self.counters);
+        let decode = move |body: &mut dyn Read| decode::object(body, &counters.truncated);
+        request::decoded(&self.client, request, decode)
+            .await?
+            .ok_or(RequestFailure::Unexpected(what))
     }
 
     fn tell_node(&mut self, answer: Result<ApiNode, Unanswered>) -> ApiEvent {
@@ -211,12 +225,12 @@ impl Lookups {
         if !is_name(&pod.namespace) || !is_name(&pod.name) {
             return Err(self.failed("the runtime reported a pod with an invalid name"));
         }
+        self.pace.lock().await.tick().await;
         let found = async {
             let pods = format!("/api/v1/namespaces/{}/pods", pod.namespace);
             let request = Request::new(pods).get(&pod.name, &GetParams::default())?;
-            let answer = AnswerStream::to(&self.client, request, &shape::IDENTITY).await?;
-            let found = self::pod(&answer.only(&self.counters.truncated).await?);
-            found.ok_or(RequestFailure::Unexpected("a pod"))
+            let found: Pod = self.object(request, "a pod").await?;
+            pod::pod(&found).ok_or(RequestFailure::Unexpected("a pod"))
         };
         match asked(found, &pod.name, "get of pods").await {
             Ok(found) => Ok(is(&found, &pod.uid)),
@@ -285,16 +299,17 @@ impl Lookups {
         let mut page = ListParams::default().fields(&on_node(&self.node)).limit(PAGE);
         let (mut known, mut complete) = (BTreeSet::new(), true);
         loop {
-            let answer = asked(self.page(&page, &mut known), "", "list of pods").await;
-            let (all, following) = answer.map_err(|unanswered| match unanswered {
+            let answer = asked(self.page(&page, known), "", "list of pods").await;
+            let (all, listed, following) = answer.map_err(|unanswered| match unanswered {
                 Unanswered::Missing => "the apiserver has no pods resource".to_owned(),
                 Unanswered::Failed(error) => error,
             })?;
             complete &= all;
             match following {
                 Some(token) => page.continue_token = Some(token),
-                None => return Ok((known, complete)),
+                None => return Ok((listed, complete)),
             }
+            known = listed;
         }
     }
 
@@ -302,26 +317,25 @@ impl Lookups {
     async fn page(
         &self,
         page: &ListParams,
-        known: &mut BTreeSet<PodUid>,
-    ) -> Result<(bool, Option<String>), RequestFailure> {
+        mut known: BTreeSet<PodUid>,
+    ) -> Result<(bool, BTreeSet<PodUid>, Option<String>), RequestFailure> {
         let request = Request::new(PODS).list(page)?;
-        let mut answer = AnswerStream::to(&self.client, request, &shape::IDENTITIES).await?;
-        let mut complete = true;
-        loop {
-            match answer.next(&self.counters.truncated).await? {
-                Some(JsonEvent::Item(item)) => match pod(&item) {
+        let counters = Arc::clone(&self.counters);
+        let read = move |body: &mut dyn Read| {
+            let mut complete = true;
+            let metadata = decode::list(body, &counters.truncated, |pod: Option<Pod>| {
+                match pod.as_ref().and_then(pod::pod) {
                     Some(pod) if known.len() < MAX_LISTED => {
                         known.extend(pod.mirror_of);
                         known.insert(PodUid::new(pod.uid));
                     }
                     _ => complete = false,
-                },
-                Some(JsonEvent::End(list)) => {
-                    return Ok((complete, ListMetadata::of(&list)?.following));
                 }
-                None => return Err(RequestFailure::Short),
-            }
-        }
+                Ok(())
+            })?;
+            Ok((complete, known, metadata.following()))
+        };
+        request::decoded(&self.client, request, read).await
     }
 
     fn failed(&self, error: &str) -> String {
@@ -375,10 +389,10 @@ async fn asked<T>(
     answer.map_err(|failure| match &failure {
         // Only the apiserver itself can say so, of this very thing: a proxy on the way answers 404
         // for a path that it does not know.
-        RequestFailure::Refused(refusal)
-            if refusal.code == 404
-                && refusal.reason == "NotFound"
-                && refusal.details.as_ref().is_none_or(|details| details.name == name) =>
+        RequestFailure::Refused(status)
+            if status.code == 404
+                && status.reason == "NotFound"
+                && status.details.as_ref().is_none_or(|details| details.name == name) =>
         {
             Unanswered::Missing
         }

@@ -4,16 +4,15 @@
 //! **Invariant.** It gets, lists and watches pods, gets its node and lists the Events of single
 //! pods; `outputs::events` makes Events by its client. It makes no other request.
 
-pub(crate) mod answer;
 pub(crate) mod client;
-pub mod convert;
+mod decode;
 pub(crate) mod errors;
 mod events;
 #[doc(hidden)]
 pub mod fuzzing;
 pub(crate) mod lookup;
-mod room;
-mod shape;
+pub mod pod;
+mod request;
 mod watch;
 
 pub(crate) use client::config;

@@ -2,34 +2,35 @@
 
 use super::{
     KubeCounters, KubeOptions,
-    answer::{AnswerStream, Refusal, RequestFailure},
     client::WATCH_SECONDS,
-    convert, errors,
-    room::{MAX_PODS, Room},
-    shape,
+    decode::{self, Item, Lenient, Text},
+    errors,
+    pod::{self, MAX_PODS, Pod},
+    request::{self, OpenBody, RequestFailure},
 };
 use crate::{
     linux::clock,
     sources::{
         Closed,
-        json::{JsonEvent, Reduced},
+        cut::{Cut, Cuts},
     },
 };
 use backon::ExponentialBackoff;
 use coroner_core::input::{ApiEvent, ApiPod, Input, Received};
-use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Client,
     api::{ListParams, VersionMatch, WatchParams},
-    core::Request,
+    core::{Request, Status},
 };
 use serde::Deserialize;
 use std::{
-    sync::{Arc, atomic::Ordering},
+    collections::HashSet,
+    sync::{Arc, atomic::Ordering::Relaxed},
     time::Duration,
 };
 use tokio::{
     sync::{Notify, mpsc},
+    task::spawn_blocking,
     time::{Instant, sleep, sleep_until, timeout},
 };
 use tracing::{debug, info, warn};
@@ -81,7 +82,8 @@ pub(super) struct Watch {
     fresh: bool,
     /// This outage was reported to the core.
     outage_reported: bool,
-    room: Room,
+    /// The UIDs of the pods that the core has.
+    known: HashSet<String>,
     refusals: u32,
     backoff: ExponentialBackoff,
     last_failure: Option<Instant>,
@@ -91,10 +93,18 @@ pub(super) struct Watch {
 pub(super) enum WatchLine {
     /// Only a resource version.
     Bookmark,
-    /// A pod that was added or modified; `None`: invalid.
-    Applied(Option<Box<ApiPod>>),
-    /// A deleted pod.
+    /// A pod that was added or modified and makes no sense.
+    Senseless,
+    Applied(Box<ApiPod>),
     Deleted(Box<ApiPod>),
+}
+
+pub(super) type ReadLine = Result<(WatchLine, String), RequestFailure>;
+
+#[derive(Deserialize)]
+pub(super) struct Line {
+    r#type: Lenient<Text<16, false>>,
+    object: Lenient<Pod>,
 }
 
 impl Watch {
@@ -116,7 +126,7 @@ impl Watch {
             place: None,
             fresh: true,
             outage_reported: false,
-            room: Room::default(),
+            known: HashSet::new(),
             refusals: 0,
             backoff: backoff(),
             last_failure: None,
@@ -140,17 +150,13 @@ impl Watch {
     /// Lists this node's pods, for the core to begin with.
     async fn list(&mut self) -> Result<(), Closed> {
         self.state = WatchState::Listing;
-        self.room.begin_list();
         let (pods, version) = match self.pods().await {
             Ok(listed) => listed,
-            Err(failure) => {
-                self.room.break_list();
-                return self.failure(&failure, "cannot list pods").await;
-            }
+            Err(failure) => return self.failure(&failure, "cannot list pods").await,
         };
-        self.room.end_list(&pods);
         info!(pods = pods.len(), "listed this node's pods");
-        self.counters.snapshots.fetch_add(1, Ordering::Relaxed);
+        self.counters.snapshots.fetch_add(1, Relaxed);
+        self.known = pods.iter().map(|pod| pod.uid.clone()).collect();
         (self.fresh, self.place) = (false, Some(version));
         self.send(ApiEvent::Snapshot { pods }).await?;
         self.is_current();
@@ -158,7 +164,7 @@ impl Watch {
     }
 
     /// All pods of this node, and the version that the watch begins at.
-    async fn pods(&mut self) -> Result<(Vec<ApiPod>, String), RequestFailure> {
+    async fn pods(&self) -> Result<(Vec<ApiPod>, String), RequestFailure> {
         let mut params = ListParams::default().fields(&on_node(&self.node));
         if self.fresh {
             // Any apiserver's cache will do, however old: there is nothing that could go backwards,
@@ -173,22 +179,20 @@ impl Watch {
         let mut list = PodList::default();
         loop {
             let request = Request::new(PODS).list(&params)?;
-            let mut answer = AnswerStream::to(&self.client, request, &shape::PODS).await?;
-            let metadata = loop {
-                match answer.next(&self.counters.truncated).await? {
-                    Some(JsonEvent::Item(one)) => {
-                        if let Some(pod) = self.sensible(pod(&one)) {
-                            list.add(pod, &mut self.room, &self.counters)?;
-                        }
-                    }
-                    Some(JsonEvent::End(list)) => break ListMetadata::of(&list)?,
-                    None => return Err(RequestFailure::Short),
-                }
-            };
-            match metadata.following {
+            let counters = Arc::clone(&self.counters);
+            let page = request::decoded(&self.client, request, move |body| {
+                let metadata = decode::list(body, &counters.truncated, |pod| {
+                    sensible(pod, &counters)
+                        .map_or(Ok(()), |pod| list.add(pod, &counters.truncated))
+                })?;
+                Ok((metadata, list))
+            });
+            let (metadata, listed) = page.await?;
+            match metadata.following() {
                 Some(token) => params.continue_token = Some(token),
-                None => return Ok((list.pods, metadata.version)),
+                None => return Ok((listed.pods, metadata.version())),
             }
+            list = listed;
         }
     }
 
@@ -199,12 +203,8 @@ impl Watch {
         let seconds = WATCH_SECONDS - fastrand::u32(..WATCH_SECONDS / 4);
         let params = WatchParams::default().fields(&on_node(&self.node)).timeout(seconds);
         let begun = Instant::now();
-        let answer = match Request::new(PODS).watch(&params, &place) {
-            Ok(request) => AnswerStream::to(&self.client, request, &shape::LINE).await,
-            Err(error) => Err(error.into()),
-        };
-        let mut answer = match answer {
-            Ok(answer) => answer,
+        let (mut lines, _open) = match self.open(&params, &place).await {
+            Ok(open) => open,
             Err(failure) => return self.watch_failed(&failure).await,
         };
         // Deadline of the grace time of a resumed watch.
@@ -213,33 +213,52 @@ impl Watch {
         let silence = Duration::from_secs(seconds.into()) + OVERDUE;
         loop {
             let line = tokio::select! {
-                line = timeout(silence, answer.next(&self.counters.truncated)) => line,
+                line = timeout(silence, lines.recv()) => line,
                 () = until(resume_grace) => {
                     resume_grace = None;
                     self.resumed().await?;
                     continue;
                 }
             };
-            let line = match line {
-                Ok(Ok(Some(JsonEvent::End(line)))) => read_line(&line),
-                Ok(Ok(Some(JsonEvent::Item(_)))) => continue,
-                // An end that the protocol foresees, and a connection that died: neither is an outage.
-                Ok(Ok(None)) | Err(_) => {
-                    if begun.elapsed() < BRIEF {
-                        self.pause().await;
-                    }
-                    return Ok(());
+            // An end that the protocol foresees, and a connection that died: neither is an outage.
+            let Ok(Some(line)) = line else {
+                if begun.elapsed() < BRIEF {
+                    self.pause().await;
                 }
-                Ok(Err(failure)) => Err(failure),
+                return Ok(());
             };
             let (line, version) = match line {
                 Ok(line) => line,
                 Err(failure) => return self.watch_failed(&failure).await,
             };
+            if let WatchLine::Applied(pod) = &line
+                && !pod.is_finished()
+                && !self.has_room(pod)
+            {
+                // A list may leave out pods that have ended.
+                return self.watch_failed(&RequestFailure::TooMany(MAX_PODS)).await;
+            }
             self.place = Some(version);
             resume_grace = None;
             self.line(line).await?;
         }
+    }
+
+    async fn open(
+        &self,
+        params: &WatchParams,
+        place: &str,
+    ) -> Result<(mpsc::Receiver<ReadLine>, OpenBody), RequestFailure> {
+        let request = Request::new(PODS).watch(params, place)?;
+        let (body, open) = request::send(&self.client, request).await?;
+        let (to, lines) = mpsc::channel(1);
+        let counters = Arc::clone(&self.counters);
+        spawn_blocking(move || {
+            decode::lines(body, &counters.truncated, |line| {
+                to.blocking_send(line.and_then(|line| read_line(line, &counters))).is_ok()
+            });
+        });
+        Ok((lines, open))
     }
 
     async fn line(&mut self, line: WatchLine) -> Result<(), Closed> {
@@ -247,21 +266,24 @@ impl Watch {
             self.resumed().await?;
         }
         match line {
-            WatchLine::Bookmark => Ok(()),
-            WatchLine::Applied(pod) => match self.sensible(pod.map(|pod| *pod)) {
-                Some(mut pod) => match self.room.admit(&mut pod, &self.counters.truncated) {
-                    true => self.send(ApiEvent::Applied(pod)).await,
-                    false => Ok(()),
-                },
-                None => Ok(()),
-            },
-            WatchLine::Deleted(mut pod) => {
-                self.counters.events.fetch_add(1, Ordering::Relaxed);
-                let is_known = self.room.admit(&mut pod, &self.counters.truncated);
-                self.room.is_gone(&pod.uid);
+            WatchLine::Bookmark | WatchLine::Senseless => Ok(()),
+            WatchLine::Applied(pod) if self.has_room(&pod) => {
+                self.known.insert(pod.uid.clone());
+                self.send(ApiEvent::Applied(*pod)).await
+            }
+            WatchLine::Applied(_) => {
+                self.counters.truncated.add(Cut::Pods, 1);
+                Ok(())
+            }
+            WatchLine::Deleted(pod) => {
+                let is_known = self.known.remove(&pod.uid) || self.has_room(&pod);
                 if is_known { self.send(ApiEvent::Deleted(*pod)).await } else { Ok(()) }
             }
         }
+    }
+
+    fn has_room(&self, pod: &ApiPod) -> bool {
+        self.known.len() < MAX_PODS || self.known.contains(&pod.uid)
     }
 
     /// The watch goes on from where it broke, if it was broken.
@@ -293,7 +315,7 @@ impl Watch {
     }
 
     async fn failure(&mut self, failure: &RequestFailure, what: &str) -> Result<(), Closed> {
-        self.counters.errors.fetch_add(1, Ordering::Relaxed);
+        self.counters.errors.fetch_add(1, Relaxed);
         let error = errors::describe(failure, failure.code(), "list and watch of pods");
         let error = format!("{what}: {error}");
         if self.outage_reported {
@@ -315,7 +337,9 @@ impl Watch {
                 self.refusals += 1;
                 !matches!(refusal.code, 400 | 404 | 410) && self.refusals < REFUSALS
             }
-            RequestFailure::Transport(_) | RequestFailure::Short => true,
+            RequestFailure::Unreachable(_) | RequestFailure::Broken(_) | RequestFailure::Short => {
+                true
+            }
             _ => false,
         }
     }
@@ -327,15 +351,6 @@ impl Watch {
         }
         self.last_failure = Some(now);
         sleep(self.backoff.next().unwrap_or(MAX_PAUSE) + any_up_to(self.spread)).await;
-    }
-
-    /// Leaves pods out that make no sense, counted.
-    fn sensible(&self, pod: Option<ApiPod>) -> Option<ApiPod> {
-        self.counters.events.fetch_add(1, Ordering::Relaxed);
-        if pod.is_none() {
-            self.counters.skipped.fetch_add(1, Ordering::Relaxed);
-        }
-        pod
     }
 
     async fn send(&self, event: ApiEvent) -> Result<(), Closed> {
@@ -353,110 +368,56 @@ struct PodList {
 }
 
 impl PodList {
-    fn add(
-        &mut self,
-        mut pod: ApiPod,
-        room: &mut Room,
-        counters: &KubeCounters,
-    ) -> Result<(), RequestFailure> {
+    fn add(&mut self, pod: ApiPod, cuts: &Cuts) -> Result<(), RequestFailure> {
         let is_finished = pod.is_finished();
-        if room.admit(&mut pod, &counters.truncated) {
+        if self.pods.len() < MAX_PODS {
             if is_finished {
                 self.finished.push(self.pods.len());
             }
             self.pods.push(pod);
-        } else if !is_finished {
+            return Ok(());
+        }
+        if !is_finished {
             let at = self.finished.pop().ok_or(RequestFailure::TooMany(MAX_PODS))?;
-            room.give_up(&self.pods[at].uid);
-            room.admit(&mut pod, &counters.truncated);
             self.pods[at] = pod;
         }
+        cuts.add(Cut::Pods, 1);
         Ok(())
     }
 }
 
-/// What a list says of itself.
-pub(super) struct ListMetadata {
-    version: String,
-    /// Where it goes on.
-    pub(super) following: Option<String>,
-}
-
-impl ListMetadata {
-    pub(super) fn of(list: &Reduced) -> Result<Self, RequestFailure> {
-        #[derive(Deserialize)]
-        struct List {
-            metadata: ListMeta,
-        }
-        #[derive(Deserialize)]
-        #[serde(rename_all = "camelCase")]
-        struct ListMeta {
-            resource_version: Option<String>,
-            #[serde(rename = "continue")]
-            following: Option<String>,
-        }
-        let list: List = list.decode().ok_or(RequestFailure::Unexpected("a list of pods"))?;
-        let filled = |text: Option<String>| text.filter(|text| !text.is_empty());
-        let version = filled(list.metadata.resource_version);
-        let version = version.ok_or(RequestFailure::Unexpected("a list with a resourceVersion"))?;
-        Ok(Self { version, following: filled(list.metadata.following) })
-    }
-}
-
-/// A pod; `None`: it makes no sense.
-pub(super) fn pod(reduced: &Reduced) -> Option<ApiPod> {
-    let pod = reduced.decode::<Pod>().filter(|_| reduced.is_sound)?;
-    convert::pod(&pod)
+/// Leaves pods out that make no sense, counted, and cuts those that are too large.
+fn sensible(pod: Option<Pod>, counters: &KubeCounters) -> Option<ApiPod> {
+    counters.events.fetch_add(1, Relaxed);
+    let Some(mut pod) = pod.as_ref().and_then(pod::pod) else {
+        counters.skipped.fetch_add(1, Relaxed);
+        return None;
+    };
+    pod::fit(&mut pod, &counters.truncated);
+    Some(pod)
 }
 
 /// A line of a watch, and the version that it has come to.
-pub(super) fn read_line(line: &Reduced) -> Result<(WatchLine, String), RequestFailure> {
-    #[derive(Deserialize)]
-    struct Head {
-        #[serde(rename = "type")]
-        kind: String,
-        object: NamedObject,
+pub(super) fn read_line(line: Item<Line>, counters: &KubeCounters) -> ReadLine {
+    let Line { r#type, object } = line.value;
+    let (kind, object) = (r#type.text(), object.0.unwrap_or_default());
+    if kind == "ERROR" {
+        let status = Status::failure(object.message.text(), object.reason.text());
+        let status = status.with_code(object.code.unwrap_or_default());
+        return Err(RequestFailure::Ended(status.boxed()));
     }
-    #[derive(Default, Deserialize)]
-    #[serde(default)]
-    struct NamedObject {
-        metadata: ObjectMetadata,
-    }
-    #[derive(Default, Deserialize)]
-    #[serde(default, rename_all = "camelCase")]
-    struct ObjectMetadata {
-        resource_version: String,
-    }
-    #[derive(Deserialize)]
-    struct OfPod {
-        object: Pod,
-    }
-    #[derive(Deserialize)]
-    struct OfStatus {
-        object: Refusal,
-    }
-    const UNEXPECTED: RequestFailure = RequestFailure::Unexpected("an event of a watch");
-    let head: Head = line.decode().ok_or(UNEXPECTED)?;
-    if head.kind == "ERROR" {
-        let status = line.decode::<OfStatus>().ok_or(UNEXPECTED)?;
-        return Err(RequestFailure::Ended(Box::new(status.object)));
-    }
-    let version = head.object.metadata.resource_version;
-    if version.is_empty() {
-        return Err(RequestFailure::Unexpected("an event with a resourceVersion"));
-    }
-    let pod = || {
-        let of = line.decode::<OfPod>().filter(|_| line.is_sound)?;
-        convert::pod(&of.object).map(Box::new)
-    };
-    let line = match head.kind.as_str() {
+    let version = object.metadata.as_ref().and_then(|of| of.resource_version.filled());
+    let version = version.ok_or(RequestFailure::Unexpected("an event with a resourceVersion"))?;
+    let version = version.to_owned();
+    let pod = || sensible(Some(object).filter(|_| line.is_sound), counters).map(Box::new);
+    let line = match kind {
         "BOOKMARK" => WatchLine::Bookmark,
-        "ADDED" | "MODIFIED" => WatchLine::Applied(pod()),
+        "ADDED" | "MODIFIED" => pod().map_or(WatchLine::Senseless, WatchLine::Applied),
         // A list says who is gone, whatever this is.
         "DELETED" => {
             WatchLine::Deleted(pod().ok_or(RequestFailure::Unexpected("a pod that was deleted"))?)
         }
-        _ => return Err(UNEXPECTED),
+        _ => return Err(RequestFailure::Unexpected("an event of a watch")),
     };
     Ok((line, version))
 }
