@@ -30,7 +30,7 @@ use coroner_core::{
     leak::{DetectionState, Leak},
     leaks::LeakGauges,
 };
-use coroner_cri_api::v1;
+use coroner_cri_api::read;
 use runtime::{FakeRuntime, Serving};
 use serde_json::{Value, json};
 use serving::ServedSocket;
@@ -68,8 +68,8 @@ impl FakeNode {
         script.gets.insert("nodes/n1".to_owned(), (200, node));
         let apiserver = FakeApiserver::start(script);
         let runtime = FakeRuntime::default();
-        let stopped = v1::PodSandbox {
-            state: v1::PodSandboxState::SandboxNotready.into(),
+        let stopped = read::PodSandbox {
+            state: read::PodSandboxState::SandboxNotready.into(),
             ..things::sandbox("s1")
         };
         runtime.state().sandboxes = vec![stopped, things::sandbox("s2")];

@@ -50,7 +50,6 @@ impl CriBench {
         let socket = folder.path().join("cri.sock");
         let serving = runtime.serve(&socket);
         let mut options = CriOptions::new(socket.clone());
-        options.events = true;
         options.busy = Duration::from_millis(1);
         options.idle = NEVER;
         options.timeout = STUCK; // a busy machine is no outage

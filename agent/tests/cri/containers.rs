@@ -11,7 +11,7 @@ use coroner_core::{
     input::{CriEvent, CriExit},
     time::WallTime,
 };
-use coroner_cri_api::v1::ContainerState;
+use coroner_cri_api::read::ContainerState;
 use std::{os::unix::fs::MetadataExt, path::Path, sync::atomic::Ordering, time::Duration};
 use tonic::Status;
 

@@ -7,7 +7,7 @@ use crate::{
 };
 use coroner_core::output::CriRequest;
 use coroner_core::{ids::SandboxId, input::CriEvent, time::BootTime};
-use coroner_cri_api::v1::ContainerState;
+use coroner_cri_api::read::ContainerState;
 use std::{sync::Arc, time::Duration};
 
 /// Two pods, one of them with a container that has ended.
@@ -17,7 +17,7 @@ fn runtime() -> FakeRuntime {
         let mut state = runtime.state();
         state.sandboxes.push(sandbox("s2"));
         state.containers.push(container("c2", "s2", ContainerState::ContainerUnknown));
-        state.sandbox_statuses.insert("s1".into(), Ok(sandbox_status("s1", "{}")));
+        state.sandbox_statuses.insert("s1".into(), Ok(sandbox_status("{}")));
     }
     runtime
 }
@@ -114,7 +114,7 @@ async fn an_end_is_told_once_however_late_the_lists_are() {
 }
 
 #[tokio::test]
-async fn a_suspects_late_status_is_used_while_nothing_else_is_answered() {
+async fn a_candidates_late_status_is_used_while_nothing_else_is_answered() {
     let runtime = runtime();
     let (shims, versions) = (Arc::clone(&runtime.shims), Arc::clone(&runtime.versions));
     let mut bench = CriBench::new(runtime, NEVER);
@@ -144,7 +144,7 @@ async fn silence_beyond_the_limit_is_an_outage_and_all_begins_again() {
     let gate = Arc::clone(&runtime.full);
     let closed = gate.write().await;
     let mut bench = CriBench::with(runtime, |options| options.timeout = Duration::from_millis(100));
-    // On a busy machine an earlier call may take that long, too. It is met again and told anew.
+    // On a busy machine an earlier call may take that long, too. It is met again and reported again.
     let of_the_list =
         bench.until(|event| outage(event).filter(|(error, _)| error.contains("ListPodSandbox")));
     assert_eq!(of_the_list.await.1.as_deref(), Some("DEADLINE_EXCEEDED"));

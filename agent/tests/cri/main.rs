@@ -1,9 +1,9 @@
 //! The CRI adapter against a runtime on a real unix socket.
 
 mod bench;
+mod candidates;
 mod containers;
 mod discovery;
-mod events;
 mod lateness;
 mod outages;
 mod polling;
@@ -12,8 +12,5 @@ mod runtime;
 mod rust_files;
 mod scale;
 mod sizes;
-mod streams;
 mod surface;
-mod suspects;
 mod things;
-mod versions;

@@ -7,7 +7,7 @@ use crate::{
 };
 use coroner_core::input::CriEvent;
 use coroner_core::output::CriRequest;
-use coroner_cri_api::v1::{self, ContainerState};
+use coroner_cri_api::read::{self, ContainerState};
 use std::sync::Arc;
 
 #[tokio::test]
@@ -42,9 +42,9 @@ async fn leaves_nonsense_out_and_counts_it() {
     {
         let mut state = runtime.state();
         state.sandboxes = vec![
-            v1::PodSandbox { metadata: None, ..sandbox("no-metadata") },
-            v1::PodSandbox { state: 77, ..sandbox("no-such-state") },
-            v1::PodSandbox { created_at: -1, ..sandbox("before-time") },
+            read::PodSandbox { metadata: None, ..sandbox("no-metadata") },
+            read::PodSandbox { state: 77, ..sandbox("no-such-state") },
+            read::PodSandbox { created_at: -1, ..sandbox("before-time") },
             sandbox(""),
             sandbox("good"),
         ];

@@ -3,14 +3,14 @@
 use crate::{
     bench::{CriBench, NEVER, outage},
     runtime::FakeRuntime,
-    things::sandbox,
+    things::{entries, sandbox},
 };
 use coroner_core::{input::CriEvent, output::CriRequest};
-use coroner_cri_api::v1;
+use coroner_cri_api::read;
 
-fn padded(id: &str, bytes: usize) -> v1::PodSandbox {
+fn padded(id: &str, bytes: usize) -> read::PodSandbox {
     let mut one = sandbox(id);
-    one.annotations.insert("padding".into(), "x".repeat(bytes));
+    one.annotations = entries(&[("padding", &"x".repeat(bytes))]);
     one
 }
 

@@ -11,7 +11,7 @@ use crate::{
 };
 use coroner::outputs::recording::Reader;
 use coroner_core::input::{Input, LossKind};
-use coroner_cri_api::v1::ContainerState;
+use coroner_cri_api::read::ContainerState;
 use rustix::net::{AddressFamily, SocketType};
 use std::{
     fs,

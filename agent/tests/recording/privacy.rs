@@ -4,18 +4,17 @@
 use crate::{header, reader};
 use coroner::{
     outputs::recording::{Stopped, Writer, redact},
-    sources::{
-        cri::convert::{self as cri, RawContainer, RawSandbox},
-        kube::pod as kube,
-    },
+    sources::{cri::convert as cri, kube::pod as kube},
 };
 use coroner_core::{
     input::{ApiEvent, CriEvent, Input, Received},
     time::{Anchor, BootTime},
 };
+use coroner_cri_api::read;
 use flate2::read::GzDecoder;
+use prost::{Message, bytes::Bytes};
 use serde_json::{Value, json};
-use std::{collections::HashMap, io::Read};
+use std::io::Read;
 
 /// In everything that must not be recorded.
 const CANARY: &str = "CANARY";
@@ -70,34 +69,42 @@ fn pod() -> Value {
     })
 }
 
-fn map(own: &[(&str, &str)]) -> HashMap<String, String> {
+fn map(own: &[(&str, &str)]) -> Vec<Bytes> {
     let noise = [("note".to_owned(), canary("value")), (canary("key"), String::new())];
-    own.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).chain(noise).collect()
+    let own = own.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+    let entries = own.chain(noise).map(|(key, value)| read::Entry { key, value });
+    entries.map(|entry| entry.encode_to_vec().into()).collect()
 }
 
 fn inputs() -> Vec<Input> {
     let pod = kube::pod(&serde_json::from_value(pod()).unwrap()).unwrap();
-    let sandbox = cri::sandbox(RawSandbox {
+    let cuts = Cuts::default();
+    let from = read::PodSandbox {
         id: "s1".into(),
-        name: "web-0".into(),
-        uid: "u1".into(),
-        namespace: "shop".into(),
+        metadata: Some(read::PodSandboxMetadata {
+            name: "web-0".into(),
+            uid: "u1".into(),
+            namespace: "shop".into(),
+            attempt: 0,
+        }),
         labels: map(&[]),
         annotations: map(&[("kubernetes.io/config.source", "api")]),
-        ..RawSandbox::default()
-    });
+        ..Default::default()
+    };
+    let sandbox = cri::sandbox(from, &cuts);
     let hook = json!({ "exec": { "command": ["/opt/drain", canary("annotated")] } }).to_string();
-    let container = cri::container(RawContainer {
+    let from = read::Container {
         id: "c1".into(),
-        sandbox: "s1".into(),
-        name: "app".into(),
+        pod_sandbox_id: "s1".into(),
+        metadata: Some(read::ContainerMetadata { name: "app".into(), attempt: 0 }),
         labels: map(&[("io.kubernetes.pod.uid", "u1")]),
         annotations: map(&[
             ("io.kubernetes.pod.terminationGracePeriod", "30"),
             ("io.kubernetes.container.preStopHandler", &hook),
         ]),
-        ..RawContainer::default()
-    });
+        ..Default::default()
+    };
+    let container = cri::container(from, &cuts);
     let error = || format!("https://{}/?token={}: connection refused", canary("host"), canary("t"));
     let (asked, only) = (BootTime(1), None);
     vec![

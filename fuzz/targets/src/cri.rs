@@ -1,9 +1,11 @@
 use crate::checks::{binary, pieces, recorded};
-use coroner::sources::cri::{convert::stop_signal, fuzzing};
+use coroner::sources::{cri::convert, cut::Cuts};
 use coroner_core::{
     input::{CriContainer, CriEvent, Hook, Input, SandboxNetwork},
     time::BootTime,
 };
+use coroner_cri_api::read;
+use prost::Message;
 use std::net::IpAddr;
 
 /// Four answers.
@@ -31,8 +33,9 @@ impl<'a> Answers<'a> {
 pub fn cri(bytes: &[u8]) {
     let (answers, asked) = (Answers::of(bytes), BootTime(1));
     let mut sandbox = "s".into();
-    if let Some(all) = fuzzing::sandboxes(answers.sandboxes) {
-        let sandboxes: Vec<_> = all.into_iter().flatten().collect();
+    let cuts = Cuts::default();
+    if let Ok(list) = read::ListPodSandboxResponse::decode(answers.sandboxes) {
+        let sandboxes = convert::sandboxes(list, &cuts).valid;
         for one in &sandboxes {
             assert!(!one.id.as_str().is_empty() && !one.pod.as_str().is_empty());
             assert!(!one.name.is_empty() && !one.namespace.is_empty());
@@ -41,31 +44,36 @@ pub fn cri(bytes: &[u8]) {
         recorded(Input::Cri(CriEvent::Sandboxes { asked, only: None, sandboxes }));
     }
     let mut container = "c".into();
-    if let Some(all) = fuzzing::containers(answers.containers) {
-        let containers: Vec<_> = all.into_iter().flatten().collect();
+    if let Ok(list) = read::ListContainersResponse::decode(answers.containers) {
+        let containers = convert::containers(list, &cuts).valid;
         containers.iter().for_each(sound);
         if let Some(one) = containers.first() {
             container = one.id.clone();
         }
         recorded(Input::Cri(CriEvent::Containers { asked, only: None, containers }));
     }
-    if let Some(told) = fuzzing::container_status(&container, answers.container_status) {
-        assert_ne!(told.pid, Some(0));
-        if let Some(signal) = told.stop_signal {
+    if let Ok(answer) = read::ContainerStatusResponse::decode(answers.container_status) {
+        let info = answer.info.get("info").map(String::as_str).unwrap_or_default();
+        let info = convert::ContainerInfo::parse(info);
+        assert_ne!(info.pid(), Some(0));
+        let status = answer.status.unwrap_or_default();
+        if let Some(signal) = convert::stop_signal(status.stop_signal) {
             assert!((1..=64).contains(&signal), "{signal}");
             let container = container.clone();
             recorded(Input::Cri(CriEvent::StopSignal { container, signal }));
         }
-        if let Some(runtime) = told.runtime {
+        if let Some(runtime) = info.runtime() {
             let container = container.clone();
             recorded(Input::Cri(CriEvent::RuntimeType { container, runtime }));
         }
-        if let Ok(Some(exit)) = told.exit {
-            assert_eq!(exit.container, container);
+        if let Some(exit) = convert::exit(container, &status) {
             recorded(Input::Cri(CriEvent::ContainerExited(exit)));
         }
     }
-    if let Some(status) = fuzzing::sandbox_status(sandbox, asked, answers.sandbox_status) {
+    let answer = read::PodSandboxStatusResponse::decode(answers.sandbox_status);
+    if let Ok(answer) = answer
+        && let Some((status, _)) = convert::sandbox_status(sandbox, asked, answer)
+    {
         assert!(status.ips.iter().all(|ip| ip.parse::<IpAddr>().is_ok()));
         assert_ne!(status.pid, Some(0));
         if let SandboxNetwork::Own { path: Some(path), .. } = &status.network {
@@ -74,7 +82,7 @@ pub fn cri(bytes: &[u8]) {
         recorded(Input::Cri(CriEvent::SandboxStatus(status)));
     }
     if let Some(first) = answers.container_status.first_chunk() {
-        stop_signal(i32::from_le_bytes(*first));
+        convert::stop_signal(i32::from_le_bytes(*first));
     }
 }
 

@@ -1,6 +1,5 @@
-//! Protobuf → what the core knows. Pure: invalid data is returned as [`InvalidItem`] and never panics.
+//! Protobuf → what the core knows. Pure: invalid data is returned as [`Invalid`] and never panics.
 
-pub mod sandbox_status;
 #[cfg(test)]
 mod tests;
 
@@ -10,12 +9,15 @@ use crate::sources::{
 };
 use coroner_core::{
     ids::{ContainerId, PodUid, SandboxId},
-    input::{ContainerState, CriContainer, CriExit, CriSandbox, Hook},
-    time::WallTime,
+    input::{
+        ContainerState, CriContainer, CriExit, CriSandbox, CriSandboxStatus, Hook, SandboxNetwork,
+    },
+    time::{BootTime, WallTime},
 };
-use coroner_cri_api::v1;
-use serde::Deserialize;
-use std::collections::HashMap;
+use coroner_cri_api::read;
+use prost::{Message, bytes::Bytes};
+use serde::{Deserialize, de::IgnoredAny};
+use std::{collections::HashMap, net::IpAddr};
 
 // Keys the kubelet writes: staging/src/k8s.io/kubelet/pkg/types/labels.go and
 // pkg/kubelet/kuberuntime/labels.go.
@@ -29,181 +31,92 @@ const PRE_STOP: &str = "io.kubernetes.container.preStopHandler";
 const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
 
 /// Of labels and annotations, those that are read.
-pub(super) const WANTED: [&str; 8] =
+const WANTED: [&str; 8] =
     [POD_NAME, POD_NAMESPACE, POD_UID, CONTAINER_NAME, HASH, GRACE_PERIOD, PRE_STOP, CONFIG_SOURCE];
 
-/// The longest id, name or word of the runtime's that is kept, bytes.
+/// The longest id, name or other text of the runtime that is kept, bytes.
 pub const MAX_TEXT: usize = 320;
 
-/// Why something in an answer was left out.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum InvalidItem {
-    #[error("it has no id")]
-    NoId,
-    /// A container without a sandbox.
-    #[error("it has no sandbox")]
-    NoSandbox,
-    /// Neither metadata nor labels say what it is.
-    #[error("neither metadata nor labels contain its name")]
-    NoName,
-    /// A state that this version does not know.
-    #[error("its state {0} is unknown")]
-    State(i32),
-    /// Not a message of the protocol.
-    #[error("it cannot be decoded")]
-    Undecodable,
-    /// Not the JSON that it should be.
-    #[error("its info is not in containerd's or CRI-O's format")]
-    Info,
+/// Addresses of one sandbox: the CRI knows one of each family, networks beside the first give more.
+const MAX_ADDRESSES: usize = 32;
+
+/// The longest path that Linux takes (`PATH_MAX`).
+const LONGEST_PATH: usize = 4096;
+
+/// Why an object in an answer was left out.
+pub type Invalid = &'static str;
+
+/// A list.
+#[derive(Debug)]
+pub struct Items<T> {
+    pub valid: Vec<T>,
+    /// How many were left out.
+    pub invalid: u32,
+    /// Why, of one of these.
+    pub why: Option<Invalid>,
 }
 
-/// A pod sandbox as it stands in the protocol, with nothing judged: the seam between the wire (or
-/// a recording) and [`sandbox`].
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct RawSandbox {
-    pub id: String,
-    /// metadata.name.
-    pub name: String,
-    /// metadata.uid.
-    pub uid: String,
-    /// metadata.namespace.
-    pub namespace: String,
-    /// metadata.attempt.
-    pub attempt: u32,
-    /// state: 0 ready, 1 not ready.
-    pub state: i32,
-    /// created_at, ns since the epoch.
-    pub created_at: i64,
-    pub labels: HashMap<String, String>,
-    pub annotations: HashMap<String, String>,
-    /// runtime_handler.
-    pub handler: String,
-}
-
-/// A container as it stands in the protocol: the seam between the wire and [`container`].
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct RawContainer {
-    pub id: String,
-    /// pod_sandbox_id.
-    pub sandbox: String,
-    /// metadata.name.
-    pub name: String,
-    /// metadata.attempt.
-    pub attempt: u32,
-    /// state: 0 created, 1 running, 2 exited, 3 unknown.
-    pub state: i32,
-    /// created_at, ns since the epoch.
-    pub created_at: i64,
-    pub labels: HashMap<String, String>,
-    pub annotations: HashMap<String, String>,
-}
-
-/// The part of a ContainerStatus that is read: the seam between the wire and [`exit`].
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct RawStatus {
-    pub id: String,
-    /// state: 0 created, 1 running, 2 exited, 3 unknown.
-    pub state: i32,
-    /// started_at, ns since the epoch; 0 is unset.
-    pub started_at: i64,
-    /// finished_at, ns since the epoch; 0 is unset.
-    pub finished_at: i64,
-    pub exit_code: i32,
-    pub reason: String,
-    /// stop_signal: a value of the CRI's own enumeration; 0 says nothing.
-    pub stop_signal: i32,
-}
-
-impl RawSandbox {
-    /// Cuts what is longer than is kept.
-    pub(super) fn cut(mut self, cuts: &Cuts) -> Self {
-        for text in
-            [&mut self.id, &mut self.name, &mut self.uid, &mut self.namespace, &mut self.handler]
-        {
-            cuts.text(text, MAX_TEXT);
+impl<T> Items<T> {
+    /// Decodes one item at a time: the labels of all take several times the 16 MiB of an answer.
+    fn of<M: Message + Default>(
+        items: Vec<Bytes>,
+        convert: impl Fn(M) -> Result<T, Invalid>,
+    ) -> Self {
+        let mut list = Self { valid: Vec::with_capacity(items.len()), invalid: 0, why: None };
+        for item in items {
+            match M::decode(item).map_err(|_| "it cannot be decoded").and_then(&convert) {
+                Ok(one) => list.valid.push(one),
+                Err(why) => (list.invalid, list.why) = (list.invalid + 1, Some(why)),
+            }
         }
-        cut(&mut self.labels, &mut self.annotations, cuts);
-        self
+        list
     }
 }
 
-impl RawContainer {
-    /// Cuts what is longer than is kept.
-    pub(super) fn cut(mut self, cuts: &Cuts) -> Self {
-        for text in [&mut self.id, &mut self.sandbox, &mut self.name] {
-            cuts.text(text, MAX_TEXT);
-        }
-        cut(&mut self.labels, &mut self.annotations, cuts);
-        self
-    }
+/// The sandboxes of a list.
+pub fn sandboxes(list: read::ListPodSandboxResponse, cuts: &Cuts) -> Items<CriSandbox> {
+    Items::of(list.items, |one| sandbox(one, cuts))
 }
 
-/// Of a hook no more is kept than its binary.
-fn cut(
-    labels: &mut HashMap<String, String>,
-    annotations: &mut HashMap<String, String>,
-    cuts: &Cuts,
-) {
-    let of_hook = |(name, _): &(&String, &mut String)| *name != PRE_STOP;
-    for (_, text) in labels.iter_mut().chain(annotations.iter_mut()).filter(of_hook) {
-        cuts.text(text, MAX_TEXT);
-    }
+/// The containers of a list.
+pub fn containers(list: read::ListContainersResponse, cuts: &Cuts) -> Items<CriContainer> {
+    Items::of(list.items, |one| container(one, cuts))
 }
 
-/// A sandbox. A sandbox that its metadata does not name is taken by its labels; one that neither
-/// names, or in an unknown state, is invalid, because it could not be named in a report.
-pub fn sandbox(raw: RawSandbox) -> Result<CriSandbox, InvalidItem> {
-    let RawSandbox { id, labels, annotations, .. } = raw;
-    let named = |own: String, label: &str| {
-        let text =
-            if own.is_empty() { labels.get(label).cloned().unwrap_or_default() } else { own };
-        if text.is_empty() { Err(InvalidItem::NoName) } else { Ok(text) }
-    };
-    if id.is_empty() {
-        return Err(InvalidItem::NoId);
-    }
+/// A sandbox. One that its metadata does not name is taken by its labels; one that neither names, or in an unknown state,
+/// could not be named in a report.
+pub fn sandbox(from: read::PodSandbox, cuts: &Cuts) -> Result<CriSandbox, Invalid> {
+    let metadata = from.metadata.unwrap_or_default();
+    let (labels, annotations) = (&mut picked(from.labels), &mut picked(from.annotations));
     Ok(CriSandbox {
-        id: SandboxId::new(id),
-        pod: PodUid::new(named(raw.uid, POD_UID)?),
-        name: named(raw.name, POD_NAME)?,
-        namespace: named(raw.namespace, POD_NAMESPACE)?,
-        attempt: raw.attempt,
-        ready: match v1::PodSandboxState::try_from(raw.state) {
-            Ok(v1::PodSandboxState::SandboxReady) => true,
-            Ok(v1::PodSandboxState::SandboxNotready) => false,
-            Err(_) => return Err(InvalidItem::State(raw.state)),
+        id: SandboxId::new(named(from.id, cuts).ok_or("it has no id")?),
+        pod: PodUid::new(named_or(metadata.uid, labels, POD_UID, cuts)?),
+        name: named_or(metadata.name, labels, POD_NAME, cuts)?,
+        namespace: named_or(metadata.namespace, labels, POD_NAMESPACE, cuts)?,
+        attempt: metadata.attempt,
+        ready: match read::PodSandboxState::try_from(from.state) {
+            Ok(state) => state == read::PodSandboxState::SandboxReady,
+            Err(_) => return Err("its state is unknown"),
         },
-        created: moment(raw.created_at),
-        handler: raw.handler,
-        config_source: annotations.get(CONFIG_SOURCE).cloned(),
+        created: moment(from.created_at),
+        handler: named(from.runtime_handler, cuts).unwrap_or_default(),
+        config_source: annotations.remove(CONFIG_SOURCE).and_then(|text| named(text, cuts)),
     })
 }
 
-pub fn container(raw: RawContainer) -> Result<CriContainer, InvalidItem> {
-    let RawContainer { id, sandbox, name, labels, annotations, .. } = raw;
-    if id.is_empty() {
-        return Err(InvalidItem::NoId);
-    }
-    if sandbox.is_empty() {
-        return Err(InvalidItem::NoSandbox);
-    }
-    let name = if name.is_empty() {
-        labels.get(CONTAINER_NAME).cloned().unwrap_or_default()
-    } else {
-        name
-    };
-    if name.is_empty() {
-        return Err(InvalidItem::NoName);
-    }
+/// A container.
+pub fn container(from: read::Container, cuts: &Cuts) -> Result<CriContainer, Invalid> {
+    let metadata = from.metadata.unwrap_or_default();
+    let (labels, annotations) = (&mut picked(from.labels), &mut picked(from.annotations));
     Ok(CriContainer {
-        id: ContainerId::new(id),
-        sandbox: SandboxId::new(sandbox),
-        name,
-        attempt: raw.attempt,
-        state: state(raw.state),
-        created: moment(raw.created_at),
-        pod: labels.get(POD_UID).filter(|uid| !uid.is_empty()).map(PodUid::new),
-        hash: annotations.get(HASH).cloned(),
+        id: ContainerId::new(named(from.id, cuts).ok_or("it has no id")?),
+        sandbox: SandboxId::new(named(from.pod_sandbox_id, cuts).ok_or("it has no sandbox")?),
+        name: named_or(metadata.name, labels, CONTAINER_NAME, cuts)?,
+        attempt: metadata.attempt,
+        state: state(from.state),
+        created: moment(from.created_at),
+        pod: labels.remove(POD_UID).and_then(|uid| named(uid, cuts)).map(PodUid::new),
+        hash: annotations.remove(HASH).and_then(|hash| named(hash, cuts)),
         grace_seconds: annotations
             .get(GRACE_PERIOD)
             .and_then(|text| text.parse().ok())
@@ -212,31 +125,56 @@ pub fn container(raw: RawContainer) -> Result<CriContainer, InvalidItem> {
     })
 }
 
+/// The entries that are read: a pod may have some hundred thousand labels.
+fn picked(entries: Vec<Bytes>) -> HashMap<String, String> {
+    let entries = entries.into_iter().filter_map(|entry| read::Entry::decode(entry).ok());
+    let wanted = entries.filter(|entry| WANTED.contains(&&*entry.key));
+    wanted.map(|entry| (entry.key, entry.value)).collect()
+}
+
+/// A text, cut; `None` if it is empty.
+fn named(mut text: String, cuts: &Cuts) -> Option<String> {
+    cuts.text(&mut text, MAX_TEXT);
+    (!text.is_empty()).then_some(text)
+}
+
+/// A text of the metadata, or else a label.
+fn named_or(
+    text: String,
+    labels: &mut HashMap<String, String>,
+    label: &str,
+    cuts: &Cuts,
+) -> Result<String, Invalid> {
+    named(text, cuts)
+        .or_else(|| named(labels.remove(label)?, cuts))
+        .ok_or("neither metadata nor labels contain its name")
+}
+
 /// How a container ended; `None` while it has not.
-pub fn exit(raw: &RawStatus) -> Result<Option<CriExit>, InvalidItem> {
-    if raw.id.is_empty() {
-        return Err(InvalidItem::NoId);
-    }
-    if state(raw.state) != ContainerState::Exited {
-        return Ok(None);
-    }
-    Ok(Some(CriExit {
-        container: ContainerId::new(&raw.id),
-        started: moment(raw.started_at),
-        finished: moment(raw.finished_at),
-        exit_code: raw.exit_code,
-        reason: raw.reason.clone(),
-    }))
+pub fn exit(container: ContainerId, from: &read::ContainerStatus) -> Option<CriExit> {
+    (state(from.state) == ContainerState::Exited).then(|| CriExit {
+        container,
+        started: moment(from.started_at),
+        finished: moment(from.finished_at),
+        exit_code: from.exit_code,
+        reason: from.reason.chars().take(MAX_TEXT).collect(),
+    })
 }
 
 /// A container's state. Values of a later protocol are as unknown as CONTAINER_UNKNOWN.
-pub fn state(raw: i32) -> ContainerState {
-    match v1::ContainerState::try_from(raw) {
-        Ok(v1::ContainerState::ContainerCreated) => ContainerState::Created,
-        Ok(v1::ContainerState::ContainerRunning) => ContainerState::Running,
-        Ok(v1::ContainerState::ContainerExited) => ContainerState::Exited,
-        Ok(v1::ContainerState::ContainerUnknown) | Err(_) => ContainerState::Unknown,
+fn state(raw: i32) -> ContainerState {
+    match read::ContainerState::try_from(raw) {
+        Ok(read::ContainerState::ContainerCreated) => ContainerState::Created,
+        Ok(read::ContainerState::ContainerRunning) => ContainerState::Running,
+        Ok(read::ContainerState::ContainerExited) => ContainerState::Exited,
+        Ok(read::ContainerState::ContainerUnknown) | Err(_) => ContainerState::Unknown,
     }
+}
+
+/// 0 means that a time is not set, as does Go's zero time, in the year 1: containerd before 1.7.16 lists with it a sandbox whose
+/// network could be neither set up nor removed (containerd#9673).
+fn moment(ns: i64) -> Option<WallTime> {
+    (ns > 0).then_some(WallTime(ns))
 }
 
 /// The number of a signal of the CRI's enumeration `Signal` (cri-api v0.34, `api.proto`), which
@@ -256,68 +194,156 @@ pub fn stop_signal(raw: i32) -> Option<u8> {
     }
 }
 
-/// What is read of the `info` of a verbose ContainerStatus, which containerd and CRI-O both write as
-/// JSON under the key `info`. It has the container's environment twice.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct ContainerInfo {
-    /// The container's main process.
-    pub pid: Option<u32>,
-    /// The shim that runs it, where containerd writes it (`internal/cri/types/container_info.go`).
-    /// CRI-O does not.
-    pub runtime: Option<String>,
-}
-
-impl ContainerInfo {
-    /// Reads it. What is not as it should be is not known.
-    pub fn parse(info: &str, cuts: &Cuts) -> Self {
-        #[derive(Default, Deserialize)]
-        #[serde(rename_all = "camelCase")]
-        struct Info {
-            pid: Option<i64>,
-            runtime_type: Option<String>,
-        }
-        let mut info: Info = serde_json::from_str(info).unwrap_or_default();
-        info.runtime_type.iter_mut().for_each(|runtime| cuts.text(runtime, MAX_TEXT));
-        Self {
-            pid: info.pid.and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0),
-            runtime: info.runtime_type.filter(|runtime| !runtime.is_empty()),
-        }
-    }
-}
-
 /// A preStop hook as the kubelet writes it into the annotation: JSON of a v1.LifecycleHandler.
 fn hook(json: &str) -> Option<Hook> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Handler {
         exec: Option<Exec>,
-        http_get: Option<There>,
-        tcp_socket: Option<There>,
+        http_get: Option<IgnoredAny>,
+        tcp_socket: Option<IgnoredAny>,
         sleep: Option<Sleep>,
     }
     #[derive(Deserialize)]
     struct Exec {
-        #[serde(default)]
         command: Vec<String>,
     }
     #[derive(Deserialize)]
-    struct There {}
-    #[derive(Deserialize)]
     struct Sleep {
-        #[serde(default)]
         seconds: i64,
     }
     match serde_json::from_str(json).ok()? {
-        Handler { exec: Some(exec), .. } => Some(exec_hook(exec.command.first()?)),
-        Handler { http_get: Some(There {}), .. } => Some(Hook::HttpGet),
-        Handler { tcp_socket: Some(There {}), .. } => Some(Hook::TcpSocket),
+        Handler { exec: Some(exec), .. } => {
+            let mut command = exec.command.into_iter().next()?;
+            Cuts::default().text(&mut command, MAX_TEXT);
+            Some(exec_hook(&command))
+        }
+        Handler { http_get: Some(_), .. } => Some(Hook::HttpGet),
+        Handler { tcp_socket: Some(_), .. } => Some(Hook::TcpSocket),
         Handler { sleep: Some(sleep), .. } => Some(Hook::Sleep(sleep.seconds)),
         _ => None,
     }
 }
 
-/// 0 says that a time is not set, as does Go's zero time, in the year 1: containerd before 1.7.16 lists with it a sandbox whose
-/// network could be neither set up nor removed (containerd#9673).
-fn moment(ns: i64) -> Option<WallTime> {
-    (ns > 0).then_some(WallTime(ns))
+/// What is read of the `info` of a verbose ContainerStatus, which containerd and CRI-O both write as
+/// JSON under the key `info`. It has the container's environment twice.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ContainerInfo {
+    pid: Option<i64>,
+    runtime_type: Option<String>,
+}
+
+impl ContainerInfo {
+    /// Reads it. Nothing is known of what is not as it should be.
+    pub fn parse(info: &str) -> Self {
+        serde_json::from_str(info).unwrap_or_default()
+    }
+
+    /// The container's main process.
+    pub fn pid(&self) -> Option<u32> {
+        process_id(self.pid)
+    }
+
+    /// The shim that runs it, where containerd writes it (`internal/cri/types/container_info.go`).
+    /// CRI-O does not.
+    pub fn runtime(self) -> Option<String> {
+        self.runtime_type.filter(|runtime| (1..=MAX_TEXT).contains(&runtime.len()))
+    }
+}
+
+fn process_id(pid: Option<i64>) -> Option<u32> {
+    pid.and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0)
+}
+
+/// What is read of the `info` of a verbose PodSandboxStatus. The runtimes put JSON of their own into it:
+///
+/// | | pause process | network namespace | is it closed |
+/// |---|---|---|---|
+/// | containerd 1.4 to 1.7 (`pkg/cri/server/sandbox_status.go`) | `pid` | `runtimeSpec.linux.namespaces` | `netNamespaceClosed` |
+/// | containerd 2.x (`internal/cri/server/podsandbox/sandbox_status.go`) | `pid` | `sandboxMetadata.Metadata.NetNSPath`, and the runtimeSpec | `netNamespaceClosed` |
+/// | CRI-O (`server/sandbox_status.go`) | `pid`, except without infra container | `runtimeSpec.linux.namespaces` | not reported |
+///
+/// The runtimeSpec is not always there: not in containerd 2.x once the controller has lost the
+/// sandbox, not in CRI-O without infra container.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct SandboxInfo {
+    pid: Option<i64>,
+    net_namespace_closed: Option<bool>,
+    sandbox_metadata: Option<Versioned>,
+    runtime_spec: Option<Spec>,
+}
+
+/// containerd's `internal/cri/store/sandbox/metadata.go`, `versionedMetadata`.
+#[derive(Deserialize)]
+struct Versioned {
+    #[serde(rename = "Metadata")]
+    metadata: Option<NetworkMetadata>,
+}
+
+#[derive(Deserialize)]
+struct NetworkMetadata {
+    #[serde(rename = "NetNSPath")]
+    path: Option<String>,
+}
+
+/// The OCI runtime specification's `config.json`.
+#[derive(Deserialize)]
+struct Spec {
+    linux: Option<Linux>,
+}
+
+#[derive(Deserialize)]
+struct Linux {
+    namespaces: Option<Vec<Namespace>>,
+}
+
+#[derive(Deserialize)]
+struct Namespace {
+    #[serde(rename = "type", default)]
+    kind: String,
+    path: Option<String>,
+}
+
+/// A verbose PodSandboxStatus, `None` if it has no status, and whether its `info` could be read.
+pub fn sandbox_status(
+    sandbox: SandboxId,
+    asked: BootTime,
+    mut from: read::PodSandboxStatusResponse,
+) -> Option<(CriSandboxStatus, Result<(), Invalid>)> {
+    let status = from.status?;
+    let info = from.info.remove("info").filter(|info| !info.is_empty());
+    let info = info.map_or(Ok(SandboxInfo::default()), |info| serde_json::from_str(&info));
+    let readable = info.as_ref().map(|_| ());
+    let readable = readable.map_err(|_| "its info is not in containerd's or CRI-O's format");
+    let info = info.unwrap_or_default();
+
+    let by_metadata = info.sandbox_metadata.and_then(|it| it.metadata?.path);
+    let namespaces = info.runtime_spec.and_then(|spec| spec.linux?.namespaces);
+    let mut namespaces = namespaces.into_iter().flatten();
+    let by_spec = namespaces.find(|one| one.kind == "network").and_then(|one| one.path);
+    let path = [by_metadata, by_spec]
+        .into_iter()
+        .flatten()
+        .find(|path| (1..=LONGEST_PATH).contains(&path.len()));
+    // containerd writes false where it has no namespace to look at, too.
+    let closed = info.net_namespace_closed.filter(|closed| *closed || path.is_some());
+    let options = status.linux.and_then(|linux| linux.namespaces?.options);
+    let network = match options.map(|options| read::NamespaceMode::try_from(options.network)) {
+        // It has neither path nor namespace, and containerd calls that not closed.
+        Some(Ok(read::NamespaceMode::Node)) => SandboxNetwork::Host,
+        Some(Ok(read::NamespaceMode::Pod)) => SandboxNetwork::Own { path, closed },
+        _ if path.is_some() || closed.is_some() => SandboxNetwork::Own { path, closed },
+        _ => SandboxNetwork::Unknown,
+    };
+    let addresses = status.network.unwrap_or_default();
+    let additional = addresses.additional_ips.into_iter().map(|more| more.ip);
+    let ips = std::iter::once(addresses.ip)
+        .chain(additional)
+        .filter_map(|text| text.parse::<IpAddr>().ok())
+        .take(MAX_ADDRESSES)
+        .map(|address| address.to_string())
+        .collect();
+    Some((CriSandboxStatus { sandbox, asked, pid: process_id(info.pid), ips, network }, readable))
 }

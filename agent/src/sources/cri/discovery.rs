@@ -3,10 +3,8 @@
 
 use super::{
     CriOptions,
-    client::Connection,
-    convert,
+    client::{CallFailure, Connection, CriError},
     endpoint::{KNOWN_SOCKETS, known},
-    failure::{CallFailure, CriError},
 };
 use crate::linux::{
     blocking::{BlockingPool, CallError},
@@ -83,30 +81,16 @@ async fn ask(socket: &SocketFile, options: &CriOptions) -> Candidate {
     let asking = async {
         let proc = host_proc(&options.host_root);
         let limit = TIMEOUT.min(options.timeout);
-        let opened = Connection::open(socket, &proc, limit, Arc::clone(&options.counters)).await;
         let connection =
-            opened.map_err(|error| CallFailure::Broken(CriError::without_code(error)))?;
+            Connection::open(socket, &proc, limit, Arc::clone(&options.counters)).await?;
         let runtime = connection.runtime().await?;
-        let mut pods = BTreeSet::new();
-        let counters = &options.counters;
-        connection
-            .sandboxes(None, |item| {
-                let sandbox = super::client::sandbox(item, &counters.truncated);
-                if let Ok(sandbox) = sandbox.and_then(convert::sandbox)
-                    && sandbox.ready
-                {
-                    pods.insert(sandbox.pod);
-                }
-            })
-            .await?;
-        Ok(DialAnswer::Runtime(format!("{} {}", runtime.name, runtime.version), pods))
+        let sandboxes = connection.sandboxes(None).await?.valid.into_iter();
+        let pods = sandboxes.filter(|one| one.ready).map(|one| one.pod).collect();
+        Ok(DialAnswer::Runtime(runtime, pods))
     };
     let answer = asking.await.unwrap_or_else(|failure| match failure {
-        CallFailure::Refused(error) if error.code == Some(Code::Unimplemented) => DialAnswer::NoCri,
-        CallFailure::Broken(error) | CallFailure::Refused(error) | CallFailure::Lacking(error) => {
-            DialAnswer::None(error.text)
-        }
-        CallFailure::NotFound => DialAnswer::None("the runtime answered NotFound".to_owned()),
+        CallFailure::Refused(CriError { code: Some(Code::Unimplemented), .. }) => DialAnswer::NoCri,
+        failure => DialAnswer::None(CriError::from(failure).text),
     });
     Candidate { path: socket.id.path.clone(), answer }
 }

@@ -1,21 +1,13 @@
 //! The CRI adapter: reading calls over the runtime's unix socket. The only place that knows tonic.
 //!
-//! **Invariant.** Of the CRI it has Version, ListPodSandbox and ListContainers (streamed, too),
-//! ContainerStatus and PodSandboxStatus, GetContainerEvents where every subscriber gets every
-//! event, and no other call: coroner observes. `tests/cri` reads this folder's source to make sure.
+//! **Invariant.** coroner observes: the client (`cri-api/proto/read.proto`) has Version, ListPodSandbox, ListContainers,
+//! ContainerStatus and PodSandboxStatus, and no other call. `tests/cri` makes sure.
 
-mod calls;
 mod client;
 pub mod convert;
 mod discovery;
 mod endpoint;
-mod events;
-mod failure;
-#[doc(hidden)]
-pub mod fuzzing;
 mod latency;
-mod messages;
-mod pending;
 mod poll;
 
 pub use endpoint::{Dialed, EndpointError, KNOWN_SOCKETS, parse_endpoint};
@@ -36,18 +28,14 @@ pub struct CriOptions {
     /// The socket's path on the host, or as this process sees it; `None`: found among [`KNOWN_SOCKETS`], and
     /// kept from the first connection on.
     pub endpoint: Option<PathBuf>,
-    /// Full lists when nothing is dying (three times as rarely above 1,000 sandboxes).
+    /// Full lists, unless decoding one takes more than 1 % of a core.
     pub idle: Duration,
-    /// Filtered lists while something is.
+    /// Filtered lists of sandboxes in which a stop is in progress.
     pub busy: Duration,
     /// Root of the host's file system, for /proc/PID/cgroup.
     pub host_root: PathBuf,
     /// Mount point of cgroup2, as this process sees it. `None`: [`CriRequest::FindCgroup`] cannot be answered.
     pub cgroup_root: Option<PathBuf>,
-    /// Take the runtime's container events as a hint to look, where it sends them to every
-    /// subscriber (containerd from 2.0, CRI-O from 1.28). Off by default: a containerd whose
-    /// subscriber stands still waits for it.
-    pub events: bool,
     /// An answer is used whenever it comes until then; silence for longer is an outage.
     pub timeout: Duration,
     /// Where the adapter counts what it does.
@@ -65,7 +53,6 @@ impl CriOptions {
             busy: Duration::from_millis(250),
             host_root: PathBuf::from("/"),
             cgroup_root: None,
-            events: false,
             timeout: Duration::from_secs(60),
             counters: Arc::default(),
             dialed: Arc::default(),
@@ -95,12 +82,6 @@ pub async fn run(
     to: mpsc::Sender<Received>,
     requests: mpsc::Receiver<CriRequest>,
 ) -> anyhow::Result<()> {
-    let pending = Arc::new(pending::PendingRequests::default());
-    let closed = to.clone();
-    tokio::select! {
-        () = closed.closed() => {}
-        () = pending::listen(requests, &pending) => {}
-        () = poll::Poller::new(options, to, Arc::clone(&pending)).run() => {}
-    }
+    poll::Poller::new(options).run(to, requests).await;
     Ok(())
 }

@@ -1,289 +1,567 @@
-//! When to ask the runtime what.
-//!
-//! Each kind of question has a lane of its own: full lists, lists of single sandboxes, statuses of
-//! containers, their cgroups, statuses of sandboxes. A lane has one call under way: a slow runtime is
-//! never asked faster than it answers, and no kind waits for another. A call that fails ends all
-//! lanes, and they begin again with a full list.
+//! When to ask the runtime what: one task, which has one call of each kind under way. A slow runtime is never asked
+//! faster than it answers, and no kind waits for another, except that a full list begins when no filtered one is under way:
+//! so filtered lists are always newer. A failing list, or a broken connection, ends all calls, and they begin
+//! again with a full list.
 
 mod index;
-mod lists;
-mod seen;
-mod single;
 
 use super::{
     CriOptions,
-    client::Connection,
-    convert::InvalidItem,
-    discovery, events,
-    failure::{CallFailure, CriError},
-    pending::PendingRequests,
+    client::{CallFailure, Connection, CriError},
+    convert::{self, ContainerInfo, Invalid, Items},
+    discovery,
 };
 use crate::{
-    linux::{blocking::BlockingPool, clock, procfs::host_proc},
-    sources::Closed,
+    linux::{
+        blocking::BlockingPool, clock, process_cgroup, procfs::host_proc, socket_file::SocketId,
+    },
+    sources::backoff::backoff,
 };
 use backon::ExponentialBackoff;
 use coroner_core::{
-    ids::{ContainerId, SandboxId},
-    input::{CriContainer, CriEvent, CriSandbox, Input, Received},
+    ids::{CgroupId, ContainerId, SandboxId},
+    input::{CriContainer, CriEvent, CriSandbox, CriSandboxStatus, Input, Received},
+    output::CriRequest,
     time::BootTime,
 };
+use coroner_cri_api::read::ContainerStatusResponse;
+use futures::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use index::Index;
-use parking_lot::Mutex;
-use seen::SeenItems;
+use rustix::time::{ClockId, clock_gettime};
 use std::{
-    collections::VecDeque,
-    convert::Infallible,
+    collections::{BTreeSet, HashMap, VecDeque},
+    future::poll_fn,
+    pin::pin,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 use tokio::{
-    sync::{mpsc, watch},
-    time::{Instant, sleep, sleep_until},
+    sync::mpsc,
+    time::{Instant, sleep_until},
 };
 use tonic::Code;
 use tracing::{debug, info, warn};
 
-/// A look at a process' cgroup that takes longer hangs.
-const LOOK_LIMIT: Duration = Duration::from_secs(10);
-/// The first pause after a failure, and what a wish to look cannot shorten any more.
+/// Reading a process's cgroup takes longer only if it hangs.
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
+/// The first pause after a failure, which a request to poll cannot shorten.
 const MIN_PAUSE: Duration = Duration::from_millis(100);
 /// The longest pause (jitter at most doubles it).
 const MAX_PAUSE: Duration = Duration::from_millis(2_500);
+/// Full lists take at most one part in so many of a core: with 14,000 leaked sandboxes they come more seldom.
+const CORE_SHARE: u32 = 100;
+/// Full lists on request take at most one part in so many of the time: a storm of requests must not turn into a storm
+/// of answers of several megabytes.
+const REQUEST_SHARE: u32 = 5;
+/// With more fast sandboxes than this, one full list costs less than a filtered one for each.
+const MANY_FAST: usize = 16;
+/// Objects of a kind that are left out are logged once in this time.
+const WARN_INTERVAL: Duration = Duration::from_secs(600);
 
-/// Why the lanes ended.
-enum LanesEnd {
-    Closed,
-    Outage(CallFailure),
+/// The kinds of calls.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Kind {
+    Connect,
+    Full,
+    Filtered,
+    Status,
+    Cgroup,
+    SandboxStatus,
 }
 
-impl From<Closed> for LanesEnd {
-    fn from(_: Closed) -> Self {
-        Self::Closed
-    }
+/// An answer.
+enum Answer {
+    Connected {
+        connection: Connection,
+        runtime: String,
+        socket: SocketId,
+    },
+    Sandboxes {
+        of: List,
+        list: Items<CriSandbox>,
+    },
+    Containers {
+        of: List,
+        list: Items<CriContainer>,
+    },
+    Status {
+        container: ContainerId,
+        status: Result<ContainerStatusResponse, CallFailure>,
+    },
+    Cgroup {
+        container: ContainerId,
+        runtime: Option<String>,
+        found: Result<(CgroupId, String), String>,
+    },
+    SandboxStatus {
+        sandbox: SandboxId,
+        status: Result<Option<Readable>, CallFailure>,
+    },
 }
 
-impl From<CallFailure> for LanesEnd {
-    fn from(failure: CallFailure) -> Self {
-        Self::Outage(failure)
-    }
+type Readable = (CriSandboxStatus, Result<(), Invalid>);
+
+/// ListPodSandbox and ListContainers, one after the other.
+struct List {
+    /// `None`: a full list.
+    only: Option<SandboxId>,
+    began: Instant,
+    asked: BootTime,
+    /// The CPU time for decoding the answers.
+    cost: Duration,
 }
 
-/// What a lane gives: it goes on until the channel closes or a call fails.
-type Lane = Result<Infallible, LanesEnd>;
+type Call = BoxFuture<'static, (Kind, BootTime, Result<Answer, CallFailure>)>;
 
 pub(super) struct Poller {
-    options: CriOptions,
-    to: mpsc::Sender<Received>,
-    pending: Arc<PendingRequests>,
-    /// For looks at /proc and cgroups.
+    options: Arc<CriOptions>,
+    /// For reads of /proc and cgroups.
     pool: BlockingPool,
-    /// What the lanes share. Where both are locked, `pending` is locked first.
-    /// Never locked across an await.
-    state: Mutex<PollState>,
-}
-
-struct PollState {
+    connection: Option<Arc<Connection>>,
+    calls: FuturesUnordered<Call>,
+    under_way: BTreeSet<Kind>,
+    /// What was answered; nothing is asked before the engine has taken it.
+    outbox: VecDeque<(BootTime, CriEvent)>,
     index: Index,
-    /// What the last full lists held.
-    seen: (SeenItems<CriSandbox>, SeenItems<CriContainer>),
+    /// Sandboxes to poll often.
+    fast: BTreeSet<SandboxId>,
+    /// Sandboxes to list now, and whether all are to be listed.
+    poll_now: BTreeSet<SandboxId>,
+    poll_all: bool,
     /// Sandboxes to be listed, one after the other.
     round: VecDeque<SandboxId>,
+    /// Containers whose cgroup is requested, sandboxes whose status is; each once and in the order of the requests, so that
+    /// one that is requested repeatedly cannot starve the others.
+    find: VecDeque<ContainerId>,
+    statuses: VecDeque<SandboxId>,
+    /// The container whose cgroup is asked for.
+    finding: Option<ContainerId>,
     next_full: Instant,
     next_busy: Instant,
-    /// A full list that was asked for waits until then.
-    look_not_before: Instant,
-    /// Since when a full list is under way.
-    listing: Option<Instant>,
-    /// When to give back the memory that a long list took.
-    trim_at: Option<Instant>,
-    /// The container whose cgroup, and the sandbox whose status, is being asked for.
-    asking: (Option<ContainerId>, Option<SandboxId>),
+    /// A requested full list waits until then.
+    request_not_before: Instant,
+    /// The CPU time of the last full list.
+    cost: Duration,
+    /// Nothing is asked before; if something is requested, the first is enough.
+    retry: [Instant; 2],
     outage_logged: bool,
     /// Sandboxes of the last full list that could not be read.
     unreadable: u32,
+    /// When objects of each kind were last logged as left out.
+    warned: HashMap<&'static str, Instant>,
     backoff: ExponentialBackoff,
 }
 
 impl Poller {
-    pub(super) fn new(
-        options: CriOptions,
-        to: mpsc::Sender<Received>,
-        pending: Arc<PendingRequests>,
-    ) -> Self {
+    pub(super) fn new(options: CriOptions) -> Self {
         let now = Instant::now();
-        let state = PollState {
+        Self {
+            options: Arc::new(options),
+            pool: BlockingPool::new(READ_TIMEOUT, 2),
+            connection: None,
+            calls: FuturesUnordered::new(),
+            under_way: BTreeSet::new(),
+            outbox: VecDeque::new(),
             index: Index::default(),
-            seen: Default::default(),
+            fast: BTreeSet::new(),
+            poll_now: BTreeSet::new(),
+            poll_all: false,
             round: VecDeque::new(),
+            find: VecDeque::new(),
+            statuses: VecDeque::new(),
+            finding: None,
             next_full: now,
             next_busy: now,
-            look_not_before: now,
-            listing: None,
-            trim_at: None,
-            asking: (None, None),
+            request_not_before: now,
+            cost: Duration::ZERO,
+            retry: [now; 2],
             outage_logged: false,
             unreadable: 0,
-            backoff: backoff(),
-        };
-        let pool = BlockingPool::new(LOOK_LIMIT, 2);
-        Self { options, to, pending, pool, state: Mutex::new(state) }
+            warned: HashMap::new(),
+            backoff: backoff(MIN_PAUSE, MAX_PAUSE),
+        }
     }
 
     /// Polls until the channel closes.
-    pub(super) async fn run(self) {
-        let mut connection = None;
+    pub(super) async fn run(
+        mut self,
+        to: mpsc::Sender<Received>,
+        mut requests: mpsc::Receiver<CriRequest>,
+    ) {
         loop {
-            let failure = match self.poll(&mut connection).await {
-                LanesEnd::Closed => return,
-                LanesEnd::Outage(failure) => failure,
-            };
-            let error = match failure {
-                CallFailure::Broken(error) => {
-                    connection = None;
-                    error
+            let due = if self.outbox.is_empty() { self.start() } else { None };
+            let due = async {
+                match due {
+                    Some(due) => sleep_until(due).await,
+                    None => std::future::pending().await,
                 }
-                CallFailure::Refused(error) | CallFailure::Lacking(error) => error,
-                CallFailure::NotFound => CriError {
-                    text: "the runtime answered NotFound to a list".to_owned(),
-                    code: Some(Code::NotFound),
-                },
             };
-            if self.tell_outage(error).await.is_err() {
-                return;
+            tokio::select! {
+                () = to.closed() => return,
+                Ok(room) = to.reserve(), if !self.outbox.is_empty() => {
+                    if let Some((at, event)) = self.outbox.pop_front() {
+                        room.send(Received { at, input: Input::Cri(event) });
+                    }
+                }
+                Some((kind, at, answer)) = self.calls.next() => {
+                    self.under_way.remove(&kind);
+                    match answer {
+                        Ok(answer) => self.take(at, answer),
+                        Err(failure) => self.outage(at, failure),
+                    }
+                }
+                Some(request) = requests.recv() => self.request(request),
+                () = due => {}
             }
-            self.pause().await;
         }
     }
 
-    /// Connects if need be, then works until something fails.
-    async fn poll(&self, slot: &mut Option<Connection>) -> LanesEnd {
-        let connection = match slot {
-            Some(connection) => &*connection,
-            None => match self.connect().await {
-                Ok(connection) => &*slot.insert(connection),
-                Err(stop) => return stop,
+    fn request(&mut self, request: CriRequest) {
+        match request {
+            CriRequest::StartFastPoll(sandboxes) => self.fast.extend(sandboxes),
+            CriRequest::StopFastPoll(sandboxes) => {
+                self.fast.retain(|fast| !sandboxes.contains(fast));
+            }
+            CriRequest::PollNow(Some(sandbox)) => {
+                self.poll_now.insert(sandbox);
+            }
+            CriRequest::PollNow(None) => self.poll_all = true,
+            CriRequest::FindCgroup(container) if self.finding.as_ref() != Some(&container) => {
+                enqueue(&mut self.find, container);
+            }
+            CriRequest::FindCgroup(_) => {}
+            CriRequest::SandboxStatus(sandbox) => enqueue(&mut self.statuses, sandbox),
+        }
+    }
+
+    /// Starts all calls that are due, and returns when the next one is.
+    fn start(&mut self) -> Option<Instant> {
+        let now = Instant::now();
+        let requested = self.poll_all || !self.poll_now.is_empty();
+        let retry = self.retry[usize::from(!requested)];
+        if now < retry {
+            return Some(retry);
+        }
+        let Some(connection) = self.connection.clone() else {
+            let (options, pool) = (Arc::clone(&self.options), self.pool.clone());
+            self.call(Kind::Connect, || async move { connect(&options, &pool).await });
+            return None;
+        };
+        self.plan_lists(now);
+        let request = self.poll_all.then_some(self.request_not_before);
+        let full = request.map_or(self.next_full, |request| request.min(self.next_full));
+        let is_listing = self.under_way.contains(&Kind::Full);
+        if self.under_way.contains(&Kind::Filtered) {
+            // A full list waits for it.
+        } else if full <= now && !is_listing {
+            self.poll_all = false;
+            self.index.begin_full();
+            self.list(&connection, None);
+        } else if let Some(sandbox) = self.round.pop_front() {
+            self.list(&connection, Some(sandbox));
+        }
+        if !self.under_way.contains(&Kind::Status)
+            && let Some(container) = self.index.next_container()
+        {
+            let connection = Arc::clone(&connection);
+            self.call(Kind::Status, || async move {
+                let status = unless_broken(connection.status(&container, false).await)?;
+                Ok(Answer::Status { container, status })
+            });
+        }
+        if !self.under_way.contains(&Kind::Cgroup)
+            && let Some(container) = self.find.pop_front()
+        {
+            self.finding = Some(container.clone());
+            let (options, pool) = (Arc::clone(&self.options), self.pool.clone());
+            let connection = Arc::clone(&connection);
+            self.call(Kind::Cgroup, || async move {
+                find_cgroup(&connection, &options, &pool, container).await
+            });
+        }
+        if !self.under_way.contains(&Kind::SandboxStatus)
+            && let Some(sandbox) = self.statuses.pop_front()
+        {
+            self.call(Kind::SandboxStatus, || async move {
+                let asked = clock::boot_now();
+                let status = unless_broken(connection.sandbox_status(&sandbox).await)?;
+                let status = status.map(|it| convert::sandbox_status(sandbox.clone(), asked, it));
+                Ok(Answer::SandboxStatus { sandbox, status })
+            });
+        }
+        let fast = (!self.fast.is_empty()).then_some(self.next_busy);
+        [Some(full).filter(|_| !is_listing), fast]
+            .into_iter()
+            .flatten()
+            .filter(|due| *due > now)
+            .min()
+    }
+
+    /// Plans lists of the sandboxes that are to be polled.
+    fn plan_lists(&mut self, now: Instant) {
+        for sandbox in std::mem::take(&mut self.poll_now) {
+            if !self.index.has_sandbox(&sandbox) {
+                self.poll_all = true;
+            } else if !self.round.contains(&sandbox) {
+                self.round.push_front(sandbox);
+            }
+        }
+        if !self.fast.is_empty() && now >= self.next_busy {
+            self.next_busy = now + self.options.busy;
+            let is_cheap = self.cost * CORE_SHARE <= self.options.idle;
+            if self.fast.len() > MANY_FAST && is_cheap && !self.under_way.contains(&Kind::Full) {
+                self.next_full = now;
+            } else {
+                self.fast.iter().for_each(|fast| enqueue(&mut self.round, fast.clone()));
+            }
+        }
+    }
+
+    /// Makes a call, unless one of its kind is under way.
+    fn call<F>(&mut self, kind: Kind, call: impl FnOnce() -> F)
+    where
+        F: Future<Output = Result<Answer, CallFailure>> + Send + 'static,
+    {
+        if self.under_way.insert(kind) {
+            let answer = call();
+            let call = async move {
+                let answer = answer.await;
+                (kind, clock::boot_now(), answer)
+            };
+            self.calls.push(call.boxed());
+        }
+    }
+
+    fn list(&mut self, connection: &Arc<Connection>, only: Option<SandboxId>) {
+        let kind = if only.is_none() { Kind::Full } else { Kind::Filtered };
+        let (began, asked) = (Instant::now(), clock::boot_now());
+        let connection = Arc::clone(connection);
+        self.call(kind, || async move {
+            let (list, cost) = metered(connection.sandboxes(only.as_ref())).await;
+            Ok(Answer::Sandboxes { of: List { only, began, asked, cost }, list: list? })
+        });
+    }
+
+    fn take(&mut self, at: BootTime, answer: Answer) {
+        self.outage_logged = false;
+        match answer {
+            Answer::Connected { connection, runtime, socket } => {
+                info!(runtime, socket = %socket.path.display(), peer = ?connection.peer, "connected to the container runtime");
+                self.options.dialed.set(socket);
+                let process = connection.peer;
+                self.connection = Some(Arc::new(connection));
+                self.emit(at, CriEvent::Connected { runtime, process });
+            }
+            Answer::Sandboxes { of, list } => self.take_sandboxes(at, of, list),
+            Answer::Containers { of, list } => self.take_containers(at, of, list),
+            Answer::Status { container, status } => self.take_status(at, container, status),
+            Answer::Cgroup { container, runtime, found } => {
+                self.finding = None;
+                if let Some(runtime) = runtime {
+                    let container = container.clone();
+                    self.emit(at, CriEvent::RuntimeType { container, runtime });
+                }
+                match found {
+                    Ok((cgroup, path)) => {
+                        self.emit(at, CriEvent::ContainerCgroup { container, cgroup, path });
+                    }
+                    Err(error) => debug!(%container, error, "cannot find a container's cgroup"),
+                }
+            }
+            Answer::SandboxStatus { sandbox, status } => match status {
+                Ok(Some((status, readable))) => {
+                    if let Err(why) = readable {
+                        self.left_out("sandbox status", 1, why);
+                    }
+                    self.emit(at, CriEvent::SandboxStatus(status));
+                }
+                Ok(None) | Err(CallFailure::NotFound) => {}
+                Err(failure) => {
+                    let error = CriError::from(failure);
+                    debug!(%sandbox, error = error.text, "cannot read a sandbox's status");
+                    // A runtime that lacks the call, or an answer that is too large, says nothing of the sandbox.
+                    let of_runtime =
+                        [Code::Unimplemented, Code::ResourceExhausted, Code::OutOfRange].map(Some);
+                    if let Some(code) = error.code().filter(|_| !of_runtime.contains(&error.code)) {
+                        self.emit(at, CriEvent::SandboxStatusRefused { sandbox, code });
+                    }
+                }
             },
-        };
-        let Err(stop) = tokio::select! {
-            stop = self.full_lists(connection) => stop,
-            stop = self.filtered_lists(connection) => stop,
-            stop = self.statuses(connection) => stop,
-            stop = self.cgroups(connection) => stop,
-            stop = self.sandbox_statuses(connection) => stop,
-        };
-        self.cut_off();
-        stop
-    }
-
-    /// The calls that were under way were cut off.
-    fn cut_off(&self) {
-        let mut open = self.pending.open();
-        let mut state = self.state.lock();
-        state.listing = None;
-        let (container, sandbox) = std::mem::take(&mut state.asking);
-        if let Some(container) = container {
-            // Still wanted, but after the others: it may break the next connection too.
-            open.find.remove(&container);
-            open.find.push(container);
-        }
-        if let Some(sandbox) = sandbox {
-            // The runtime may not survive this very question.
-            open.statuses.remove(&sandbox);
         }
     }
 
-    async fn connect(&self) -> Result<Connection, LanesEnd> {
-        let CriOptions { host_root, timeout, counters, .. } = &self.options;
-        let proc = host_proc(host_root);
-        let failed = |error| {
-            counters.errors.fetch_add(1, Ordering::Relaxed);
-            CallFailure::Broken(CriError::without_code(error))
-        };
-        let socket = discovery::socket(&self.options, &self.pool).await.map_err(failed)?;
-        let opened = Connection::open(&socket, &proc, *timeout, Arc::clone(counters)).await;
-        let mut connection = opened.map_err(failed)?;
-        let runtime = connection.runtime().await?;
-        self.options.dialed.set(socket.id.clone());
-        if self.options.events && events::broadcast(&runtime) {
-            connection.subscribe(Arc::clone(&self.pending));
+    fn take_sandboxes(&mut self, at: BootTime, mut of: List, list: Items<CriSandbox>) {
+        self.left_out("sandbox", list.invalid, list.why.unwrap_or_default());
+        if of.only.is_none()
+            && std::mem::replace(&mut self.unreadable, list.invalid) != list.invalid
+        {
+            self.emit(at, CriEvent::UnreadableSandboxes { count: list.invalid });
         }
-        let runtime = format!("{} {}", runtime.name, runtime.version);
-        info!(runtime, socket = %socket.id.path.display(), peer = ?connection.peer, "connected to the container runtime");
-        self.state.lock().outage_logged = false;
-        self.send(CriEvent::Connected { runtime, process: connection.peer }).await?;
-        Ok(connection)
+        let (only, asked, mut sandboxes) = (of.only.clone(), of.asked, list.valid);
+        self.index.take_sandboxes(only.as_ref(), &mut sandboxes);
+        let kind = if only.is_none() { Kind::Full } else { Kind::Filtered };
+        self.emit(at, CriEvent::Sandboxes { asked, only, sandboxes });
+        if let Some(connection) = self.connection.clone() {
+            self.call(kind, || async move {
+                let (list, cost) = metered(connection.containers(of.only.as_ref())).await;
+                of.cost += cost;
+                Ok(Answer::Containers { of, list: list? })
+            });
+        }
     }
 
-    /// Skips invalid items and counts them.
-    fn sensible<T>(&self, what: &str, converted: Result<T, InvalidItem>) -> Option<T> {
-        converted
-            .inspect_err(|invalid| {
-                self.options.counters.skipped.fetch_add(1, Ordering::Relaxed);
-                debug!(%invalid, "skipped an invalid {what} in the runtime's response");
-            })
-            .ok()
+    fn take_containers(&mut self, at: BootTime, of: List, list: Items<CriContainer>) {
+        self.left_out("container", list.invalid, list.why.unwrap_or_default());
+        let (only, asked, mut containers) = (of.only, of.asked, list.valid);
+        self.index.take_containers(only.as_ref(), &mut containers);
+        if only.is_none() {
+            // Removed from the runtime: the request to stop polling them may never come.
+            self.fast.retain(|sandbox| self.index.has_sandbox(sandbox));
+            let now = Instant::now();
+            self.cost = of.cost;
+            self.next_full = now + self.options.idle.max(of.cost * CORE_SHARE);
+            self.request_not_before = now + (now - of.began) * (REQUEST_SHARE - 1);
+        }
+        self.backoff = backoff(MIN_PAUSE, MAX_PAUSE);
+        self.emit(at, CriEvent::Containers { asked, only, containers });
     }
 
-    async fn tell_outage(&self, error: CriError) -> Result<(), Closed> {
+    /// A container's exit and its stop signal. A status that could not be read is asked for again after the next list.
+    fn take_status(
+        &mut self,
+        at: BootTime,
+        container: ContainerId,
+        status: Result<ContainerStatusResponse, CallFailure>,
+    ) {
+        let status = match status {
+            Ok(answer) => answer.status.unwrap_or_default(),
+            Err(CallFailure::NotFound) => return self.index.forget_container(&container),
+            Err(failure) => {
+                let error = CriError::from(failure).text;
+                return debug!(%container, error, "cannot read a container's status");
+            }
+        };
+        let exit = convert::exit(container.clone(), &status);
+        let Some(is_news) = self.index.reported(&container, exit.is_some()) else { return };
+        if let Some(signal) = convert::stop_signal(status.stop_signal).filter(|_| is_news) {
+            self.emit(at, CriEvent::StopSignal { container, signal });
+        }
+        if let Some(exit) = exit {
+            self.emit(at, CriEvent::ContainerExited(exit));
+        }
+    }
+
+    fn outage(&mut self, at: BootTime, failure: CallFailure) {
+        if matches!(failure, CallFailure::Broken(_)) {
+            self.connection = None;
+        }
+        self.calls.clear();
+        self.under_way.clear();
+        // Still wanted, but after the others: it may break the next connection, too. The sandbox's status is not asked for
+        // again, because the runtime may not survive this very question.
+        self.find.extend(self.finding.take());
+        // The next attempt begins with a full list, which serves older requests, too.
+        self.poll_now.clear();
+        self.poll_all = false;
+        self.round.clear();
+        let (now, pause) = (Instant::now(), self.backoff.next().unwrap_or(MAX_PAUSE));
+        self.next_full = now;
+        self.retry = [now + pause.min(MIN_PAUSE), now + pause];
+        let error = CriError::from(failure);
         let code = error.code();
         let error = error.text;
-        if std::mem::replace(&mut self.state.lock().outage_logged, true) {
-            debug!(error, "container runtime still unreachable");
-            return Ok(());
+        if std::mem::replace(&mut self.outage_logged, true) {
+            return debug!(error, "container runtime still unreachable");
         }
         warn!(error, "container runtime unreachable; retrying");
-        self.send(CriEvent::Unreachable { error, code }).await
+        self.emit(at, CriEvent::Unreachable { error, code });
     }
 
-    /// Waits before the next attempt; a wish to look ends the wait early.
-    async fn pause(&self) {
-        // The next attempt begins with everything: it also serves older requests to poll.
-        let pause = {
-            let mut open = self.pending.open();
-            open.poll_now.clear();
-            open.hints.clear();
-            open.poll_all = false;
-            let mut state = self.state.lock();
-            state.round.clear();
-            state.next_full = Instant::now();
-            state.backoff.next().unwrap_or(MAX_PAUSE)
-        };
-        let early = pause.min(MIN_PAUSE);
-        sleep(early).await;
-        tokio::select! {
-            () = sleep(pause - early) => {}
-            () = self.pending.poll_requested() => {}
+    /// Objects in an answer make no sense. What is left out is not gone: `UnreadableSandboxes`.
+    fn left_out(&mut self, kind: &'static str, count: u32, why: Invalid) {
+        self.options.counters.skipped.fetch_add(count.into(), Ordering::Relaxed);
+        let now = Instant::now();
+        let is_due = self.warned.get(kind).is_none_or(|last| now >= *last + WARN_INTERVAL);
+        if count > 0 && is_due {
+            self.warned.insert(kind, now);
+            warn!(
+                kind,
+                count, why, "left out objects of the runtime's response that cannot be read"
+            );
         }
     }
 
-    /// Sends an answer, which ends any outage.
-    async fn answer(&self, at: BootTime, event: CriEvent) -> Result<(), Closed> {
-        self.state.lock().outage_logged = false;
-        self.to.send(Received { at, input: Input::Cri(event) }).await.map_err(|_| Closed)
-    }
-
-    async fn send(&self, event: CriEvent) -> Result<(), Closed> {
-        let received = Received { at: clock::boot_now(), input: Input::Cri(event) };
-        self.to.send(received).await.map_err(|_| Closed)
+    fn emit(&mut self, at: BootTime, event: CriEvent) {
+        self.outbox.push_back((at, event));
     }
 }
 
-/// A lane that has nothing to ask waits for something to be wanted, or for a time.
-async fn rest(news: &mut watch::Receiver<()>, until: Option<Instant>) {
-    let due = async {
-        match until {
-            Some(until) => sleep_until(until).await,
-            None => std::future::pending().await,
-        }
+fn enqueue<T: PartialEq>(queue: &mut VecDeque<T>, one: T) {
+    if !queue.contains(&one) {
+        queue.push_back(one);
+    }
+}
+
+/// Only a broken connection ends everything.
+fn unless_broken<T>(answer: Result<T, CallFailure>) -> Result<Result<T, CallFailure>, CallFailure> {
+    match answer {
+        Err(CallFailure::Broken(error)) => Err(CallFailure::Broken(error)),
+        answer => Ok(answer),
+    }
+}
+
+async fn connect(options: &CriOptions, pool: &BlockingPool) -> Result<Answer, CallFailure> {
+    let CriOptions { host_root, timeout, counters, .. } = options;
+    let socket = discovery::socket(options, pool).await.map_err(|text| {
+        counters.errors.fetch_add(1, Ordering::Relaxed);
+        CallFailure::Broken(CriError { text, code: None })
+    })?;
+    let proc = host_proc(host_root);
+    let connection = Connection::open(&socket, &proc, *timeout, Arc::clone(counters)).await?;
+    let runtime = connection.runtime().await?;
+    Ok(Answer::Connected { connection, runtime, socket: socket.id.clone() })
+}
+
+/// A container's cgroup, by the process that its verbose status names.
+async fn find_cgroup(
+    connection: &Connection,
+    options: &CriOptions,
+    pool: &BlockingPool,
+    container: ContainerId,
+) -> Result<Answer, CallFailure> {
+    let unknown = |why: String| (None, Err(why));
+    let (runtime, found) = match options.cgroup_root.clone() {
+        None => unknown("cgroup v2 is not mounted".to_owned()),
+        Some(root) => match unless_broken(connection.status(&container, true).await)? {
+            Err(failure) => unknown(CriError::from(failure).text),
+            Ok(status) => {
+                let info = status.info.get("info").map(String::as_str).unwrap_or_default();
+                let info = ContainerInfo::parse(info);
+                let found = match info.pid() {
+                    None => Err("the runtime reported no process".to_owned()),
+                    Some(pid) => {
+                        // For the first one, this process's own cgroup is looked for among all.
+                        let proc = host_proc(&options.host_root);
+                        let find = move || process_cgroup::of_process(&proc, &root, pid);
+                        pool.call(find).await.unwrap_or_else(|error| Err(error.to_string()))
+                    }
+                };
+                (info.runtime(), found)
+            }
+        },
     };
-    tokio::select! {
-        // An error: nobody can want anything any more, while the poller holds the sender.
-        _ = news.changed() => {}
-        () = due => {}
-    }
+    Ok(Answer::Cgroup { container, runtime, found })
 }
 
-fn backoff() -> ExponentialBackoff {
-    crate::sources::backoff::backoff(MIN_PAUSE, MAX_PAUSE)
+/// With the CPU time that polling this future took.
+async fn metered<T>(future: impl Future<Output = T>) -> (T, Duration) {
+    let cpu_time = || Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default();
+    let (mut future, mut spent) = (pin!(future), Duration::ZERO);
+    poll_fn(|context| {
+        let began = cpu_time();
+        let polled = future.as_mut().poll(context);
+        spent += cpu_time().saturating_sub(began);
+        polled.map(|done| (done, spent))
+    })
+    .await
 }

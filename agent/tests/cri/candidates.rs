@@ -1,4 +1,4 @@
-//! Verbose PodSandboxStatus, for suspects only.
+//! Verbose PodSandboxStatus, for leak candidates only.
 
 use crate::{
     bench::{CriBench, NEVER, outage, wait_until},
@@ -10,7 +10,7 @@ use coroner_core::{
     ids::SandboxId,
     input::{CriEvent, CriSandboxStatus, SandboxNetwork},
 };
-use coroner_cri_api::v1::NamespaceMode;
+use coroner_cri_api::read::NamespaceMode;
 use std::{
     sync::{Arc, atomic::Ordering},
     time::Duration,
@@ -20,7 +20,7 @@ use tonic::Status;
 const INFO: &str = r#"{"pid":0,"netNamespaceClosed":false,"config":{"annotations":{"a":"b"}},
     "runtimeSpec":{"linux":{"namespaces":[{"type":"network","path":"/var/run/netns/cni-1"}]}}}"#;
 
-/// An answer about a suspect: its status, or the code of the refusal.
+/// An answer about a candidate: its status, or the code of the refusal.
 fn told(event: CriEvent) -> Option<Result<CriSandboxStatus, (SandboxId, String)>> {
     match event {
         CriEvent::SandboxStatus(status) => Some(Ok(status)),
@@ -48,7 +48,7 @@ async fn is_asked_about_nobody_else_and_once() {
     {
         let mut state = runtime.state();
         state.sandboxes = vec![sandbox("s1"), sandbox("s2")];
-        state.sandbox_statuses.insert("s1".into(), Ok(sandbox_status("s1", INFO)));
+        state.sandbox_statuses.insert("s1".into(), Ok(sandbox_status(INFO)));
     }
     let mut bench = CriBench::new(runtime, Duration::from_millis(1));
     bench.full_list().await;
@@ -95,7 +95,7 @@ async fn the_first_to_come_is_served_first() {
 
 #[tokio::test]
 async fn the_hosts_network_is_told_from_one_left_open() {
-    let mut answer = sandbox_status("s1", r#"{"pid":7,"netNamespaceClosed":false}"#);
+    let mut answer = sandbox_status(r#"{"pid":7,"netNamespaceClosed":false}"#);
     let options = answer.status.as_mut().and_then(|status| {
         status.network = None;
         status.linux.as_mut()?.namespaces.as_mut()?.options.as_mut()
@@ -115,7 +115,7 @@ async fn info_that_cannot_be_read_tells_nothing() {
     let runtime = FakeRuntime::default();
     let huge = format!(r#"{{"pid":7,"config":"{}"}}"#, "x".repeat(3 << 20));
     for (id, info) in [("garbage", "{"), ("huge", huge.as_str())] {
-        let mut answer = sandbox_status(id, info);
+        let mut answer = sandbox_status(info);
         answer.status.as_mut().expect("it has one").linux = None;
         runtime.state().sandbox_statuses.insert(id.into(), Ok(answer));
     }
@@ -155,7 +155,7 @@ async fn a_runtime_that_lacks_the_call_says_nothing_of_the_sandbox() {
     let runtime = FakeRuntime::default();
     let missing = Status::unimplemented("unknown method");
     runtime.state().sandbox_statuses.insert("s1".into(), Err(missing));
-    runtime.state().sandbox_statuses.insert("s2".into(), Ok(sandbox_status("s2", INFO)));
+    runtime.state().sandbox_statuses.insert("s2".into(), Ok(sandbox_status(INFO)));
     let mut bench = CriBench::new(runtime, NEVER);
     bench.ask(CriRequest::SandboxStatus("s1".into())).await;
     bench.ask(CriRequest::SandboxStatus("s2".into())).await;
@@ -209,27 +209,27 @@ async fn a_runtime_that_dies_of_the_question_is_not_asked_it_again() {
     assert_eq!(asked(&bench), ["s1"]);
 }
 
-/// With the lists always due, hundreds of ended containers and hundreds of suspects, none keeps the
+/// With the lists always due, hundreds of ended containers and hundreds of candidates, none keeps the
 /// others waiting.
 #[tokio::test]
-async fn suspects_containers_and_lists_do_not_wait_for_each_other() {
+async fn candidates_containers_and_lists_do_not_wait_for_each_other() {
     const MANY: usize = 300;
     let runtime = FakeRuntime::default();
     for n in 0..MANY {
         let mut state = runtime.state();
         let (pod, name) = (format!("s{n}"), format!("c{n}"));
         state.add_exited(&name, &pod);
-        state.sandbox_statuses.insert(pod.clone(), Ok(sandbox_status(&pod, INFO)));
+        state.sandbox_statuses.insert(pod.clone(), Ok(sandbox_status(INFO)));
     }
     let mut bench = CriBench::new(runtime, Duration::from_nanos(1));
     for n in 0..MANY {
         bench.ask(CriRequest::SandboxStatus(format!("s{n}").as_str().into())).await;
     }
-    let (mut suspects, mut ends, mut lists) = (0, 0, 0);
-    while suspects < MANY / 2 || ends < MANY / 2 || lists < 3 {
-        assert!(suspects < MANY && ends < MANY, "{suspects}, {ends}, {lists}: all of one kind");
+    let (mut candidates, mut ends, mut lists) = (0, 0, 0);
+    while candidates < MANY / 2 || ends < MANY / 2 || lists < 3 {
+        assert!(candidates < MANY && ends < MANY, "{candidates}, {ends}, {lists}: all of one kind");
         match bench.event().await {
-            CriEvent::SandboxStatus(_) => suspects += 1,
+            CriEvent::SandboxStatus(_) => candidates += 1,
             CriEvent::ContainerExited(_) => ends += 1,
             CriEvent::Containers { .. } => lists += 1,
             CriEvent::Unreachable { error, .. } => panic!("{error}"),
