@@ -7,51 +7,39 @@ use std::io;
 /// Why the kernel side could not start. Each message says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The object was not there when this binary was built.
     #[error("this binary was built without the kernel programs; build it with `cargo xtask build`")]
     NoObject,
-    /// The object with diagnostics was not there.
     #[error(
         "this binary has no diagnostics for the kernel programs; --debug-bpf requires a debug \
          build (`cargo xtask build`)"
     )]
     NoDebugObject,
-    /// The ring's size is impossible.
     #[error("invalid ring buffer size {0}; use a power of two of at least a page")]
     RingSize(u32),
     #[error("{0}. coroner requires kernel BTF; use a kernel with CONFIG_DEBUG_INFO_BTF=y")]
     NoBtf(String),
-    /// The kernel's BTF is not understood.
     #[error(
         "cannot parse /sys/kernel/btf/vmlinux: {0}; please report it with the output of `uname -r`"
     )]
     Btf(#[source] BtfError),
-    /// A member is missing.
     #[error(transparent)]
     Layout(#[from] LayoutError),
-    /// No hierarchy to watch.
     #[error(transparent)]
     Hierarchy(#[from] HierarchyError),
-    /// The kernel says no.
     #[error(
         "not permitted to load BPF programs ({0}); run as root or with CAP_BPF and CAP_PERFMON \
          (before Linux 5.11 also CAP_SYS_RESOURCE), in the initial user namespace, with a seccomp \
          profile that allows bpf(2) (see deploy/seccomp)"
     )]
     NotPermitted(String),
-    /// The self-test has refused hooks.
     #[error("hooks refused: {0}")]
     Refused(String),
-    /// The object as a whole is refused.
     #[error("cannot load the kernel programs: {0}")]
     Load(#[source] Box<EbpfError>),
-    /// The object is of another version than this binary.
     #[error("the kernel programs have no map {0}; rebuild with `cargo xtask build`")]
     MapMissing(&'static str),
-    /// A map is of another type than expected, or cannot be used.
     #[error("cannot use a map of the kernel programs: {0}")]
     Map(#[from] MapError),
-    /// The diagnostics cannot be carried.
     #[error("cannot read the diagnostics of the kernel programs: {0}")]
     Diagnostics(#[source] io::Error),
 }
