@@ -11,7 +11,7 @@ pub mod maps;
 pub mod record;
 pub mod traffic;
 
-/// Levels below a container that are followed.
+/// Levels below a container's cgroup, or below the root that made a cgroup known, that are followed.
 pub const MAX_NESTING: u32 = 8;
 /// Cgroups below a container that are followed, about: a container that delegates cgroups to itself may make any number,
 /// and the map is everybody's. The engine keeps no more of one container.
@@ -114,18 +114,15 @@ pub struct Layout {
     pub siginfo_code: u32,
     /// 1: `mark_victim`'s first argument is a task, 0: a pid.
     pub mark_victim_is_task: u32,
-    /// Levels below a container's cgroup, or below the root that made a cgroup known, that are
-    /// still followed.
-    pub max_nesting: u32,
     /// Detail records that one container may write in one [`WINDOW_SHIFT`] of time.
     pub budget: u32,
+    /// For the connections of terminating pods.
+    pub traffic: TrafficLayout,
     /// Eight bytes that mark a root in a cgroup's name: `kubepods`, the first byte lowest.
     pub root_needle: u64,
     /// Eight bytes that mark a cgroup to be left out: `-conmon-`, CRI-O's monitor, which is the
     /// parent of a container's init and thus must count as outside.
     pub skip_needle: u64,
-    /// For the connections of terminating pods.
-    pub traffic: TrafficLayout,
 }
 
 /// Where the programs that count connections find what they need. All 0: those are not loaded.
@@ -140,8 +137,6 @@ pub struct TrafficLayout {
     pub net_hash_mix: u32,
     /// `sock_common.skc_family`.
     pub sock_family: u32,
-    /// `sock_common.skc_state`.
-    pub sock_state: u32,
     /// `sock_common.skc_rcv_saddr`.
     pub sock_saddr: u32,
     /// `sock_common.skc_daddr` (0 on all known kernels: a real offset).
@@ -156,13 +151,8 @@ pub struct TrafficLayout {
     pub sock_err: u32,
     /// `sock.sk_socket`.
     pub sock_socket: u32,
-    /// `sock.sk_cgrp_data`, whose first word is a pointer to the cgroup (before 5.15 only if its lowest
-    /// bit is 0). 0: the kernel has none.
-    pub sock_cgroup: u32,
     /// `inet_sock.inet_sport`.
     pub inet_sport: u32,
-    /// `inet_sock.inet_dport` (`sock_common.skc_dport`).
-    pub inet_dport: u32,
     /// `tcp_sock.lsndtime`.
     pub tcp_sent_at: u32,
     /// `inet_connection_sock.icsk_ack.lrcvtime`.
@@ -297,8 +287,8 @@ pub const fn signal_bit(signal: u32) -> u64 {
 
 // Every value crosses as bytes: no size may change by accident, none may end in padding.
 const _: () =
-    assert!(size_of::<Layout>() == 200 + size_of::<TrafficLayout>() && align_of::<Layout>() == 8);
-const _: () = assert!(size_of::<TrafficLayout>() == 128);
+    assert!(size_of::<Layout>() == 196 + size_of::<TrafficLayout>() && align_of::<Layout>() == 8);
+const _: () = assert!(size_of::<TrafficLayout>() == 116);
 const _: () = assert!(size_of::<FilterWords>() == 8 + filter::SLOTS / 8);
 const _: () = assert!(size_of::<Container>() == 48 && align_of::<Container>() == 8);
 const _: () = assert!(size_of::<Notified>() == 16 && align_of::<Notified>() == 8);

@@ -17,20 +17,15 @@ pub const NOTIFIED_SHARE: u32 = 4_096;
 pub const ZAPPED: &str = "ZAPPED";
 /// Capacity of [`ZAPPED`]. A container that does not fit is treated as one whose budget is spent.
 pub const ZAPPED_MAX: u32 = 512;
-/// Hash map from [`Marked`](crate::traffic::Marked) to [`Traffic`](crate::traffic::Traffic): namespaces
-/// whose connections are counted. User space inserts and removes.
+/// Hash map from a network namespace to [`Traffic`](crate::traffic::Traffic): those whose connections are
+/// counted. User space inserts and removes.
 pub const TRAFFIC: &str = "TRAFFIC";
-/// Capacity of [`TRAFFIC`], for which 1.3 MiB are allocated: a drain of 250 pods with three containers each.
-pub const TRAFFIC_MAX: u32 = 1_024;
-/// Hash map from [`Marked`](crate::traffic::Marked) to when the first of the pod's containers was sent
-/// a stop signal from outside, ns of CLOCK_BOOTTIME; 0: not yet. A map of its own, because user
-/// space may write an entry of [`TRAFFIC`] again, and the signal can come meanwhile.
-pub const STOPS: &str = "STOPS";
-/// Hash map from an address (16 bytes, IPv4 mapped) to what it is, such as
-/// [`OF_NODE`](crate::traffic::OF_NODE). User space inserts and removes.
-pub const ADDRESSES: &str = "ADDRESSES";
-/// Capacity of [`ADDRESSES`]. What does not fit counts as a client's.
-pub const ADDRESSES_MAX: u32 = 2_048;
+/// Capacity of [`TRAFFIC`]: more pods than a node has.
+pub const TRAFFIC_MAX: u32 = 512;
+/// Hash map from an address (16 bytes, IPv4 mapped) of the node to 1. User space inserts and removes.
+pub const NODE_ADDRESSES: &str = "NODE_ADDRESSES";
+/// Capacity of [`NODE_ADDRESSES`]. What does not fit counts as another client's.
+pub const NODE_ADDRESSES_MAX: u32 = 1_024;
 /// Ring buffer of what decides: exits of main processes, emptied and made and removed cgroups,
 /// signals from outside, OOM victims.
 pub const DECIDING: &str = "DECIDING";

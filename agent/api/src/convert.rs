@@ -113,9 +113,9 @@ impl From<wire::Termination> for PodTermination {
 fn of_traffic(report: &Traffic, clock: &Anchor) -> traffic::Traffic {
     let at = |at: BootTime| Moment::of_boot(at, clock);
     let share = |share: &TrafficShare| {
-        let TrafficShare { container, peer, event, count, first, last } = share.clone();
+        let TrafficShare { peer, event, count, first, last } = share.clone();
         let (first, last) = (at(first), at(last));
-        traffic::TrafficShare { container, peer, event, count, first, last }.into()
+        traffic::TrafficShare { peer, event, count, first, last }.into()
     };
     traffic::Traffic {
         not_visible: report.not_visible.map(Into::into),
@@ -126,17 +126,14 @@ fn of_traffic(report: &Traffic, clock: &Anchor) -> traffic::Traffic {
         at_begin: report.at_begin.clone(),
         at_stop: report.at_stop.clone(),
         counts: report.counts.iter().map(share).collect(),
-        still_open: report.still_open,
-        resets_sent: report.resets_sent,
-        handshakes_dropped: report.handshakes_dropped,
     }
 }
 
 fn to_traffic(wire: traffic::Traffic) -> Traffic {
     let share = |share: traffic::TrafficShare| {
-        let traffic::TrafficShare { container, peer, event, count, first, last } = share;
+        let traffic::TrafficShare { peer, event, count, first, last } = share;
         let (first, last) = (first.boot(), last.boot());
-        TrafficShare { container, peer, event, count, first, last }
+        TrafficShare { peer, event, count, first, last }
     };
     Traffic {
         not_visible: wire.not_visible.and_then(Open::known),
@@ -147,9 +144,6 @@ fn to_traffic(wire: traffic::Traffic) -> Traffic {
         at_begin: wire.at_begin,
         at_stop: wire.at_stop,
         counts: known(wire.counts, share),
-        still_open: wire.still_open,
-        resets_sent: wire.resets_sent,
-        handshakes_dropped: wire.handshakes_dropped,
     }
 }
 

@@ -2,7 +2,6 @@
 
 use crate::{Moment, Open};
 use coroner_core::{
-    ids::ContainerId,
     input::{ConnectionEvent, TrafficBlindness, TrafficPeer},
     report::OpenConnections,
 };
@@ -33,26 +32,14 @@ pub struct Traffic {
     /// Open connections and listeners just after the stop signal; absent: unknown, or the counting began after it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_stop: Option<OpenConnections>,
-    /// The counted events, by container if the kernel shows it.
+    /// The counted events between the pod and its clients.
     #[schema(value_type = Vec<TrafficShare>)]
     pub counts: Vec<Open<TrafficShare>>,
-    /// Connections that outlived the pod's processes; absent: unknown.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub still_open: Option<u64>,
-    /// RST segments (`OutRsts`) that no counted event explains; absent: unknown.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub resets_sent: Option<u64>,
-    /// Handshakes that a listener dropped (`ListenDrops`); absent: unknown.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub handshakes_dropped: Option<u64>,
 }
 
 /// One kind of event in a pod's traffic.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct TrafficShare {
-    /// The container; absent: the socket belongs to no container.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub container: Option<ContainerId>,
     /// The peer.
     pub peer: TrafficPeer,
     /// The event.

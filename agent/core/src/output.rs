@@ -93,8 +93,6 @@ pub struct CountTraffic {
     /// Its processes that may be alive, in the agent's PID namespace, with their start time (ns since boot) where it
     /// is known: the namespace is found by the first that is.
     pub processes: Vec<(Tgid, Option<u64>)>,
-    /// The own cgroups of its containers, to count for each apart.
-    pub cgroups: Vec<CgroupId>,
 }
 
 /// A request to the adapter of the container runtime.

@@ -235,16 +235,8 @@ pub struct Traffic {
     pub at_begin: Option<OpenConnections>,
     /// The same just after the stop signal; `None`: not known, or the counting began after it.
     pub at_stop: Option<OpenConnections>,
-    /// What happened, by container where the kernel shows it.
+    /// What happened between the pod and its clients.
     pub counts: Vec<TrafficShare>,
-    /// Connections that outlived the processes of the pod's containers, because another process holds the socket
-    /// (`CurrEstab`); `None`: not known.
-    pub still_open: Option<u64>,
-    /// RST segments that no counted event explains: refused connections, or data after the end, where
-    /// `sees_refusals` is false; `None`: not known.
-    pub resets_sent: Option<u64>,
-    /// Handshakes that a listener dropped, mostly because its backlog was full; `None`: not known.
-    pub handshakes_dropped: Option<u64>,
 }
 
 /// The state of a network namespace at one time.
@@ -260,9 +252,7 @@ pub struct OpenConnections {
 /// One kind of event in a pod's traffic.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TrafficShare {
-    /// The container; `None`: the socket is of no container.
-    pub container: Option<ContainerId>,
-    /// Between whom.
+    /// Who was connected.
     pub peer: TrafficPeer,
     /// What happened.
     pub event: ConnectionEvent,

@@ -23,10 +23,6 @@ pub struct CountedTraffic {
     pub stopped: Option<BootTime>,
     /// The last reading.
     pub last: TrafficReading,
-    /// When its counters of the network were read, which is earlier where no process was left.
-    pub network_at: BootTime,
-    /// RST segments that nothing explains, by the last reading of both.
-    pub resets_sent: Option<u64>,
     /// When counting was asked for.
     pub since: BootTime,
     /// The reading at the stop signal was asked for.
@@ -140,27 +136,16 @@ impl TrafficState {
             TrafficFact::Began { reading, sees_refusals } => {
                 counted.sees_refusals = sees_refusals;
                 counted.not_visible = None;
-                counted.resets_sent = reading.network.as_ref().map(|_| 0);
                 counted.last.clone_from(&reading);
                 counted.began = Some(reading);
             }
-            TrafficFact::Counted { mut reading } => {
+            TrafficFact::Counted { reading } => {
                 if counted.began.is_none() || reading.at < counted.last.at {
                     return false;
                 }
                 if counted.at_stop.is_none() && counted.stopped.is_some_and(|at| reading.at >= at) {
                     counted.at_stop = Some(reading.clone());
                 }
-                if let Some(network) = &reading.network {
-                    counted.network_at = reading.at;
-                    let before = counted.began.as_ref().and_then(|began| began.network.as_ref());
-                    counted.resets_sent = before.map(|before| {
-                        let sent = network.resets_sent.saturating_sub(before.resets_sent);
-                        sent.saturating_sub(explained(&reading.counts))
-                    });
-                }
-                // The namespace's own counters are gone with its last process.
-                reading.network = reading.network.or(counted.last.network.take());
                 counted.last = reading;
             }
             // The adapter no longer knows it: what was counted stands.
@@ -190,44 +175,9 @@ impl TrafficState {
     }
 }
 
-/// RST segments that these events have sent.
-fn explained(counts: &[TrafficCount]) -> u64 {
-    let sends = |count: &&TrafficCount| {
-        [
-            ConnectionEvent::Reset,
-            ConnectionEvent::Unaccepted,
-            ConnectionEvent::CutUnread,
-            ConnectionEvent::CutHalfClosedUnread,
-            ConnectionEvent::ResetHalfClosed,
-            ConnectionEvent::Refused,
-            ConnectionEvent::RefusedAfterStop,
-            ConnectionEvent::ResetAfterEnd,
-        ]
-        .contains(&count.event)
-    };
-    // A recording may hold any numbers.
-    counts.iter().filter(sends).fold(0, |sum, count| sum.saturating_add(count.count))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// A recording may say so. (Found by the fuzz target `engine`.)
-    #[test]
-    fn counts_without_an_end_are_no_panic() {
-        let (peer, at) = (TrafficPeer::Client, BootTime(1));
-        let most = |event| TrafficCount {
-            cgroup: None,
-            peer,
-            event,
-            count: u64::MAX,
-            first: at,
-            last: at,
-        };
-        let counts = [ConnectionEvent::Reset, ConnectionEvent::Refused].map(most);
-        assert_eq!(explained(&counts), u64::MAX);
-    }
 
     #[test]
     fn late_answers_about_an_earlier_stop_change_nothing() {

@@ -12,7 +12,7 @@ use aya_ebpf::{
     programs::RawTracePointContext,
 };
 use coroner_ebpf::{
-    CONTAINER_COUNTED, Container, NESTED_SHARE, is_container_name,
+    CONTAINER_COUNTED, Container, MAX_NESTING, NESTED_SHARE, is_container_name,
     maps::{LOST_MAP_FULL, LOST_NESTING},
     record::{EMPTY, FROZEN, MKDIR, Mkdir, Moment, NAME_LEN, RMDIR},
 };
@@ -53,7 +53,7 @@ pub fn cgroup_mkdir(ctx: RawTracePointContext) -> i32 {
             if nested {
                 container = Some(above.owner(parent));
             }
-            if depth > layout!(max_nesting)
+            if depth > MAX_NESTING
                 || container.is_some_and(|container| container.nested() >= NESTED_SHARE)
             {
                 count(&LOST, LOST_NESTING);

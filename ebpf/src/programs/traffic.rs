@@ -5,8 +5,7 @@
 use super::{
     backup,
     emit::{add_one, now},
-    read::{Address, cgroup_id, current, layout},
-    watch::WatchedCgroup,
+    read::{Address, current, layout},
 };
 use aya_ebpf::{
     macros::{map, raw_tracepoint},
@@ -15,41 +14,29 @@ use aya_ebpf::{
 };
 use coroner_ebpf::{
     backup::Hook,
-    maps::{ADDRESSES_MAX, TRAFFIC_MAX},
+    maps::{NODE_ADDRESSES_MAX, TRAFFIC_MAX},
     traffic::{
-        CELLS, CLIENT, CLOSED, CUT_HALF_CLOSED, CUT_HALF_CLOSED_UNREAD, CUT_IDLE, CUT_REQUEST,
-        CUT_SENDING, CUT_UNREAD, Cell, INTERNAL, LISTENER_CLOSED, LISTENER_CUT, Marked, NODE,
-        OF_NODE, OF_TERMINATING, OPENED, OPENED_AFTER_STOP, OUTBOUND, PEER_CLOSED, PEER_RESET,
-        PORTS, REFUSED, REFUSED_AFTER_STOP, RESET, RESET_AFTER_END, RESET_HALF_CLOSED, TABLE,
-        TERMINATING, TIMED_OUT, TRIAL, Traffic, UNACCEPTED,
+        CLIENT, CUT, CUT_IDLE, Cell, EVENTS, LISTENER_CLOSED, LISTENER_CUT, NODE, OPENED, PEERS,
+        PORTS, REFUSED, TRIAL, Traffic,
     },
 };
 
 #[map]
-static TRAFFIC: HashMap<Marked, Traffic> = HashMap::with_max_entries(TRAFFIC_MAX, 0);
+static TRAFFIC: HashMap<u32, Traffic> = HashMap::with_max_entries(TRAFFIC_MAX, 0);
 
 #[map]
-static STOPS: HashMap<Marked, u64> = HashMap::with_max_entries(TRAFFIC_MAX, 0);
-
-#[map]
-static ADDRESSES: HashMap<Ip, u32> = HashMap::with_max_entries(ADDRESSES_MAX, 0);
-
-static CELL_OF: [u8; 256] = TABLE;
+static NODE_ADDRESSES: HashMap<Ip, u32> = HashMap::with_max_entries(NODE_ADDRESSES_MAX, 0);
 
 // `include/net/tcp_states.h`.
 const ESTABLISHED: u32 = 1;
 const SYN_RECV: u32 = 3;
 const FIN_WAIT1: u32 = 4;
-const TIME_WAIT: u8 = 6;
 const CLOSE: u32 = 7;
-const CLOSE_WAIT: u32 = 8;
-const LAST_ACK: u32 = 9;
 const LISTEN: u32 = 10;
 
 const IPPROTO_TCP: u16 = 6;
 const IPPROTO_MPTCP: u16 = 262;
 const AF_INET: u16 = 2;
-const ECONNRESET: u32 = 104;
 /// `include/linux/sched.h`.
 const PF_EXITING: u32 = 4;
 /// Flags in a TCP header.
@@ -77,24 +64,17 @@ macro_rules! set {
     }};
 }
 
-/// The entry of a namespace (`cgroup` 0), or of a container in it.
+/// The entry of a namespace, if it is marked. Not if it only has the number of one that was.
 #[inline(always)]
-fn entry(netns: u32, cgroup: u64) -> Option<*mut Traffic> {
-    TRAFFIC.get_ptr_mut(Marked { netns, reserved: 0, cgroup })
-}
-
-/// The entry of a namespace and its number, if it is marked. Not if it only has the number of one that was.
-#[inline(always)]
-fn marked(net: Address) -> Option<(*mut Traffic, u32)> {
-    let netns: u32 = net.read(layout!(traffic.net_inum));
-    let pod = entry(netns, 0)?;
+fn marked(net: Address) -> Option<*mut Traffic> {
+    let pod = TRAFFIC.get_ptr_mut(net.read::<u32>(layout!(traffic.net_inum)))?;
     let identity: u32 = net.read(layout!(traffic.net_hash_mix));
     match get!(pod, identity) {
         0 => set!(pod, identity, identity),
         known if known != identity => return None,
         _ => {}
     }
-    Some((pod, netns))
+    Some(pod)
 }
 
 /// `inet_sock_set_state(const struct sock *sk, const int oldstate, const int newstate)`: before the
@@ -118,21 +98,20 @@ pub fn inet_sock_set_state_backup(ctx: RawTracePointContext) -> i32 {
 #[inline(always)]
 fn transition(ctx: RawTracePointContext) {
     let (old, new): (u32, u32) = (ctx.arg(1), ctx.arg(2));
-    let matters = old == ESTABLISHED
-        || new == ESTABLISHED
-        || (new == CLOSE && (old == LISTEN || old == CLOSE_WAIT))
-        || (new == LAST_ACK && old == CLOSE_WAIT);
+    let matters = (old == SYN_RECV && new == ESTABLISHED)
+        || (old == ESTABLISHED && (new == FIN_WAIT1 || new == CLOSE))
+        || (old == LISTEN && new == CLOSE);
     if !matters {
         return;
     }
     let sk = Address(ctx.arg(0));
-    if let Some((pod, netns)) = marked(sk.pointer(layout!(traffic.sock_net))) {
-        changed(pod, sk.0, netns, old << 8 | new);
+    if let Some(pod) = marked(sk.pointer(layout!(traffic.sock_net))) {
+        changed(pod, sk.0, old << 8 | new);
     }
 }
 
 #[inline(never)]
-fn changed(pod: *mut Traffic, sk: u64, netns: u32, states: u32) {
+fn changed(pod: *mut Traffic, sk: u64, states: u32) {
     let (sk, old, new) = (Address(sk), states >> 8 & 0xff, states & 0xff);
     let protocol: u16 = sk.read(layout!(traffic.sock_protocol));
     // An MPTCP connection is its subflows, but only it is closed by the process.
@@ -143,41 +122,31 @@ fn changed(pod: *mut Traffic, sk: u64, netns: u32, states: u32) {
     let Some(event) = classify(sk, old, new, is_mptcp) else { return };
     let (local, remote) = ends(sk);
     let port = u16::from_be(sk.read(layout!(traffic.inet_sport)));
-    let is_listener = old == LISTEN;
-    let is_trial = get!(pod, flags) & TRIAL != 0;
-    if is_trial {
-        let peer_port = u16::from_be(sk.read(layout!(traffic.inet_dport)));
-        let tried = port_at(pod, 0);
-        if port != tried && (is_listener || peer_port != tried) {
+    if get!(pod, flags) & TRIAL != 0 {
+        if port != port_at(pod, 0) {
             return;
         }
-    }
-    // A listener has no remote address; of an unspecified one both are 0.
-    let same = !is_listener && local[0] == remote[0] && local[1] == remote[1];
-    let is_internal = !is_trial && (same || is_loopback(&local) || is_loopback(&remote));
-    let peer = if is_internal {
-        INTERNAL
-    } else if is_listener || old == SYN_RECV {
-        if !is_trial {
+    } else {
+        let same = local[0] == remote[0] && local[1] == remote[1];
+        // Within the pod. A listener has no remote address; of an unspecified one both are 0.
+        if is_loopback(&local) || is_loopback(&remote) || (old != LISTEN && same) {
+            return;
+        }
+        if old != ESTABLISHED {
             learn(pod, port);
         }
-        if is_listener { CLIENT } else { whose(&remote) }
-    } else if event == UNACCEPTED || listens(pod, port) {
-        whose(&remote)
-    } else {
-        OUTBOUND
-    };
-    count(owner(pod, netns, sk), netns, peer, event);
+    }
+    // What the pod has opened itself is no client's.
+    if old != ESTABLISHED || listens(pod, port) {
+        count(pod, if old == LISTEN { CLIENT } else { whose(&remote) }, event);
+    }
 }
 
-/// What a transition is.
+/// What a transition is; `None`: nothing was lost by it, or not by the exit of its process.
 #[inline(always)]
 fn classify(sk: Address, old: u32, new: u32, is_mptcp: bool) -> Option<u32> {
-    if new == ESTABLISHED {
+    if old == SYN_RECV {
         return Some(OPENED);
-    }
-    if old == ESTABLISHED && new == CLOSE_WAIT {
-        return Some(PEER_CLOSED);
     }
     // All that follow run in the task that closes, unless the socket has an error or no owner.
     let flags: u32 = current().read(layout!(traffic.task_flags));
@@ -185,61 +154,22 @@ fn classify(sk: Address, old: u32, new: u32, is_mptcp: bool) -> Option<u32> {
     if old == LISTEN {
         return Some(if is_exiting { LISTENER_CUT } else { LISTENER_CLOSED });
     }
-    let is_owned = sk.pointer(layout!(traffic.sock_socket)).0 != 0;
-    let error: u32 = sk.read(layout!(traffic.sock_err));
-    if old == CLOSE_WAIT {
-        let is_cut = is_exiting && is_owned;
-        return match (error, new == CLOSE) {
-            // tcp_close with unread data, tcp_disconnect: both send RST.
-            (0, true) if is_cut && is_lost(sk, 1) => Some(CUT_HALF_CLOSED_UNREAD),
-            (0, true) => Some(RESET_HALF_CLOSED),
-            (0, false) if is_cut && is_unanswered(sk, 1) => Some(CUT_HALF_CLOSED),
-            _ => None,
-        };
-    }
-    if new == FIN_WAIT1 {
-        return match (is_owned, is_exiting) {
-            (false, _) => None, // a subflow of MPTCP, closed by a kernel thread
-            (true, false) => Some(CLOSED),
-            (true, true) if is_mptcp => Some(CUT_IDLE), // there is no tcp_sock
-            (true, true) => Some(cut(sk)),
-        };
-    }
-    if new != CLOSE {
+    // Without an owner: a subflow of MPTCP, or nobody had accepted it.
+    if !is_exiting || sk.pointer(layout!(traffic.sock_socket)).0 == 0 {
         return None;
     }
-    Some(match error {
-        0 if !is_owned => UNACCEPTED,
-        0 if is_exiting && is_lost(sk, 0) => CUT_UNREAD,
-        0 => RESET,
-        ECONNRESET => PEER_RESET,
-        _ => TIMED_OUT,
-    })
-}
-
-/// What the exit of its process has cut.
-#[inline(always)]
-fn cut(sk: Address) -> u32 {
-    if is_unanswered(sk, 0) {
-        return CUT_REQUEST;
+    if new == FIN_WAIT1 {
+        // Of MPTCP there is no tcp_sock. What was sent and not acknowledged is still delivered.
+        return Some(if !is_mptcp && is_unanswered(sk) { CUT } else { CUT_IDLE });
     }
-    if is_sending(sk) { CUT_SENDING } else { CUT_IDLE }
-}
-
-/// Not all that was sent has been acknowledged.
-#[inline(always)]
-fn is_sending(sk: Address) -> bool {
-    let written: u32 = sk.read(layout!(traffic.tcp_write_seq));
-    let acknowledged: u32 = sk.read(layout!(traffic.tcp_snd_una));
-    written != acknowledged
+    (sk.read::<u32>(layout!(traffic.sock_err)) == 0 && is_lost(sk)).then_some(CUT)
 }
 
 /// Data came after the last that was sent. Times are in jiffies: a first request within the one of the
-/// handshake shows by nothing having been sent yet. `fin`: 1 if a FIN has come, which counts as a byte.
+/// handshake shows by nothing having been sent yet.
 #[inline(always)]
-fn is_unanswered(sk: Address, fin: u64) -> bool {
-    let received: u64 = sk.read(layout!(traffic.tcp_bytes_received));
-    if received <= fin {
+fn is_unanswered(sk: Address) -> bool {
+    if sk.read::<u64>(layout!(traffic.tcp_bytes_received)) == 0 {
         return false;
     }
     let sent: u64 = sk.read(layout!(traffic.tcp_bytes_sent));
@@ -248,12 +178,14 @@ fn is_unanswered(sk: Address, fin: u64) -> bool {
     sent == 0 || (received_at.wrapping_sub(sent_at) as i32) > 0
 }
 
-/// A reset loses something: without it only SO_LINGER 0 sends RST, which the process asked for.
+/// A reset loses something: data unread or not acknowledged, or a request. Without any, only SO_LINGER 0 sends RST, which
+/// the process asked for.
 #[inline(always)]
-fn is_lost(sk: Address, fin: u32) -> bool {
-    let expected: u32 = sk.read(layout!(traffic.tcp_rcv_nxt));
-    let read: u32 = sk.read(layout!(traffic.tcp_copied_seq));
-    expected.wrapping_sub(read) > fin || is_unanswered(sk, u64::from(fin)) || is_sending(sk)
+fn is_lost(sk: Address) -> bool {
+    let read = |offset| sk.read::<u32>(offset);
+    read(layout!(traffic.tcp_rcv_nxt)) != read(layout!(traffic.tcp_copied_seq))
+        || read(layout!(traffic.tcp_write_seq)) != read(layout!(traffic.tcp_snd_una))
+        || is_unanswered(sk)
 }
 
 /// The local and the remote address.
@@ -284,15 +216,7 @@ fn is_loopback(ip: &Ip) -> bool {
 /// Who connects from this address.
 #[inline(always)]
 fn whose(ip: &Ip) -> u32 {
-    match ADDRESSES.get_ptr(ip) {
-        // SAFETY: as above.
-        Some(kind) => match unsafe { core::ptr::read_volatile(kind) } {
-            OF_NODE => NODE,
-            OF_TERMINATING => TERMINATING,
-            _ => CLIENT,
-        },
-        None => CLIENT,
-    }
+    if NODE_ADDRESSES.get_ptr(ip).is_some() { NODE } else { CLIENT }
 }
 
 /// A port of the pod's; 0: there are not so many.
@@ -329,44 +253,16 @@ fn learn(pod: *mut Traffic, port: u16) {
     set!(pod, known, known + 1);
 }
 
-/// The entry of the container that a socket belongs to, or the pod's.
 #[inline(always)]
-fn owner(pod: *mut Traffic, netns: u32, sk: Address) -> *mut Traffic {
-    if layout!(traffic.sock_cgroup) == 0 {
-        return pod;
-    }
-    let cgroup = sk.pointer(layout!(traffic.sock_cgroup));
-    if cgroup.0 == 0 || cgroup.0 & 1 != 0 {
-        return pod;
-    }
-    let id = cgroup_id(cgroup);
-    let container = match WatchedCgroup::find(id).map_or(0, WatchedCgroup::owner_id) {
-        0 => id,
-        container => container,
-    };
-    entry(netns, container).unwrap_or(pod)
-}
-
-#[inline(always)]
-fn count(entry: *mut Traffic, netns: u32, peer: u32, event: u32) {
-    let event = match event {
-        OPENED if is_stopped(netns) => OPENED_AFTER_STOP,
-        REFUSED if is_stopped(netns) => REFUSED_AFTER_STOP,
-        event => event,
-    };
-    // SAFETY: in bounds. Volatile: the compiler would make a switch of it.
-    let cell = unsafe {
-        let table = (&raw const CELL_OF).cast::<u8>();
-        core::ptr::read_volatile(table.wrapping_add((peer << 5 | event) as usize & 0xff))
-    };
-    let cell = usize::from(cell);
-    if cell >= CELLS {
-        return;
-    }
+fn count(pod: *mut Traffic, peer: u32, event: u32) {
+    // Those after the stop come next to those before it.
+    let is_after = get!(pod, stopped) != 0 && (event == OPENED || event == REFUSED);
+    let event = (event + u32::from(is_after)) as usize % EVENTS;
     let time = now();
     // SAFETY: in bounds, and as above.
     unsafe {
-        let cell = (&raw mut (*entry).cells).cast::<Cell>().wrapping_add(cell);
+        let cell = (&raw mut (*pod).cells).cast::<Cell>();
+        let cell = cell.wrapping_add(peer as usize % PEERS * EVENTS + event);
         add_one(&raw mut (*cell).count);
         if core::ptr::read_volatile(&raw const (*cell).first) == 0 {
             core::ptr::write_volatile(&raw mut (*cell).first, time);
@@ -379,7 +275,7 @@ fn count(entry: *mut Traffic, netns: u32, peer: u32, event: u32) {
 /// since Linux 6.10: in answer to `skb` also where there is no socket. Before, it was not called then.
 #[raw_tracepoint]
 pub fn tcp_send_reset(ctx: RawTracePointContext) -> i32 {
-    backup::seen(Hook::Reset, answer(&ctx));
+    backup::seen(Hook::Reset, ctx.arg(1));
     reset(ctx);
     0
 }
@@ -387,76 +283,55 @@ pub fn tcp_send_reset(ctx: RawTracePointContext) -> i32 {
 /// See [`backup`].
 #[raw_tracepoint]
 pub fn tcp_send_reset_backup(ctx: RawTracePointContext) -> i32 {
-    if backup::was_skipped(Hook::Reset, answer(&ctx)) {
+    if backup::was_skipped(Hook::Reset, ctx.arg(1)) {
         reset(ctx);
     }
     0
 }
 
-/// The event: a segment is answered, or (without one) a socket is closed.
-#[inline(always)]
-fn answer(ctx: &RawTracePointContext) -> u64 {
-    let (sk, skb) = (ctx.arg(0), ctx.arg(1));
-    if skb == 0 { sk } else { skb }
-}
-
+/// A SYN for which there is no listener has no socket.
 #[inline(always)]
 fn reset(ctx: RawTracePointContext) {
-    let (sk, skb) = (Address(ctx.arg(0)), Address(ctx.arg(1)));
-    if skb.0 == 0 {
+    let (sk, skb) = (ctx.arg::<u64>(0), Address(ctx.arg(1)));
+    if sk != 0 || skb.0 == 0 {
         return;
     }
-    let net = if sk.0 == 0 {
-        skb.pointer(layout!(traffic.skb_dev)).pointer(layout!(traffic.dev_net))
-    } else {
-        // Data after the end: of a connection that waits, of one that was ended by this data, or of one that is gone
-        // while its listener is still there.
-        let state: u8 = sk.read(layout!(traffic.sock_state));
-        if state != TIME_WAIT && ![CLOSE, LISTEN].contains(&u32::from(state)) {
-            return;
-        }
-        sk.pointer(layout!(traffic.sock_net))
-    };
-    if let Some((pod, netns)) = marked(net) {
-        answered(pod, netns, skb.0);
+    let device = skb.pointer(layout!(traffic.skb_dev));
+    if let Some(pod) = marked(device.pointer(layout!(traffic.dev_net))) {
+        answered(pod, skb.0, device.0);
     }
 }
 
 #[inline(never)]
-fn answered(pod: *mut Traffic, netns: u32, skb: u64) {
+fn answered(pod: *mut Traffic, skb: u64, device: u64) {
     let skb = Address(skb);
     let head = skb.pointer(layout!(traffic.skb_head));
     let transport: u16 = skb.read(layout!(traffic.skb_transport));
     let network: u16 = skb.read(layout!(traffic.skb_network));
     let (tcp, ip) = (head.at(u32::from(transport)), head.at(u32::from(network)));
+    if tcp.read::<u8>(13) & (SYN | ACK) != SYN {
+        return;
+    }
     let port = u16::from_be(tcp.read(2));
     let (remote, local) = match ip.read::<u8>(0) >> 4 {
         4 => (mapped(ip.read(12)), mapped(ip.read(16))),
         _ => (ip.read(8), ip.read(24)),
     };
-    if get!(pod, flags) & TRIAL != 0 {
-        if port != port_at(pod, 0) {
-            return;
-        }
-    } else {
-        // What has a socket has lost its device by now.
-        let device = skb.pointer(layout!(traffic.skb_dev));
-        let is_same = remote[0] == local[0] && remote[1] == local[1];
-        let index: u32 = device.read(layout!(traffic.dev_ifindex));
-        if index == LOOPBACK || is_same || is_loopback(&remote) {
-            return;
-        }
-    }
-    let is_syn = tcp.read::<u8>(13) & (SYN | ACK) == SYN;
-    // The answer of a server to what this pod had opened itself is none of a client's; and to a port that was never
-    // open somebody connects whether the pod terminates or not.
     let known = get!(pod, known) as usize;
-    let may_have_listened = is_syn && (known == 0 || known == PORTS);
-    if !may_have_listened && !listens(pod, port) {
-        return;
+    let is_refusal = if get!(pod, flags) & TRIAL != 0 {
+        port == port_at(pod, 0)
+    } else {
+        let is_same = remote[0] == local[0] && remote[1] == local[1];
+        let index: u32 = Address(device).read(layout!(traffic.dev_ifindex));
+        // To a port that was never open somebody connects whether the pod terminates or not.
+        index != LOOPBACK
+            && !is_same
+            && !is_loopback(&remote)
+            && (known == 0 || known == PORTS || listens(pod, port))
+    };
+    if is_refusal {
+        count(pod, whose(&remote), REFUSED);
     }
-    let event = if is_syn { REFUSED } else { RESET_AFTER_END };
-    count(pod, netns, whose(&remote), event);
 }
 
 /// A stop signal from outside comes to the main process of a container.
@@ -466,21 +341,9 @@ pub(super) fn stopped(task: Address, time: u64) {
         return;
     }
     let namespaces = task.pointer(layout!(traffic.task_nsproxy));
-    let Some((_, netns)) = marked(namespaces.pointer(layout!(traffic.nsproxy_net))) else { return };
-    if let Some(stop) = STOPS.get_ptr_mut(Marked { netns, reserved: 0, cgroup: 0 }) {
-        // SAFETY: as above.
-        unsafe {
-            if core::ptr::read_volatile(stop) == 0 {
-                core::ptr::write_volatile(stop, time);
-            }
-        }
+    if let Some(pod) = marked(namespaces.pointer(layout!(traffic.nsproxy_net)))
+        && get!(pod, stopped) == 0
+    {
+        set!(pod, stopped, time);
     }
-}
-
-/// A container of the pod was sent its stop signal.
-#[inline(always)]
-fn is_stopped(netns: u32) -> bool {
-    let pod = Marked { netns, reserved: 0, cgroup: 0 };
-    // SAFETY: as above.
-    STOPS.get_ptr(pod).is_some_and(|stop| unsafe { core::ptr::read_volatile(stop) != 0 })
 }

@@ -52,7 +52,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         graceful(serves("drains-well", 10, "listen --ports 8080 --work 2s --on-stop drain"))
             .shows("The process closes its listener, answers what was asked, and exits: no client loses anything.")
             .clients(Crowd::of([(Idle, 3), (Silent, 1), (Pending, 2)]))
-            .counts([(E::Closed, 6), (E::ListenerClosed, 1)])
+            .counts([(E::ListenerClosed, 1)])
             .advises("none; no client connected while the pod terminated."),
         graceful(serves("exits-with-idle-connections", 5, "listen --ports 8080"))
             .shows("The process exits with idle keep-alive connections open: cut, but no request is lost.")
@@ -62,7 +62,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
             .shows("The process exits while requests are unanswered: each client sees the connection end instead.")
             .clients(Crowd::of([(Silent, 2), (Pending, 4)]))
             .finds(ConnectionsCut)
-            .counts([(E::CutIdle, 2), (E::CutRequest, 4), (E::ListenerCut, 1)]),
+            .counts([(E::CutIdle, 2), (E::Cut, 4), (E::ListenerCut, 1)]),
         serves("killed-in-mid-answer", 2, "listen --ports 8080 --work 1h --on-stop serve")
             .dies("app", Verdict::GraceExceeded, signal(SIGKILL))
             .shows("SIGKILL ends the process in the middle of requests, two of them from the node.")
@@ -70,7 +70,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
             .clients(Crowd::of([(Pending, 2)]).on_node())
             .on_node(2)
             .finds(ConnectionsCut)
-            .counts([(E::CutRequest, 5), (E::ListenerCut, 1)]),
+            .counts([(E::Cut, 5), (E::ListenerCut, 1)]),
         graceful(serves("closes-its-listener", 10, "listen --ports 8080 --on-stop close --for 3s"))
             .shows("The process closes its listener on SIGTERM while clients still connect: they are refused.")
             .clients(Crowd::of([(Idle, 2)]).arriving(LAG))
@@ -102,7 +102,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
             .dies("app", Verdict::Graceful, code(0))
             .clients(Crowd::of([(Idle, 3)]))
             .connects_within(6)
-            .counts([(E::Closed, 3), (E::ListenerClosed, 1)]),
+            .counts([(E::ListenerClosed, 1)]),
         graceful(serves("nothing-listens", 5, "handle --for 2s"))
             .shows("The pod listens on no port: each client is refused, before the stop signal and after it.")
             .clients(Crowd::of([]).arriving(LAG / 2))

@@ -113,17 +113,15 @@ impl Engine {
         let process =
             |(_, p): (CgroupId, &ContainerProcesses)| p.main().map(|main| (main, p.started(main)));
         let is_alive = |(_, p): &(CgroupId, &ContainerProcesses)| p.ended().is_none();
-        let alive = || all.iter().copied().filter(is_alive);
+        let alive = all.iter().copied().filter(is_alive);
         let request = CountTraffic {
             // The sandbox's own first: it lives as long as the network, and an application's may exit at once.
             processes: pause
                 .into_iter()
                 .filter(is_alive)
-                .chain(alive())
+                .chain(alive)
                 .filter_map(process)
                 .collect(),
-            // The sandbox's own process opens no connection.
-            cgroups: alive().map(|(cgroup, _)| cgroup).collect(),
             sandbox: sandbox.id,
         };
         out.requests.push(Request::Traffic(TrafficRequest::Count(request)));

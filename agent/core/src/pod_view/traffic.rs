@@ -2,11 +2,11 @@
 
 use super::PodView;
 use crate::{input::*, report::*, time::*, traffic::CountedTraffic, types::*};
-use std::{borrow::Cow, time::Duration};
+use std::time::Duration;
 
 /// Connections that come sooner after the stop signal were on their way.
 const IN_FLIGHT: Duration = Duration::from_secs(1);
-/// Clients of the pod, except those on this node that terminate themselves.
+/// All clients of the pod.
 pub const CLIENTS: [TrafficPeer; 2] = [TrafficPeer::Client, TrafficPeer::Node];
 /// New connections.
 pub const OPENED: [ConnectionEvent; 2] =
@@ -14,26 +14,18 @@ pub const OPENED: [ConnectionEvent; 2] =
 /// Refused connections.
 pub const REFUSED: [ConnectionEvent; 2] =
     [ConnectionEvent::Refused, ConnectionEvent::RefusedAfterStop];
-/// Ends by the exit of the process that lose an answer. Where the client had closed, it may wait for none.
-pub const LOST: [ConnectionEvent; 2] = [ConnectionEvent::CutRequest, ConnectionEvent::CutUnread];
-
-/// Dates these counts, all of which are of the time after the stop signal. Of other peers than clients both are one
-/// count (`PAIRS` in ebpf/src/traffic.rs).
+/// Dates these counts, all of which are of the time after the stop signal.
 fn after_stop(counts: &[TrafficCount]) -> Vec<TrafficCount> {
     let mut dated: Vec<TrafficCount> = Vec::new();
     for count in counts {
-        let is_dated = CLIENTS.contains(&count.peer);
-        let pair =
-            [OPENED, REFUSED].into_iter().find(|[before, _]| is_dated && count.event == *before);
+        let pair = [OPENED, REFUSED].into_iter().find(|[before, _]| count.event == *before);
         let event = pair.map_or(count.event, |[_, after]| after);
-        let key = |one: &TrafficCount| (one.cgroup, one.peer, one.event);
-        let count = TrafficCount { event, ..count.clone() };
-        match dated.iter_mut().find(|one| key(one) == key(&count)) {
+        match dated.iter_mut().find(|one| (one.peer, one.event) == (count.peer, event)) {
             Some(sum) => {
                 sum.count = sum.count.saturating_add(count.count);
                 (sum.first, sum.last) = (sum.first.min(count.first), sum.last.max(count.last));
             }
-            None => dated.push(count),
+            None => dated.push(TrafficCount { event, ..count.clone() }),
         }
     }
     dated
@@ -69,9 +61,6 @@ impl PodView<'_> {
             at_begin: None,
             at_stop: None,
             counts: Vec::new(),
-            still_open: None,
-            resets_sent: None,
-            handshakes_dropped: None,
         };
         let Some(began) = &counted.began else {
             return counted.not_visible.is_some().then_some(empty);
@@ -85,43 +74,26 @@ impl PodView<'_> {
         if lacks_an_end(began) {
             return Some(Traffic { not_visible: Some(TrafficBlindness::TooLate), ..empty });
         }
-        let share = |count: &TrafficCount| TrafficShare {
-            container: count.cgroup.and_then(|own| self.stores.cgroups.container(own)).cloned(),
-            peer: count.peer,
-            event: count.event,
-            count: count.count,
-            first: count.first,
-            last: count.last,
+        let share = |count: TrafficCount| {
+            let TrafficCount { peer, event, count, first, last } = count;
+            TrafficShare { peer, event, count, first, last }
         };
         let open = |reading: &TrafficReading| {
-            let network = reading.network.as_ref()?;
-            let (established, listening) = (network.established, network.listening.clone());
+            let NetworkCounters { established, listening } = reading.network.clone()?;
             Some(OpenConnections { established, listening })
         };
         let (at_stop, counts) = match counted.is_all_after_stop() {
-            true => (None, Cow::Owned(after_stop(&counted.last.counts))),
-            false => (counted.at_stop.as_ref(), Cow::Borrowed(&counted.last.counts)),
+            true => (None, after_stop(&counted.last.counts)),
+            false => (counted.at_stop.as_ref(), counted.last.counts.clone()),
         };
-        let mut traffic = Traffic {
+        Some(Traffic {
             not_visible: None,
             since: began.at,
             at_begin: open(began),
             at_stop: at_stop.filter(|at| !lacks_an_end(at)).and_then(open),
-            counts: counts.iter().map(share).collect(),
+            counts: counts.into_iter().map(share).collect(),
             ..empty
-        };
-        let network = began.network.as_ref();
-        // What the kernel counts as open when the last process of each container has gone.
-        let ended: Option<Vec<_>> = self.containers().map(|one| self.ended(&one.info.id)).collect();
-        let is_over =
-            ended.is_some_and(|ended| ended.into_iter().all(|end| end <= counted.network_at));
-        let last = counted.last.network.as_ref().filter(|_| is_over);
-        traffic.still_open = last.map(|network| network.established);
-        traffic.resets_sent = counted.resets_sent;
-        if let Some((before, now)) = network.zip(counted.last.network.as_ref()) {
-            traffic.handshakes_dropped = Some(now.listen_drops.saturating_sub(before.listen_drops));
-        }
-        Some(traffic)
+        })
     }
 
     /// The findings about the connections. Only what other clients than the node's own addresses lost is one: the
@@ -141,20 +113,15 @@ impl PodView<'_> {
         };
         let mut findings = Vec::new();
         let mut find = |kind, detail: String| findings.push(Finding::new(kind, detail));
-        let lost = client(&LOST);
+        let cut = [ConnectionEvent::Cut];
+        let lost = client(&cut);
         if lost.count > 0 {
-            let reset = client(&[ConnectionEvent::CutUnread]).count;
             let idle = client(&[ConnectionEvent::CutIdle]).count;
             let mut detail = format!(
                 "The exit of the process cut {} connection(s) in the middle of a request (the client had sent data \
                  last)",
-                with_node(&LOST, lost.count)
+                with_node(&cut, lost.count)
             );
-            if reset > 0 {
-                detail += &format!(
-                    "; {reset} of them were reset (data was unread, or an answer not acknowledged)"
-                );
-            }
             if idle > 0 {
                 detail += &format!("; {idle} more were idle");
             }

@@ -47,9 +47,8 @@ impl Connections {
             TrafficRequest::Read(sandbox) => {
                 let cut = self.counted.get_mut(sandbox).ok_or("read, and not counted")?;
                 *cut += 1;
-                let (peer, event) = (TrafficPeer::Client, ConnectionEvent::CutRequest);
-                let cut =
-                    TrafficCount { cgroup: None, peer, event, count: *cut, first: at, last: at };
+                let (peer, event) = (TrafficPeer::Client, ConnectionEvent::Cut);
+                let cut = TrafficCount { peer, event, count: *cut, first: at, last: at };
                 let reading = TrafficReading { counts: vec![cut], ..reading };
                 (sandbox, TrafficFact::Counted { reading })
             }
@@ -70,7 +69,7 @@ impl Connections {
                 milestones.any(|one| one.kind == MilestoneKind::CgroupEmpty && one.at < self.began);
             return (!is_late).then(|| "too late to count, and nothing had ended".to_owned());
         }
-        let seen = traffic.sum(&[TrafficPeer::Client], &[ConnectionEvent::CutRequest]).count;
+        let seen = traffic.sum(&[TrafficPeer::Client], &[ConnectionEvent::Cut]).count;
         let read = self.counted.values().copied().max().unwrap_or(seen);
         (seen != read).then(|| format!("{seen} connections cut instead of {read}"))
     }

@@ -22,7 +22,7 @@ const MAX_LISTENERS: usize = 1024;
 /// sockets than fit.
 const LINE: usize = 150;
 
-/// A counter in the format of /proc/PID/net/snmp and netstat: a line of names and a line of values, which begin with
+/// A counter in the format of /proc/PID/net/snmp: a line of names and a line of values, which begin with
 /// the same word.
 pub fn counter(text: &str, section: &str, name: &str) -> Option<u64> {
     let words = |line: &'_ str| {
@@ -116,30 +116,12 @@ pub fn inet6_addresses(lines: impl Iterator<Item = String>) -> BTreeSet<Ipv6Addr
     lines.filter_map(address).take(MAX_ADDRESSES).collect()
 }
 
-/// The counters of a namespace.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct TcpCounters {
-    /// `CurrEstab`.
-    pub established: u64,
-    /// `OutRsts`.
-    pub resets_sent: u64,
-    pub listen_drops: u64,
-}
-
-/// The counters of a process' namespace, by its folder in /proc; `None`: it has ended, or they are not there.
-pub fn tcp_counters(process: &Path) -> Option<TcpCounters> {
-    let read = |name: &str| {
-        let mut text = String::new();
-        let file = File::open(process.join("net").join(name)).ok()?;
-        file.take(MOST).read_to_string(&mut text).ok()?;
-        Some(text)
-    };
-    let (snmp, netstat) = (read("snmp")?, read("netstat")?);
-    Some(TcpCounters {
-        established: counter(&snmp, "Tcp", "CurrEstab")?,
-        resets_sent: counter(&snmp, "Tcp", "OutRsts")?,
-        listen_drops: counter(&netstat, "TcpExt", "ListenDrops")?,
-    })
+/// `CurrEstab` of a process' namespace, by its folder in /proc; `None`: it has ended, or there is none.
+pub fn established(process: &Path) -> Option<u64> {
+    let mut snmp = String::new();
+    let file = File::open(process.join("net/snmp")).ok()?;
+    file.take(MOST).read_to_string(&mut snmp).ok()?;
+    counter(&snmp, "Tcp", "CurrEstab")
 }
 
 /// The ports on which sockets of a process' namespace listen, but those bound to loopback, in order.
@@ -293,8 +275,8 @@ Tcp: RtoAlgorithm MaxConn CurrEstab OutRsts\nTcp: 1 -1 7 12\n";
     #[test]
     fn a_process_of_this_machine_has_counters() {
         let process = Path::new("/proc/self");
-        assert!(tcp_counters(process).is_some());
+        assert!(established(process).is_some());
         listening_ports(process).unwrap();
-        assert_eq!(tcp_counters(Path::new("/proc/0")), None);
+        assert_eq!(established(Path::new("/proc/0")), None);
     }
 }

@@ -18,7 +18,7 @@ use coroner_core::{
     leak::{BlockedOn, DetectionState, Leak, LeakCause, LeakClass, LeakKey},
     leaks::LeakGauges,
     output::Report,
-    pod_view::{LOST, REFUSED},
+    pod_view::REFUSED,
     report::{ContainerDeath, Finding, PodTermination, Traffic},
     time::WallTime,
     types::{Cause, Change, MilestoneKind, PhaseKind, Verdict},
@@ -440,7 +440,7 @@ impl Metrics {
             let count = traffic.sum(&[TrafficPeer::Client], events).count;
             of.connections.add(&[&namespace, &kind, &name, end.as_str()], count as f64);
         };
-        clients(ConnectionEnd::Cut, &LOST);
+        clients(ConnectionEnd::Cut, &[ConnectionEvent::Cut]);
         clients(ConnectionEnd::Late, &[ConnectionEvent::OpenedAfterStop]);
         if traffic.sees_refusals && !account.never_listened() {
             clients(ConnectionEnd::Refused, &REFUSED);

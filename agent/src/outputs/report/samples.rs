@@ -239,7 +239,6 @@ pub(crate) fn with_traffic(mut account: PodTermination) -> PodTermination {
     use ConnectionEvent as E;
     use TrafficPeer::{Client, Node};
     let share = |(peer, event, count, first, last)| TrafficShare {
-        container: account.containers.first().map(|death| death.id.clone()),
         peer,
         event,
         count,
@@ -252,9 +251,8 @@ pub(crate) fn with_traffic(mut account: PodTermination) -> PodTermination {
         (Client, E::ListenerClosed, 1, 3_190, 3_190),
         (Client, E::RefusedAfterStop, 17, 3_204, 4_170),
         (Node, E::RefusedAfterStop, 1, 3_900, 3_900),
-        (Client, E::PeerClosed, 20, 500, 3_900),
         (Client, E::CutIdle, 19, 4_177, 4_177),
-        (Client, E::CutRequest, 4, 4_177, 4_177),
+        (Client, E::Cut, 4, 4_177, 4_177),
     ];
     account.traffic = Some(Traffic {
         not_visible: None,
@@ -265,9 +263,6 @@ pub(crate) fn with_traffic(mut account: PodTermination) -> PodTermination {
         at_begin: open(12),
         at_stop: open(23),
         counts: counts.into_iter().map(share).collect(),
-        still_open: Some(0),
-        resets_sent: Some(0),
-        handshakes_dropped: Some(0),
     });
     account.workload = Some(Workload { kind: "Deployment".into(), name: "web".into() });
     account.findings.push(Finding::new(

@@ -3,7 +3,7 @@
 use super::{Style, seconds, style::Paint, wrap};
 use coroner_core::{
     input::{ConnectionEvent as E, TrafficBlindness, TrafficPeer, Workload},
-    pod_view::{CLIENTS, LOST, OPENED, REFUSED},
+    pod_view::{CLIENTS, OPENED, REFUSED},
     report::{PodTermination, Traffic},
     time::BootTime,
     types::{MilestoneKind, PhaseKind},
@@ -66,30 +66,11 @@ pub(super) fn traffic(
     for (who, peers) in [
         ("Clients", CLIENTS.as_slice()),
         ("Of these, from the node's own addresses", &[TrafficPeer::Node]),
-        ("Pods on this node that are terminating", &[TrafficPeer::Terminating]),
-        // A listener that was closed before counting began is not known.
-        ("Opened by the pod, or to a port that it had closed", &[TrafficPeer::Outbound]),
-        ("Within the pod", &[TrafficPeer::Internal]),
     ] {
         let events = events(traffic, peers);
         if !events.is_empty() {
             line(&format!("{who}: {}.", events.join(", ")));
         }
-    }
-    if let Some(dropped) = traffic.handshakes_dropped.filter(|dropped| *dropped > 0) {
-        line(&format!(
-            "A listener dropped {dropped} handshake(s), mostly because its backlog was full."
-        ));
-    }
-    if let Some(resets) = traffic.resets_sent.filter(|resets| *resets > 0 && !traffic.sees_refusals)
-    {
-        line(&format!(
-            "{resets} RST segment(s) were sent that no counted event explains: refused connections, data after the \
-             end, or connections within the pod. This kernel does not show which (Linux 6.10 does)."
-        ));
-    }
-    if let Some(open) = traffic.still_open.filter(|open| *open > 0) {
-        line(&format!("{open} connection(s) outlived the pod's processes."));
     }
     line(&advice(account, same));
 }
@@ -117,36 +98,17 @@ fn open(account: &PodTermination, traffic: &Traffic) -> String {
 
 /// What happened to these connections, the worst first.
 fn events(traffic: &Traffic, peers: &[TrafficPeer]) -> Vec<String> {
-    let words: [(&[E], &str); 18] = [
-        (&[E::CutRequest], "cut in the middle of a request"),
-        (&[E::CutUnread], "reset by the exit, in the middle of a request"),
-        (&[E::Unaccepted], "reset before they were accepted"),
+    let words: [(&[E], &str); 5] = [
+        (&[E::Cut], "cut in the middle of a request"),
         (&REFUSED, "refused"),
-        (&[E::CutHalfClosed], "cut before the answer, after the client had closed or half-closed"),
-        (
-            &[E::CutHalfClosedUnread],
-            "reset by the exit before the answer, after the client had closed or half-closed",
-        ),
-        (&[E::CutSending], "cut while sending (what was written is still delivered)"),
         (&[E::CutIdle], "cut while idle"),
         (&[E::Opened], "new before the stop signal"),
         (&[E::OpenedAfterStop], "new after the stop signal"),
-        (&[E::Closed], "closed by the process"),
-        (&[E::PeerClosed], "closed by the peer"),
-        (&[E::Reset], "reset by the process"),
-        (&[E::ResetHalfClosed], "reset after the client had closed or half-closed"),
-        (&[E::PeerReset], "reset by the peer"),
-        (&[E::TimedOut], "timed out"),
-        (&[E::ResetAfterEnd], "answered by RST after their end"),
-        (&[E::Ended], "ended"),
     ];
     let mut told = Vec::new();
     for (events, what) in words {
         let found = traffic.sum(peers, events);
         let Some(last) = found.last.filter(|_| found.count > 0) else { continue };
-        // Of other peers both are one count (`PAIRS` in ebpf/src/traffic.rs).
-        let is_of_a_client = peers.iter().any(|peer| CLIENTS.contains(peer));
-        let what = if events == [E::Opened] && !is_of_a_client { "new" } else { what };
         let mut one = format!("{} {what}", found.count);
         if let Some(stopped) = traffic.stopped.filter(|stopped| last > *stopped)
             && (events == REFUSED || events == [E::OpenedAfterStop])
@@ -252,7 +214,7 @@ pub(super) fn summary(account: &PodTermination) -> Option<String> {
     let traffic = account.traffic.as_ref().filter(|traffic| traffic.not_visible.is_none())?;
     let count = |events: &[E]| traffic.sum(&CLIENTS, events).count;
     let refused = if account.never_listened() { 0 } else { count(&REFUSED) };
-    let cut = count(&LOST);
+    let cut = count(&[E::Cut]);
     let closed = account.milestone(MilestoneKind::ListenerClosed);
     let closed = closed
         .map(|closed| format!(", listener closed +{}", seconds(closed.at.since(account.began))));
@@ -265,22 +227,6 @@ pub(super) fn summary(account: &PodTermination) -> Option<String> {
 mod tests {
     use super::super::samples;
     use super::*;
-    use coroner_core::report::TrafficShare;
-
-    /// Of these peers the kernel side has one count for before and after the stop signal.
-    #[test]
-    fn what_a_pod_opens_itself_is_not_dated() {
-        let mut traffic = samples::with_traffic(samples::graceful()).traffic.unwrap();
-        let share = TrafficShare {
-            peer: TrafficPeer::Outbound,
-            event: E::Opened,
-            ..traffic.counts[0].clone()
-        };
-        traffic.counts = vec![TrafficShare { count: 40, ..share.clone() }];
-        assert_eq!(events(&traffic, &[TrafficPeer::Outbound]), ["40 new"]);
-        traffic.counts[0].peer = TrafficPeer::Client;
-        assert_eq!(events(&traffic, &CLIENTS), ["40 new before the stop signal"]);
-    }
 
     #[test]
     fn without_an_advice_the_reason_is_the_right_one() {

@@ -12,18 +12,12 @@ use aya::{
     programs::{ProgramError, raw_trace_point::RawTracePointLink},
 };
 use coroner_core::{
-    ids::CgroupId,
     input::{ConnectionEvent, TrafficCount, TrafficPeer},
     time::BootTime,
 };
-use coroner_ebpf::traffic::{CELLS, Cell, Marked, OF_NODE, OF_TERMINATING, PAIRS, PORTS, Traffic};
+use coroner_ebpf::traffic::{PORTS, Traffic};
 use parking_lot::Mutex;
-use std::{
-    collections::{BTreeMap, btree_map::Entry},
-    fmt,
-    net::IpAddr,
-    sync::Arc,
-};
+use std::{fmt, net::IpAddr, sync::Arc};
 
 /// The hook without which nothing is counted.
 pub(super) const TRANSITIONS: &str = "inet_sock_set_state";
@@ -32,16 +26,12 @@ pub(super) const RESETS: &str = "tcp_send_reset";
 
 /// `bpf(2)`: the key must not be there yet.
 const BPF_NOEXIST: u64 = 1;
-/// `bpf(2)`: the key must be there.
-const BPF_EXIST: u64 = 2;
 
 /// The programs that count connections, and their maps. Dropping it detaches them.
 pub struct Counting {
-    entries: HashMap<MapData, Value<Marked>, Value<Traffic>>,
-    stops: HashMap<MapData, Value<Marked>, u64>,
-    addresses: HashMap<MapData, [u8; 16], u32>,
-    /// How many owners an address has, by kind.
-    owners: BTreeMap<([u8; 16], AddressKind), u32>,
+    /// By the inode of /proc/PID/ns/net.
+    entries: HashMap<MapData, u32, Value<Traffic>>,
+    node_addresses: HashMap<MapData, [u8; 16], u32>,
     programs: Arc<Mutex<Ebpf>>,
     /// The hooks whose programs the kernel has accepted.
     loaded: Vec<Hook>,
@@ -75,52 +65,16 @@ impl fmt::Debug for Counting {
 #[error("the map of the programs is full")]
 pub struct MapIsFull;
 
-/// What an address is. If it has several owners, the first kind counts.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum AddressKind {
-    /// One of the node's own.
-    Node,
-    /// Of a pod that is terminating.
-    Terminating,
-}
-
-/// The entry of a network namespace, or (with a cgroup) of a container in it.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct EntryKey {
-    /// The inode of /proc/PID/ns/net.
-    pub netns: u32,
-    /// The container's own cgroup; `None`: the pod's entry, which marks the namespace.
-    pub cgroup: Option<CgroupId>,
-}
-
-impl EntryKey {
-    fn marked(self) -> Value<Marked> {
-        let cgroup = self.cgroup.map_or(0, |cgroup| cgroup.0);
-        Value(Marked { netns: self.netns, reserved: 0, cgroup })
-    }
-}
-
 impl Counting {
     pub(super) fn new(
-        entries: HashMap<MapData, Value<Marked>, Value<Traffic>>,
-        stops: HashMap<MapData, Value<Marked>, u64>,
-        addresses: HashMap<MapData, [u8; 16], u32>,
+        entries: HashMap<MapData, u32, Value<Traffic>>,
+        node_addresses: HashMap<MapData, [u8; 16], u32>,
         programs: Arc<Mutex<Ebpf>>,
         loaded: Vec<Hook>,
         skipped: Skipped,
     ) -> Self {
-        let owners = BTreeMap::new();
-        Self {
-            entries,
-            stops,
-            addresses,
-            owners,
-            programs,
-            loaded,
-            attached: Vec::new(),
-            skipped,
-            only_second: false,
-        }
+        let (attached, only_second) = (Vec::new(), false);
+        Self { entries, node_addresses, programs, loaded, attached, skipped, only_second }
     }
 
     /// The self-test has refused this hook.
@@ -191,91 +145,46 @@ impl Counting {
         self.attached.clear();
     }
 
-    /// Begins to count, with ports on which a pod listens. The programs record the pod's stop signal with
-    /// its own entry.
+    /// Begins to count in a network namespace, with ports on which it listens.
     ///
     /// # Errors
     /// There is no room.
-    pub fn insert(&mut self, key: EntryKey, listening: &[u16]) -> Result<(), MapIsFull> {
-        if key.cgroup.is_none() {
-            self.stops.insert(key.marked(), 0, BPF_NOEXIST).map_err(|_| MapIsFull)?;
-        }
-        let mut entry = Traffic::NOTHING;
+    pub fn insert(&mut self, netns: u32, listening: &[u16]) -> Result<(), MapIsFull> {
+        let mut entry = Traffic::default();
         for (known, port) in entry.ports.iter_mut().zip(listening) {
             *known = *port;
         }
         entry.known = listening.len().min(PORTS) as u16;
-        self.put(key, entry).inspect_err(|MapIsFull| self.remove(key))
+        self.put(netns, entry)
     }
 
-    pub(super) fn put(&mut self, key: EntryKey, entry: Traffic) -> Result<(), MapIsFull> {
-        self.entries.insert(key.marked(), Value(entry), BPF_NOEXIST).map_err(|_| MapIsFull)
+    pub(super) fn put(&mut self, netns: u32, entry: Traffic) -> Result<(), MapIsFull> {
+        self.entries.insert(netns, Value(entry), BPF_NOEXIST).map_err(|_| MapIsFull)
     }
 
     /// What was counted; `None`: there is no such entry.
-    pub fn read(&self, key: EntryKey) -> Option<Traffic> {
-        self.entries.get(&key.marked(), 0).ok().map(|Value(entry)| entry)
-    }
-
-    /// The program has seen a stop signal.
-    pub fn is_stopped(&self, key: EntryKey) -> bool {
-        self.stops.get(&key.marked(), 0).is_ok_and(|at| at != 0)
-    }
-
-    /// Forgets what was counted, but not the ports, the namespace's identity and the stop signal.
-    pub fn reset(&mut self, key: EntryKey) {
-        if let Some(entry) = self.read(key) {
-            let entry = Traffic { cells: [Cell::default(); CELLS], ..entry };
-            // Gone in the meantime is as good.
-            let _ = self.entries.insert(key.marked(), Value(entry), BPF_EXIST);
-        }
+    pub fn read(&self, netns: u32) -> Option<Traffic> {
+        self.entries.get(&netns, 0).ok().map(|Value(entry)| entry)
     }
 
     /// Counts no longer.
-    pub fn remove(&mut self, key: EntryKey) {
+    pub fn remove(&mut self, netns: u32) {
         // Not being there is as good.
-        let _ = self.entries.remove(&key.marked());
-        if key.cgroup.is_none() {
-            let _ = self.stops.remove(&key.marked());
-        }
+        let _ = self.entries.remove(&netns);
     }
 
-    /// Adds an owner of this address. The same address may be of the node and of pods: anyone who may configure a
-    /// pod's network can add any address to it.
+    /// Clients with this address are the node.
     ///
     /// # Errors
-    /// There is no room; the address has no owner more.
-    pub fn name_address(&mut self, address: IpAddr, kind: AddressKind) -> Result<(), MapIsFull> {
-        let key = mapped(address);
-        *self.owners.entry((key, kind)).or_default() += 1;
-        self.apply_owners(key).map_err(|_| {
-            self.forget_address(address, kind);
-            MapIsFull
-        })
+    /// There is no room.
+    pub fn add_node_address(&mut self, address: IpAddr) -> Result<(), MapIsFull> {
+        self.node_addresses.insert(mapped(address), 1, 0).map_err(|_| MapIsFull)
     }
 
-    /// Removes an owner of this address.
-    pub fn forget_address(&mut self, address: IpAddr, kind: AddressKind) {
-        let key = mapped(address);
-        if let Entry::Occupied(mut owners) = self.owners.entry((key, kind)) {
-            *owners.get_mut() -= 1;
-            if *owners.get() == 0 {
-                owners.remove();
-            }
-        }
-        // There is room for what is replaced, and not being there is as good as removed.
-        let _ = self.apply_owners(key);
-    }
-
-    fn apply_owners(&mut self, key: [u8; 16]) -> Result<(), MapError> {
-        let kinds = (key, AddressKind::Node)..=(key, AddressKind::Terminating);
-        match self.owners.range(kinds).next() {
-            Some(((_, AddressKind::Node), _)) => self.addresses.insert(key, OF_NODE, 0),
-            Some(((_, AddressKind::Terminating), _)) => {
-                self.addresses.insert(key, OF_TERMINATING, 0)
-            }
-            None => self.addresses.remove(&key),
-        }
+    /// It is no longer the node's.
+    pub fn remove_node_address(&mut self, address: IpAddr) {
+        // Not being there is as good.
+        let _ = self.node_addresses.remove(&mapped(address));
     }
 
     /// The calling thread can use the maps with the capabilities that it has.
@@ -283,7 +192,7 @@ impl Counting {
     /// # Errors
     /// Why not.
     pub fn answers(&self) -> Result<(), MapError> {
-        match self.entries.get(&Value(Marked::default()), 0) {
+        match self.entries.get(&0, 0) {
             Ok(_) | Err(MapError::KeyNotFound) => Ok(()),
             Err(error) => Err(error),
         }
@@ -299,63 +208,43 @@ fn mapped(address: IpAddr) -> [u8; 16] {
 }
 
 /// What an entry says, without what never happened.
-pub fn counts(cgroup: Option<CgroupId>, entry: &Traffic) -> Vec<TrafficCount> {
-    let happened = PAIRS.iter().zip(&entry.cells).filter(|(_, cell)| cell.count > 0);
-    let count = |((peer, event), cell): (&(u32, u32), &Cell)| {
-        Some(TrafficCount {
-            cgroup,
-            peer: *TrafficPeer::ALL.get(*peer as usize)?,
-            event: *ConnectionEvent::ALL.get(*event as usize)?,
-            count: cell.count,
+pub fn counts(entry: &Traffic) -> Vec<TrafficCount> {
+    let mut counts = Vec::new();
+    for (&peer, cells) in TrafficPeer::ALL.iter().zip(entry.cells) {
+        let happened = ConnectionEvent::ALL.iter().zip(cells);
+        counts.extend(happened.filter(|(_, cell)| cell.count > 0).map(|(&event, cell)| {
             // Counted, and its times not yet written: they are in a moment.
-            first: BootTime(if cell.first == 0 { cell.last } else { cell.first }),
-            last: BootTime(cell.last.max(cell.first)),
-        })
-    };
-    happened.filter_map(count).collect()
+            let first = BootTime(if cell.first == 0 { cell.last } else { cell.first });
+            let last = BootTime(cell.last.max(cell.first));
+            TrafficCount { peer, event, count: cell.count, first, last }
+        }));
+    }
+    counts
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use coroner_ebpf::traffic::{self, EVENTS, PEERS};
+    use coroner_ebpf::traffic::{self, Cell, EVENTS, PEERS};
 
     #[test]
     fn the_numbers_of_the_programs_are_those_of_the_core() {
         use ConnectionEvent as E;
         use TrafficPeer as P;
         assert_eq!((P::ALL.len(), E::ALL.len()), (PEERS, EVENTS));
-        for (number, peer) in [
-            (traffic::CLIENT, P::Client),
-            (traffic::NODE, P::Node),
-            (traffic::TERMINATING, P::Terminating),
-            (traffic::OUTBOUND, P::Outbound),
-            (traffic::INTERNAL, P::Internal),
-        ] {
-            assert_eq!(P::ALL[number as usize], peer);
-        }
+        assert_eq!(
+            [traffic::CLIENT, traffic::NODE].map(|n| P::ALL[n as usize]),
+            [P::Client, P::Node]
+        );
         for (number, event) in [
             (traffic::OPENED, E::Opened),
             (traffic::OPENED_AFTER_STOP, E::OpenedAfterStop),
             (traffic::REFUSED, E::Refused),
             (traffic::REFUSED_AFTER_STOP, E::RefusedAfterStop),
-            (traffic::RESET_AFTER_END, E::ResetAfterEnd),
-            (traffic::CLOSED, E::Closed),
-            (traffic::PEER_CLOSED, E::PeerClosed),
-            (traffic::RESET, E::Reset),
-            (traffic::PEER_RESET, E::PeerReset),
-            (traffic::TIMED_OUT, E::TimedOut),
-            (traffic::UNACCEPTED, E::Unaccepted),
+            (traffic::CUT, E::Cut),
             (traffic::CUT_IDLE, E::CutIdle),
-            (traffic::CUT_REQUEST, E::CutRequest),
-            (traffic::CUT_SENDING, E::CutSending),
-            (traffic::CUT_UNREAD, E::CutUnread),
-            (traffic::CUT_HALF_CLOSED, E::CutHalfClosed),
-            (traffic::CUT_HALF_CLOSED_UNREAD, E::CutHalfClosedUnread),
-            (traffic::RESET_HALF_CLOSED, E::ResetHalfClosed),
             (traffic::LISTENER_CLOSED, E::ListenerClosed),
             (traffic::LISTENER_CUT, E::ListenerCut),
-            (traffic::ENDED, E::Ended),
         ] {
             assert_eq!(E::ALL[number as usize], event);
         }
@@ -363,19 +252,12 @@ mod tests {
 
     #[test]
     fn what_never_happened_is_left_out() {
-        let mut entry = Traffic::NOTHING;
-        assert_eq!(counts(None, &entry), []);
-        let cell = traffic::cell_of(traffic::INTERNAL, traffic::CUT_IDLE);
-        entry.cells[usize::from(cell)] = Cell { count: 3, first: 0, last: 7 };
-        let expected = TrafficCount {
-            cgroup: Some(CgroupId(5)),
-            peer: TrafficPeer::Internal,
-            event: ConnectionEvent::Ended,
-            count: 3,
-            first: BootTime(7),
-            last: BootTime(7),
-        };
-        assert_eq!(counts(Some(CgroupId(5)), &entry), [expected]);
+        let mut entry = Traffic::default();
+        assert_eq!(counts(&entry), []);
+        entry.cells[1][5] = Cell { count: 3, first: 0, last: 7 };
+        let (peer, event) = (TrafficPeer::Node, ConnectionEvent::CutIdle);
+        let (first, last) = (BootTime(7), BootTime(7));
+        assert_eq!(counts(&entry), [TrafficCount { peer, event, count: 3, first, last }]);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! BTF → [`Layout`]: what the programs are told before they are loaded. Pure.
 
 use super::btf::{Btf, Parameter};
-use coroner_ebpf::{Layout, MAX_NESTING, TrafficLayout, signal_bit};
+use coroner_ebpf::{Layout, TrafficLayout, signal_bit};
 
 /// Signals that end nobody and come by the thousand: URG (Go's runtime preempts with it), CHLD,
 /// CONT, ALRM, VTALRM, PROF, and the two that the C library keeps for itself.
@@ -83,7 +83,6 @@ pub fn resolve(
         exit_has_group_dead: 0,
         is_preemptible: u16::from(is_preemptible),
         mark_victim_is_task: 0,
-        max_nesting: MAX_NESTING,
         budget: BUDGET,
         root_needle: u64::from_le_bytes(*b"kubepods"),
         skip_needle: u64::from_le_bytes(*b"-conmon-"),
@@ -114,7 +113,6 @@ pub fn resolve_traffic(btf: &Btf<'_>) -> Result<TrafficLayout, LayoutError> {
         net_inum: at("net", "ns.inum"),
         net_hash_mix: at("net", "hash_mix"),
         sock_family: at("sock", "__sk_common.skc_family"),
-        sock_state: at("sock", "__sk_common.skc_state"),
         sock_saddr: at("sock", "__sk_common.skc_rcv_saddr"),
         sock_daddr: at("sock", "__sk_common.skc_daddr"),
         sock_saddr6: at("sock", "__sk_common.skc_v6_rcv_saddr"),
@@ -122,10 +120,7 @@ pub fn resolve_traffic(btf: &Btf<'_>) -> Result<TrafficLayout, LayoutError> {
         sock_protocol: at("sock", "sk_protocol"),
         sock_err: at("sock", "sk_err"),
         sock_socket: at("sock", "sk_socket"),
-        // Without it connections are attributed to the pod.
-        sock_cgroup: btf.offset("sock", "sk_cgrp_data").unwrap_or_default(),
         inet_sport: at("inet_sock", "inet_sport"),
-        inet_dport: at("sock", "__sk_common.skc_dport"),
         tcp_sent_at: at("tcp_sock", "lsndtime"),
         tcp_received_at: at("inet_connection_sock", "icsk_ack.lrcvtime"),
         tcp_write_seq: at("tcp_sock", "write_seq"),
@@ -208,7 +203,7 @@ mod tests {
     fn what_counts_connections_is_found_on_every_kernel() {
         let kernels = ALL.map(|bytes| resolve_traffic(&Btf::parse(bytes).unwrap()).unwrap());
         #[rustfmt::skip]
-        let offsets: [OffsetRow<TrafficLayout>; 13] = [
+        let offsets: [OffsetRow<TrafficLayout>; 12] = [
             ("sock_common.skc_net", |l| l.sock_net, [48; 7]),
             ("sock_common.skc_family", |l| l.sock_family, [16; 7]),
             ("sock_common.skc_daddr", |l| l.sock_daddr, [0; 7]),
@@ -219,7 +214,6 @@ mod tests {
             ("tcp_sock.bytes_sent", |l| l.tcp_bytes_sent, [1440, 1488, 1608, 1544, 1616, 1440, 1616]),
             ("icsk_ack.lrcvtime", |l| l.tcp_received_at, [1248, 1304, 1312, 1264, 1296, 1248, 1296]),
             ("sock.sk_err", |l| l.sock_err, [568, 544, 284, 284, 284, 568, 284]),
-            ("sock.sk_cgrp_data", |l| l.sock_cgroup, [664, 648, 672, 672, 688, 664, 688]),
             ("sk_buff.transport_header", |l| l.skb_transport, [178, 182, 182, 178, 182, 178, 182]),
             ("net_device.nd_net", |l| l.dev_net, [1264, 1280, 280, 264, 264, 1264, 264]),
         ];

@@ -105,13 +105,12 @@ pub(super) fn load(
     let containers = HashMap::try_from(take(&mut ebpf, maps::CONTAINERS)?)?;
     let told = Array::try_from(take(&mut ebpf, maps::TOLD)?)?;
     let entries = HashMap::try_from(take(&mut ebpf, maps::TRAFFIC)?)?;
-    let stops = HashMap::try_from(take(&mut ebpf, maps::STOPS)?)?;
-    let addresses = HashMap::try_from(take(&mut ebpf, maps::ADDRESSES)?)?;
+    let addresses = HashMap::try_from(take(&mut ebpf, maps::NODE_ADDRESSES)?)?;
     let programs = Arc::new(Mutex::new(ebpf));
     let loaded = traffic.iter().filter(|planned| planned.verdict.is_ok());
     let loaded = loaded.map(|planned| planned.hook).collect();
     let mut counting =
-        Counting::new(entries, stops, addresses, Arc::clone(&programs), loaded, skipped_traffic);
+        Counting::new(entries, addresses, Arc::clone(&programs), loaded, skipped_traffic);
     counting.only_second = options.only_second;
     Ok((Watching { containers, told, programs, diagnostics }, rings, counting))
 }

@@ -4,10 +4,7 @@ use aya::{
     Ebpf,
     programs::{ProgramError, RawTracePoint},
 };
-use coroner_ebpf::{
-    Container, FilterWords, Layout,
-    traffic::{Marked, Traffic},
-};
+use coroner_ebpf::{Container, FilterWords, Layout, traffic::Traffic};
 use std::io;
 
 /// The ABI's types as aya wants them: newtypes, for the trait is foreign and so are they.
@@ -20,8 +17,6 @@ unsafe impl aya::Pod for Value<Layout> {}
 unsafe impl aya::Pod for Value<Container> {}
 // SAFETY: as above.
 unsafe impl aya::Pod for Value<FilterWords> {}
-// SAFETY: as above.
-unsafe impl aya::Pod for Value<Marked> {}
 // SAFETY: as above.
 unsafe impl aya::Pod for Value<Traffic> {}
 

@@ -156,11 +156,7 @@ mod tests {
             let (ask, requests) = mpsc::channel(8);
             let task = tokio::spawn(run(options, to, requests));
             let sandbox = SandboxId::new("s");
-            let count = CountTraffic {
-                sandbox: sandbox.clone(),
-                processes: Vec::new(),
-                cgroups: Vec::new(),
-            };
+            let count = CountTraffic { sandbox: sandbox.clone(), processes: Vec::new() };
             ask.send(TrafficRequest::Forget(sandbox.clone())).await.unwrap();
             ask.send(TrafficRequest::Count(count)).await.unwrap();
             ask.send(TrafficRequest::Read(sandbox.clone())).await.unwrap();

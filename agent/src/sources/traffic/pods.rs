@@ -5,7 +5,7 @@ use crate::{
         clock,
         procfs::{host_proc, net, read_stat},
     },
-    sources::kernel::counting::{AddressKind, Counting, EntryKey, counts},
+    sources::kernel::counting::{Counting, counts},
 };
 use coroner_core::{
     exit_blockers::same_start,
@@ -30,12 +30,6 @@ use tracing::{debug, info, warn};
 const LINGER: Duration = Duration::from_secs(30);
 /// A pod without processes that was not asked for in so long was forgotten by whoever asked.
 const ABANDONED: Duration = Duration::from_secs(600);
-/// Containers of one pod that are counted apart; what happens in others counts with the pod.
-const MAX_CONTAINERS: usize = 32;
-/// Addresses of one pod that are named: a pod can have any number, and all pods share a map.
-const MAX_ADDRESSES: usize = 8;
-/// How often it is tried to begin in a moment without an event.
-const BEGINNINGS: usize = 5;
 /// The node's own addresses are read again after this, while connections are counted.
 const NODE_ADDRESSES: Duration = Duration::from_secs(60);
 /// Processes in the host's network namespace, of which one may be closed to others.
@@ -65,38 +59,16 @@ pub(super) struct CountedPods {
 }
 
 /// What the programs have counted, and how many events they had missed by then.
-#[derive(Clone)]
-struct Counted {
-    counts: Vec<TrafficCount>,
-    skipped: u64,
-}
+type Counted = Result<(Vec<TrafficCount>, u64), TrafficBlindness>;
 
 struct CountedPod {
     netns: u32,
     processes: Vec<(Tgid, Option<u64>)>,
-    /// The pod's own first.
-    entries: Vec<EntryKey>,
-    addresses: Vec<IpAddr>,
     asked: Instant,
     /// The listening ports were read after the stop signal.
     is_stop_read: bool,
     /// The end: another pod has got the number of its network namespace.
-    frozen: Option<Result<Counted, TrafficBlindness>>,
-}
-
-impl CountedPod {
-    /// Its own entry.
-    fn key(&self) -> EntryKey {
-        EntryKey { netns: self.netns, cgroup: None }
-    }
-
-    /// Counts no longer.
-    fn release(&mut self, counting: &mut Counting) {
-        self.entries.drain(..).for_each(|key| counting.remove(key));
-        for address in self.addresses.drain(..) {
-            counting.forget_address(address, AddressKind::Terminating);
-        }
-    }
+    frozen: Option<Counted>,
 }
 
 impl CountedPods {
@@ -146,7 +118,7 @@ impl CountedPods {
     }
 
     fn count(&mut self, wanted: CountTraffic) -> Result<TrafficFact, TrafficBlindness> {
-        let CountTraffic { sandbox, processes, cgroups } = wanted;
+        let CountTraffic { sandbox, processes } = wanted;
         self.forget(&sandbox);
         let (folder, netns) = self.find(&processes).ok_or(TrafficBlindness::NoProcess)?;
         // What may be the host's must not be marked.
@@ -157,75 +129,29 @@ impl CountedPods {
         self.find_node_addresses();
         self.free_number(netns);
         let listening = listening_ports(&folder).ok_or(TrafficBlindness::NoProcess)?;
-        let containers = cgroups.into_iter().take(MAX_CONTAINERS).map(Some);
-        let entries = [None].into_iter().chain(containers);
-        let entries: BTreeSet<_> = entries.map(|cgroup| EntryKey { netns, cgroup }).collect();
-        let mut pod = CountedPod {
-            netns,
-            processes,
-            entries: Vec::new(),
-            addresses: Vec::new(),
-            asked: Instant::now(),
-            is_stop_read: false,
-            frozen: None,
-        };
-        // The containers' first: the pod's own is the mark, and what comes before it is not counted.
-        for key in entries.into_iter().rev() {
-            if self.counting.insert(key, &listening).is_err() {
-                pod.release(&mut self.counting);
-                return Err(TrafficBlindness::MapFull);
-            }
-            pod.entries.insert(0, key);
-        }
+        let (at, skipped) = (clock::boot_now(), self.counting.lost());
+        self.counting.insert(netns, &listening).map_err(|_| TrafficBlindness::MapFull)?;
         // Before it was marked, the number may have become another's.
-        if self.find(&pod.processes).is_none_or(|(_, found)| found != netns) {
-            pod.release(&mut self.counting);
+        if self.find(&processes).is_none_or(|(_, found)| found != netns) {
+            self.counting.remove(netns);
             return Err(TrafficBlindness::NoProcess);
         }
-        for address in own(net::local_addresses(&folder)) {
-            if self.counting.name_address(address, AddressKind::Terminating).is_ok() {
-                pod.addresses.push(address);
-            }
-        }
-        let skipped = self.counting.lost();
-        let (at, network) = self.begin(&pod, &folder);
-        let network = network.map(|network| NetworkCounters { listening, ..network });
-        let reading = TrafficReading { at, counts: Vec::new(), network, skipped };
+        let established = net::established(&folder);
+        let network = established.map(|established| NetworkCounters { established, listening });
+        let (asked, is_stop_read, frozen) = (Instant::now(), false, None);
+        let pod = CountedPod { netns, processes, asked, is_stop_read, frozen };
         self.pods.insert(sandbox, pod);
+        let reading = TrafficReading { at, counts: Vec::new(), network, skipped };
         Ok(TrafficFact::Began { reading, sees_refusals: self.counting.sees_refusals() })
     }
 
     /// The number of a namespace that is gone is used again: the pod that had it keeps what was counted.
     fn free_number(&mut self, netns: u32) {
-        let has_it =
-            |(_, pod): &(&SandboxId, &CountedPod)| pod.netns == netns && pod.frozen.is_none();
-        let Some((sandbox, pod)) = self.pods.iter().find(has_it) else { return };
-        let (sandbox, entries) = (sandbox.clone(), pod.entries.clone());
-        let frozen = self.counted(&entries);
-        if let Some(pod) = self.pods.get_mut(&sandbox) {
-            pod.frozen = Some(frozen);
-            pod.release(&mut self.counting);
-        }
-    }
-
-    /// The namespace's counters of a moment from which on events are counted, each in one of the two only.
-    fn begin(
-        &mut self,
-        pod: &CountedPod,
-        folder: &Path,
-    ) -> (coroner_core::time::BootTime, Option<NetworkCounters>) {
-        let mut beginnings = 0;
-        loop {
-            let at = clock::boot_now();
-            let network = counters(folder);
-            beginnings += 1;
-            let is_quiet = pod.entries.iter().all(|key| {
-                self.counting.read(*key).is_none_or(|entry| counts(None, &entry).is_empty())
-            });
-            if is_quiet || beginnings == BEGINNINGS {
-                return (at, network);
-            }
-            pod.entries.iter().for_each(|key| self.counting.reset(*key));
+        let counted = self.counted(netns);
+        let mut pods = self.pods.values_mut();
+        if let Some(pod) = pods.find(|pod| pod.netns == netns && pod.frozen.is_none()) {
+            pod.frozen = Some(counted);
+            self.counting.remove(netns);
         }
     }
 
@@ -235,37 +161,33 @@ impl CountedPods {
         pod.asked = Instant::now();
         let at = clock::boot_now();
         if let Some(frozen) = pod.frozen.clone() {
-            let Counted { counts, skipped } = frozen?;
+            let (counts, skipped) = frozen?;
             let reading = TrafficReading { at, counts, network: None, skipped };
             return Ok(TrafficFact::Counted { reading });
         }
+        let (processes, netns) = (pod.processes.clone(), pod.netns);
         // Once: where nothing listens any more, the whole table is read.
-        let is_stopped = self.counting.is_stopped(pod.key());
+        let is_stopped = self.counting.read(netns).is_some_and(|entry| entry.stopped != 0);
         let reads_ports = is_stopped && !std::mem::replace(&mut pod.is_stop_read, is_stopped);
-        let (processes, netns, entries) = (pod.processes.clone(), pod.netns, pod.entries.clone());
         let folder = self.find(&processes).filter(|(_, found)| *found == netns);
         let network = folder.and_then(|(folder, _)| {
             let listening = if reads_ports { listening_ports(&folder)? } else { Vec::new() };
-            Some(NetworkCounters { listening, ..counters(&folder)? })
+            Some(NetworkCounters { established: net::established(&folder)?, listening })
         });
-        // After the counters: so each RST in these has been counted.
-        let Counted { counts, skipped } = self.counted(&entries)?;
+        let (counts, skipped) = self.counted(netns)?;
         Ok(TrafficFact::Counted { reading: TrafficReading { at, counts, network, skipped } })
     }
 
-    /// What these entries have counted.
-    fn counted(&mut self, entries: &[EntryKey]) -> Result<Counted, TrafficBlindness> {
-        let mut all = Vec::new();
-        for key in entries {
-            let entry = self.counting.read(*key).ok_or(TrafficBlindness::NoProgram)?;
-            all.extend(counts(key.cgroup, &entry));
-        }
-        Ok(Counted { counts: all, skipped: self.counting.lost() })
+    fn counted(&mut self, netns: u32) -> Counted {
+        let entry = self.counting.read(netns).ok_or(TrafficBlindness::NoProgram)?;
+        Ok((counts(&entry), self.counting.lost()))
     }
 
     fn forget(&mut self, sandbox: &SandboxId) {
-        if let Some(mut pod) = self.pods.remove(sandbox) {
-            pod.release(&mut self.counting);
+        if let Some(pod) = self.pods.remove(sandbox) {
+            if pod.frozen.is_none() {
+                self.counting.remove(pod.netns);
+            }
             self.idle_since = Instant::now();
         }
     }
@@ -339,11 +261,10 @@ impl CountedPods {
             }
         }
         for gone in self.node.difference(&found) {
-            self.counting.forget_address(*gone, AddressKind::Node);
+            self.counting.remove_node_address(*gone);
         }
         let is_named = |address: &IpAddr| {
-            self.node.contains(address)
-                || self.counting.name_address(*address, AddressKind::Node).is_ok()
+            self.node.contains(address) || self.counting.add_node_address(*address).is_ok()
         };
         // An address that does not fit is tried again the next time.
         self.node = found.into_iter().filter(is_named).collect();
@@ -387,13 +308,6 @@ fn namespace(folder: &Path) -> io::Result<Option<u32>> {
     Ok(u32::try_from(fs::metadata(folder.join("ns/net"))?.ino()).ok())
 }
 
-/// Of a pod's addresses those that are named. Link-local addresses are those of many.
-fn own(addresses: BTreeSet<IpAddr>) -> impl Iterator<Item = IpAddr> {
-    let is_shared =
-        |address: &IpAddr| matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
-    addresses.into_iter().filter(move |address| !is_shared(address)).take(MAX_ADDRESSES)
-}
-
 /// `None`: its process has gone.
 fn listening_ports(folder: &Path) -> Option<Vec<u16>> {
     net::listening_ports(folder)
@@ -401,28 +315,4 @@ fn listening_ports(folder: &Path) -> Option<Vec<u16>> {
             debug!(%error, folder = %folder.display(), "cannot read listening sockets");
         })
         .ok()
-}
-
-fn counters(folder: &Path) -> Option<NetworkCounters> {
-    let counters = net::tcp_counters(folder)?;
-    Some(NetworkCounters {
-        established: counters.established,
-        resets_sent: counters.resets_sent,
-        listen_drops: counters.listen_drops,
-        listening: Vec::new(),
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_pod_names_few_addresses() {
-        let link_local: IpAddr = "fe80::1".parse().unwrap();
-        let v6: IpAddr = "fd00::1".parse().unwrap();
-        assert_eq!(own([link_local, v6].into()).collect::<Vec<_>>(), [v6]);
-        let many = (0..=255).map(|last| IpAddr::from([10, 0, 0, last])).collect();
-        assert_eq!(own(many).count(), MAX_ADDRESSES);
-    }
 }

@@ -1,15 +1,15 @@
 //! The adapter: what it answers about real processes.
 
-use super::network::{TestServer, connect, drain, unshare};
+use super::network::{TestServer, connect, unshare};
 use crate::stage::{self, Pod};
 use coroner::sources::{
-    kernel::{Kernel, counting::EntryKey},
+    kernel::Kernel,
     traffic::{self, Attachment, TrafficOptions},
 };
 use coroner_core::{
-    ids::{CgroupId, SandboxId, Tgid},
+    ids::{SandboxId, Tgid},
     input::{
-        ConnectionEvent, Input, Received, TrafficBlindness, TrafficFact, TrafficPeer,
+        ConnectionEvent, Input, Received, TrafficBlindness, TrafficCount, TrafficFact, TrafficPeer,
         TrafficReading,
     },
     output::{CountTraffic, TrafficRequest},
@@ -36,8 +36,7 @@ impl Asked {
         let mut kernel = stage::start(&stage::options(&hierarchy));
         let mut counting = kernel.take_counting();
         for netns in 1..=others {
-            let key = EntryKey { netns, cgroup: None };
-            counting.as_mut().unwrap().insert(key, &[]).unwrap();
+            counting.as_mut().unwrap().insert(netns, &[]).unwrap();
         }
         let (host_root, attachment) = (host_root.into(), Attachment::OnDemand);
         let options = TrafficOptions { host_root, attachment, counting };
@@ -85,16 +84,13 @@ fn sandbox() -> SandboxId {
     SandboxId::new("s")
 }
 
-fn count(pid: u32, started: Option<u64>, cgroups: usize) -> TrafficRequest {
-    count_of(sandbox(), pid, started, cgroups)
+fn count(pid: u32, started: Option<u64>) -> TrafficRequest {
+    count_of(sandbox(), pid, started)
 }
 
-fn count_of(sandbox: SandboxId, pid: u32, started: Option<u64>, cgroups: usize) -> TrafficRequest {
-    TrafficRequest::Count(CountTraffic {
-        sandbox,
-        processes: vec![(Tgid(0x7fff_ffff), None), (Tgid(pid), started)],
-        cgroups: (1..=cgroups as u64).map(CgroupId).collect(),
-    })
+fn count_of(sandbox: SandboxId, pid: u32, started: Option<u64>) -> TrafficRequest {
+    let processes = vec![(Tgid(0x7fff_ffff), None), (Tgid(pid), started)];
+    TrafficRequest::Count(CountTraffic { sandbox, processes })
 }
 
 fn refused(reason: TrafficBlindness) -> TrafficFact {
@@ -113,9 +109,9 @@ fn in_a_namespace(test: impl FnOnce() + Send) {
     ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
 }
 
-fn of(reading: &TrafficReading, peer: TrafficPeer, event: ConnectionEvent) -> u64 {
-    let of = reading.counts.iter().filter(|one| (one.peer, one.event) == (peer, event));
-    of.map(|one| one.count).sum()
+fn of(reading: &TrafficReading, event: ConnectionEvent) -> u64 {
+    let of = |one: &&TrafficCount| (one.peer, one.event) == (TrafficPeer::Client, event);
+    reading.counts.iter().find(of).map_or(0, |one| one.count)
 }
 
 #[test]
@@ -127,7 +123,7 @@ fn a_pods_connections_are_counted_from_the_request_on() {
         let early = connect("10.0.0.2:0", "10.0.0.1:8080");
         server.act("a");
         let TrafficFact::Began { reading, sees_refusals } =
-            asked.ask(count(server.pid.unsigned_abs(), None, 3))
+            asked.ask(count(server.pid.unsigned_abs(), None))
         else {
             panic!("it does not count")
         };
@@ -137,25 +133,21 @@ fn a_pods_connections_are_counted_from_the_request_on() {
         assert_eq!((network.established, &*network.listening), (2, &[8080][..]), "both ends");
 
         let late = connect("10.0.0.2:0", "10.0.0.1:8080");
-        let internal = connect("10.0.0.1:0", "10.0.0.1:8080");
-        server.act("aac");
-        drain(internal);
+        server.act("a");
         let pid = server.pid.unsigned_abs();
         server.act("s");
         let reading = asked.read();
-        assert_eq!(of(&reading, TrafficPeer::Client, ConnectionEvent::ListenerClosed), 1);
-        assert_eq!(of(&reading, TrafficPeer::Client, ConnectionEvent::Opened), 1);
-        assert_eq!(of(&reading, TrafficPeer::Internal, ConnectionEvent::Opened), 2);
-        assert_eq!(of(&reading, TrafficPeer::Internal, ConnectionEvent::Ended), 2);
+        assert_eq!(of(&reading, ConnectionEvent::ListenerClosed), 1);
+        assert_eq!(of(&reading, ConnectionEvent::Opened), 1);
         let network = reading.network.expect("the process lives");
         assert_eq!((network.established, network.listening.len()), (4, 0));
 
         server.kill();
         let reading = asked.read();
         assert_eq!(reading.network, None, "no process is left");
-        assert_eq!(of(&reading, TrafficPeer::Client, ConnectionEvent::CutIdle), 2);
+        assert_eq!(of(&reading, ConnectionEvent::CutIdle), 2);
         drop((early, late));
-        assert_eq!(asked.ask(count(pid, None, 0)), refused(TrafficBlindness::NoProcess));
+        assert_eq!(asked.ask(count(pid, None)), refused(TrafficBlindness::NoProcess));
         assert_eq!(
             asked.ask(TrafficRequest::Read(sandbox())),
             refused(TrafficBlindness::NoProcess),
@@ -173,17 +165,17 @@ fn what_was_counted_outlives_the_number_of_the_namespace() {
     in_a_namespace(|| {
         let mut server = TestServer::listening("10.0.0.1:8080", None);
         let pid = server.pid.unsigned_abs();
-        let began = asked.ask(count(pid, None, 1));
+        let began = asked.ask(count(pid, None));
         assert!(matches!(began, TrafficFact::Began { .. }), "{began:?}");
         let first = connect("10.0.0.2:0", "10.0.0.1:8080");
         server.act("a");
         // The same process stands for the other pod's.
-        let began = asked.ask_of(next(), count_of(next(), pid, None, 1));
+        let began = asked.ask_of(next(), count_of(next(), pid, None));
         assert!(matches!(began, TrafficFact::Began { .. }), "{began:?}");
         let others =
             [connect("10.0.0.2:0", "10.0.0.1:8080"), connect("10.0.0.2:0", "10.0.0.1:8080")];
         server.act("aa");
-        let opened = |reading| of(&reading, TrafficPeer::Client, ConnectionEvent::Opened);
+        let opened = |reading| of(&reading, ConnectionEvent::Opened);
         assert_eq!((opened(asked.read()), opened(asked.read_of(next()))), (1, 2));
         asked.requests.blocking_send(TrafficRequest::Forget(sandbox())).unwrap();
         assert_eq!(opened(asked.read_of(next())), 2, "the other pod's count goes on");
@@ -201,7 +193,7 @@ fn the_ports_at_the_stop_signal_are_read_once() {
     let pod = Pod::make(&hierarchy);
     in_a_namespace(|| {
         let server = TestServer::listening("10.0.0.1:8080", Some(&pod.container.path));
-        asked.ask(count(server.pid.unsigned_abs(), None, 0));
+        asked.ask(count(server.pid.unsigned_abs(), None));
         for (is_stop, ports) in [(false, &[][..]), (true, &[8080]), (false, &[])] {
             if is_stop {
                 server.signal(libc::SIGTERM);
@@ -218,8 +210,8 @@ fn the_hosts_namespace_and_another_process_are_refused() {
     let _machine = stage::machine();
     let mut asked = Asked::start();
     let own = std::process::id();
-    assert_eq!(asked.ask(count(own, None, 0)), refused(TrafficBlindness::HostNetwork));
-    assert_eq!(asked.ask(count(own, Some(1), 0)), refused(TrafficBlindness::NoProcess));
+    assert_eq!(asked.ask(count(own, None)), refused(TrafficBlindness::HostNetwork));
+    assert_eq!(asked.ask(count(own, Some(1))), refused(TrafficBlindness::NoProcess));
 }
 
 /// The pod's namespace may be the host's.
@@ -237,9 +229,9 @@ fn where_the_hosts_namespace_is_not_known_nothing_is_counted() {
             std::os::unix::fs::symlink(format!("/proc/{real}"), shown).unwrap();
         };
         show(pid, pid);
-        assert_eq!(asked.ask(count(pid, None, 0)), refused(TrafficBlindness::NoProcess));
+        assert_eq!(asked.ask(count(pid, None)), refused(TrafficBlindness::NoProcess));
         show(std::process::id(), 1);
-        let began = asked.ask(count(pid, None, 0));
+        let began = asked.ask(count(pid, None));
         assert!(matches!(began, TrafficFact::Began { .. }), "{began:?}");
         drop(server);
     });
@@ -248,29 +240,11 @@ fn where_the_hosts_namespace_is_not_known_nothing_is_counted() {
 #[test]
 fn what_finds_no_room_is_not_visible_and_takes_none() {
     let _machine = stage::machine();
-    let mut asked = Asked::beside(TRAFFIC_MAX - 1, "/");
+    let mut asked = Asked::beside(TRAFFIC_MAX, "/");
     in_a_namespace(|| {
         let server = TestServer::listening("10.0.0.1:8080", None);
         let pid = server.pid.unsigned_abs();
-        assert_eq!(asked.ask(count(pid, None, 1)), refused(TrafficBlindness::MapFull));
-        assert!(matches!(asked.ask(count(pid, None, 0)), TrafficFact::Began { .. }));
-        drop(server);
-    });
-}
-
-#[test]
-fn a_pod_has_a_bounded_number_of_entries() {
-    let _machine = stage::machine();
-    let mut asked = Asked::start();
-    in_a_namespace(|| {
-        let server = TestServer::listening("10.0.0.1:8080", None);
-        let pid = server.pid.unsigned_abs();
-        // One pod has no more than 33 entries, however many containers it has.
-        assert!(matches!(asked.ask(count(pid, None, 2000)), TrafficFact::Began { .. }));
-        // Forgetting is not answered; what follows it is.
-        asked.requests.blocking_send(TrafficRequest::Forget(sandbox())).unwrap();
-        let read = asked.ask(TrafficRequest::Read(sandbox()));
-        assert_eq!(read, refused(TrafficBlindness::NoProcess));
+        assert_eq!(asked.ask(count(pid, None)), refused(TrafficBlindness::MapFull));
         drop(server);
     });
 }

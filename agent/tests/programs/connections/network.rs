@@ -4,15 +4,13 @@
 use crate::stage;
 use coroner::sources::kernel::{
     Kernel,
-    counting::{Counting, EntryKey, counts},
+    counting::{Counting, counts},
 };
 use coroner_core::{
-    ids::CgroupId,
-    input::{ConnectionEvent, TrafficCount, TrafficPeer},
+    input::{ConnectionEvent, TrafficPeer},
     time::BootTime,
 };
 use std::{
-    collections::BTreeMap,
     ffi::c_int,
     fs, io,
     io::{Read, Write},
@@ -30,38 +28,20 @@ use std::{
 pub(crate) const SERVER: &str = "10.0.0.1:8080";
 pub(crate) const CLIENT: &str = "10.0.0.2:0";
 
-/// What was counted, without the times.
-pub(crate) type Counted = BTreeMap<(Option<CgroupId>, TrafficPeer, ConnectionEvent), u64>;
-
 /// A network namespace that is marked, with the calling thread in it.
 pub(crate) struct TestNetwork<'k> {
     pub(crate) netns: u32,
     pub(crate) counting: &'k mut Counting,
-    containers: Vec<CgroupId>,
-    /// Whether what crosses the end of a connection is counted as well.
-    with_crossing: bool,
 }
 
 /// Runs a test in a network namespace that is marked.
-pub(crate) fn in_network(
-    kernel: &mut Kernel,
-    containers: &[CgroupId],
-    test: impl FnOnce(&mut TestNetwork<'_>) + Send,
-) {
+pub(crate) fn in_network(kernel: &mut Kernel, test: impl FnOnce(&mut TestNetwork<'_>) + Send) {
     let mut counting = kernel.take_counting().expect("taken once");
     counting.attach().unwrap();
     let run = || {
-        let netns = unshare();
-        let containers = containers.to_vec();
-        let mut network =
-            TestNetwork { netns, counting: &mut counting, containers, with_crossing: true };
-        for key in network.keys() {
-            network.counting.insert(key, &[]).unwrap();
-        }
+        let mut network = TestNetwork { netns: unshare(), counting: &mut counting };
+        network.start_over();
         test(&mut network);
-        for key in network.keys() {
-            network.counting.remove(key);
-        }
     };
     std::thread::scope(|scope| scope.spawn(run).join()).unwrap_or_else(|panic| {
         std::panic::resume_unwind(panic);
@@ -161,39 +141,21 @@ fn raw(address: &SocketAddr) -> (libc::sockaddr_in6, libc::socklen_t) {
 }
 
 impl TestNetwork<'_> {
-    fn keys(&self) -> Vec<EntryKey> {
-        let containers = self.containers.iter().map(|cgroup| Some(*cgroup));
-        let all = containers.chain([None]);
-        all.map(|cgroup| EntryKey { netns: self.netns, cgroup }).collect()
-    }
-
-    pub(crate) fn counts(&self) -> Vec<TrafficCount> {
-        let of = |key: EntryKey| counts(key.cgroup, &self.counting.read(key).expect("an entry"));
-        let is_counted =
-            |one: &TrafficCount| self.with_crossing || one.event != ConnectionEvent::ResetAfterEnd;
-        self.keys().into_iter().flat_map(of).filter(is_counted).collect()
-    }
-
-    /// Leaves out `ResetAfterEnd` from now on. A segment that was on its way when the connection ended, such as the
-    /// acknowledgement of data that fills the client's window, gets an RST: this depends on the load of the machine.
-    pub(crate) fn ignore_crossing(&mut self) {
-        self.with_crossing = false;
+    /// Nothing was counted before.
+    pub(crate) fn start_over(&mut self) {
+        self.counting.remove(self.netns);
+        self.counting.insert(self.netns, &[]).unwrap();
     }
 
     /// Waits until exactly this was counted: what the network brings may come a moment later.
-    pub(crate) fn expect(
-        &self,
-        expected: &[(Option<CgroupId>, TrafficPeer, ConnectionEvent, u64)],
-    ) {
-        let expected: Counted = expected
-            .iter()
-            .map(|(cgroup, peer, event, n)| ((*cgroup, *peer, *event), *n))
-            .collect();
+    pub(crate) fn expect(&self, expected: &[(TrafficPeer, ConnectionEvent, u64)]) {
+        let mut expected = expected.to_vec();
+        expected.sort_unstable();
         let until = Instant::now() + stage::TIMEOUT.min(Duration::from_secs(30));
         loop {
-            let counts = self.counts();
-            let counted: Counted =
-                counts.iter().map(|one| ((one.cgroup, one.peer, one.event), one.count)).collect();
+            let counts = counts(&self.counting.read(self.netns).expect("an entry"));
+            let counted: Vec<_> =
+                counts.iter().map(|one| (one.peer, one.event, one.count)).collect();
             if counted == expected {
                 for one in counts {
                     assert!(one.first <= one.last && one.first > BootTime(0), "{one:?}");
@@ -205,14 +167,6 @@ impl TestNetwork<'_> {
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-    }
-
-    /// The same of the pod's entry.
-    pub(crate) fn expect_pod(&self, expected: &[(TrafficPeer, &[(ConnectionEvent, u64)])]) {
-        let of = |(peer, events): &(TrafficPeer, &[(ConnectionEvent, u64)])| {
-            events.iter().map(|(event, n)| (None, *peer, *event, *n)).collect::<Vec<_>>()
-        };
-        self.expect(&expected.iter().flat_map(of).collect::<Vec<_>>());
     }
 }
 
@@ -247,37 +201,6 @@ fn socket_of(family: c_int) -> OwnedFd {
     assert_ne!(fd, -1);
     // SAFETY: as above.
     unsafe { OwnedFd::from_raw_fd(fd) }
-}
-
-/// A connection of which only the client knows: to its first segment the server answers by RST.
-pub(crate) fn connect_alone(from: &str, to: &str) {
-    let (from, to): (SocketAddr, SocketAddr) = (from.parse().unwrap(), to.parse().unwrap());
-    let ((from, length), (to, _)) = (raw(&from), raw(&to));
-    let fd = socket_of(libc::AF_INET);
-    // SAFETY: plain system calls on values that outlive them.
-    unsafe {
-        let repair = |on: c_int| {
-            let on = (&raw const on).cast();
-            libc::setsockopt(fd.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_REPAIR, on, 4)
-        };
-        assert_eq!(repair(1), 0, "{}", io::Error::last_os_error());
-        assert_eq!(libc::bind(fd.as_raw_fd(), (&raw const from).cast(), length), 0);
-        assert_eq!(libc::connect(fd.as_raw_fd(), (&raw const to).cast(), length), 0);
-        assert_eq!(repair(0), 0); // sends a probe
-    }
-    drain(fd.into());
-}
-
-/// Closes a connection by RST.
-pub(crate) fn reset(stream: TcpStream) {
-    let linger = libc::linger { l_onoff: 1, l_linger: 0 };
-    let length = size_of::<libc::linger>() as libc::socklen_t;
-    // SAFETY: a plain system call on a value that outlives it.
-    let set = unsafe {
-        let linger = (&raw const linger).cast();
-        libc::setsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_LINGER, linger, length)
-    };
-    assert_eq!(set, 0);
 }
 
 /// Reads up to the end, whatever that is.

@@ -8,7 +8,7 @@ use crate::bench::{
     table::{percentile, shown},
 };
 use anyhow::{Context as _, bail};
-use coroner::sources::kernel::counting::{Counting, EntryKey};
+use coroner::sources::kernel::counting::Counting;
 use std::{
     io::Read as _,
     net::{Ipv4Addr, TcpListener, TcpStream},
@@ -28,9 +28,9 @@ pub(super) fn measure(mut counting: Counting, rounds: usize) -> anyhow::Result<V
     let measured = thread::spawn(move || {
         pin(None).context("cannot stay on one CPU")?;
         let netns = std::fs::metadata("/proc/thread-self/ns/net")?.ino();
-        let own = EntryKey { netns: u32::try_from(netns)?, cgroup: None };
+        let own = u32::try_from(netns)?;
         for netns in 1..=OTHERS {
-            counting.insert(EntryKey { netns, cgroup: None }, &[])?;
+            counting.insert(netns, &[])?;
         }
         let mut rows = Vec::new();
         for is_counted in [false, true] {
