@@ -2,14 +2,15 @@
 //! at all. Nearly all that happens on a node happens outside of containers or in a few of them, and
 //! a lookup in a hash map costs more than all else that a program does about the others.
 //!
-//! Two tables, each indexed by a cgroup's [`slot`], each with one writer:
+//! A table, indexed by a cgroup's [`slot`]. A slot is one word, so that who asks reads one line of the processor's
+//! cache, and has two bytes, each with one writer:
 //!
-//! * the kernel's counters: how many cgroups of this slot `cgroup_mkdir` has put into the map. Raised
-//!   before the entry is made, lowered after it is taken out;
-//! * user space' bits, [`FilterWords::marks`](crate::FilterWords::marks): some cgroup of this slot was put into the
-//!   map by the agent. Set before the entry is made, and never cleared.
+//! * a counter: how many cgroups of this slot `cgroup_mkdir` has put into the map. Raised before the entry is made,
+//!   lowered after it is taken out;
+//! * a mark: some cgroup of this slot was put into the map by the agent, which has a program set the mark
+//!   ([`TELL`](crate::maps::TELL)) before it makes the entry. Never cleared.
 //!
-//! **A cgroup that is in the map is never said not to be.** Its slot's counter is not 0, or its bit
+//! **A cgroup that is in the map is never said not to be.** Its slot's counter is not 0, or its mark
 //! is set, for as long as the entry is there:
 //!
 //! * Raising and lowering are plain reads and writes, and none is lost: the tracepoints `cgroup_mkdir`
@@ -33,20 +34,18 @@
 //!   loads, which no machine reorders.
 //! * Ids of the hierarchies of cgroup v1 collide with those of cgroup2. What is counted is of cgroup2, and so is
 //!   what is lowered: that is compared before an entry is taken out.
-//! * User space takes out only what it has put in (the self-test's cgroup), and its bit stays. Whoever
+//! * User space takes out only what it has put in (the self-test's cgroup), and its mark stays. Whoever
 //!   has an entry at hand looks up the container that it belongs to without asking here.
-//! * User space' bit and entry are two calls of bpf(2). Who sees the entry only for a moment later
+//! * User space' mark and entry are two calls of bpf(2). Who sees the entry only for a moment later
 //!   misses no more than who came a moment earlier: these cgroups were there before the agent knew.
 //!
 //! That a cgroup may be in the map says nothing: others share its slot. Then the map is asked.
 
-/// How many slots there are: with the cgroups of a full node (500) three in a hundred others are
-/// looked up for nothing. No more, so that the counters lie in one piece of memory (a map of more
+/// How many slots there are: with the cgroups of a full node (500) six in a hundred others are
+/// looked up for nothing. No more, so that the table lies in one piece of memory (a map of more
 /// than 32 KiB is put together from pages, each of which the processor has to translate by itself).
 pub const SLOTS: usize = 1 << SLOT_BITS;
-const SLOT_BITS: u32 = 14;
-/// Words of [`FilterWords::marks`](crate::FilterWords::marks).
-pub const WORDS: usize = SLOTS / 64;
+const SLOT_BITS: u32 = 13;
 
 /// A cgroup's slot. Ids are counted up, by as much as a cgroup has files: equal steps, which a
 /// product alone would keep.
@@ -56,23 +55,9 @@ pub const fn slot(cgroup: u64) -> usize {
         as usize
 }
 
-/// Which word of [`FilterWords::marks`](crate::FilterWords::marks) has a slot's bit, and the bit.
-#[inline(always)]
-pub const fn mark(slot: usize) -> (usize, u64) {
-    (slot / 64, 1 << (slot % 64))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn every_slot_has_a_bit_of_its_own() {
-        assert_eq!(mark(0), (0, 1));
-        assert_eq!(mark(63), (0, 1 << 63));
-        assert_eq!(mark(64), (1, 1));
-        assert_eq!(mark(SLOTS - 1), (WORDS - 1, 1 << 63));
-    }
 
     #[test]
     fn the_cgroups_of_a_full_node_are_spread_over_the_slots() {
@@ -84,7 +69,7 @@ mod tests {
                     taken[slot(generation + 5000 + number * files)] = true;
                 }
                 let taken = taken.iter().filter(|taken| **taken).count();
-                assert!(taken > 920, "{taken} slots for 1000 cgroups with {files} files each");
+                assert!(taken > 880, "{taken} slots for 1000 cgroups with {files} files each");
             }
         }
     }

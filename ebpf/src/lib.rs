@@ -19,15 +19,15 @@ pub const NESTED_SHARE: u32 = 256;
 
 /// The frozen `.rodata` of the programs: offsets taken from the running kernel's BTF, and what is
 /// asked of the programs. Every member is read by itself, volatile, so that the verifier knows it
-/// and prunes the branches that it rules out. 0 for an offset that this kernel does not have,
-/// unless said otherwise.
+/// and prunes the branches that it rules out. Most are offsets of a struct's member; `layout.rs` of the agent
+/// has the names.
 ///
 /// What every run of a program reads comes first, in one line of the processor's cache.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
     /// Bit n−1: signal n is chatter and dropped before anything is looked up, unless
-    /// [`FilterWords::unmuted`] has its bit.
+    /// some container has it for its stop signal.
     pub chatter_mask: u64,
     /// Bit n−1: signal n is reported for every container (KILL, TERM, INT, QUIT, HUP, ABRT, SEGV…).
     pub signal_mask: u64,
@@ -35,82 +35,48 @@ pub struct Layout {
     pub exit_has_group_dead: u16,
     /// 1: tracepoints may be preempted, so hooks outside interrupts have a second program, too (Linux 7.0).
     pub is_preemptible: u16,
-    /// `task_struct.cgroups`.
     pub task_cgroups: u32,
-    /// `css_set.dfl_cgrp`.
     pub css_set_dfl_cgrp: u32,
-    /// `cgroup.kn`.
     pub cgroup_kn: u32,
-    /// `kernfs_node.id`.
     pub kn_id: u32,
-    /// `task_struct.tgid`.
     pub task_tgid: u32,
-    /// `task_struct.pid`.
     pub task_pid: u32,
-    /// `task_struct.comm`.
     pub task_comm: u32,
-    /// `task_struct.real_parent`.
     pub task_real_parent: u32,
-    /// `task_struct.group_leader`.
     pub task_group_leader: u32,
     /// `task_struct.start_boottime` (5.10: `start_boottime` too).
     pub task_start_boottime: u32,
-    /// `task_struct.signal`.
     pub task_signal: u32,
-    /// `task_struct.sighand`.
     pub task_sighand: u32,
-    /// `task_struct.blocked`.
     pub task_blocked: u32,
-    /// `task_struct.pending` + `sigpending.signal`.
     pub task_pending: u32,
-    /// `task_struct.exit_code`.
     pub task_exit_code: u32,
-    /// `signal_struct.flags`.
     pub signal_flags: u32,
-    /// `signal_struct.live`.
     pub signal_live: u32,
-    /// `signal_struct.group_exit_code`.
     pub signal_group_exit_code: u32,
-    /// `signal_struct.shared_pending` + `sigpending.signal`.
     pub signal_shared_pending: u32,
-    /// `signal_struct.pids[PIDTYPE_TGID]`.
     pub signal_pids_tgid: u32,
-    /// `sighand_struct.action`.
     pub sighand_action: u32,
-    /// Size of one `k_sigaction`.
     pub sigaction_size: u32,
-    /// `k_sigaction.sa.sa_handler`.
     pub sigaction_handler: u32,
-    /// `pid.level`.
     pub pid_level: u32,
-    /// `pid.numbers`.
     pub pid_numbers: u32,
-    /// Size of one `upid`.
     pub upid_size: u32,
     /// `upid.nr` (0 on all known kernels: a real offset).
     pub upid_nr: u32,
-    /// `upid.ns`.
     pub upid_ns: u32,
-    /// `pid_namespace.ns.inum`.
     pub pid_namespace_inum: u32,
-    /// `task_struct.thread_pid`.
     pub task_thread_pid: u32,
     /// Inode of the agent's own PID namespace, in whose numbers processes are told. 0: it is the kernel's first one,
     /// whose numbers are in the task itself.
     pub own_pid_namespace: u32,
-    /// `cgroup_subsys_state.parent`.
     pub css_parent: u32,
     /// `cgroup.self` (0 on all known kernels: a real offset).
     pub cgroup_self: u32,
-    /// `cgroup.root`.
     pub cgroup_root: u32,
-    /// `cgroup.level`.
     pub cgroup_level: u32,
-    /// `cgroup_root.hierarchy_id`.
     pub root_hierarchy_id: u32,
-    /// `kernfs_node.name`.
     pub kn_name: u32,
-    /// `kernel_siginfo.si_code`.
     pub siginfo_code: u32,
     /// 1: `mark_victim`'s first argument is a task, 0: a pid.
     pub mark_victim_is_task: u32,
@@ -129,76 +95,36 @@ pub struct Layout {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TrafficLayout {
-    /// `sock_common.skc_net.net`.
     pub sock_net: u32,
-    /// `net.ns.inum`.
     pub net_inum: u32,
-    /// `net.hash_mix`.
     pub net_hash_mix: u32,
-    /// `sock_common.skc_family`.
     pub sock_family: u32,
-    /// `sock_common.skc_rcv_saddr`.
     pub sock_saddr: u32,
     /// `sock_common.skc_daddr` (0 on all known kernels: a real offset).
     pub sock_daddr: u32,
-    /// `sock_common.skc_v6_rcv_saddr`.
     pub sock_saddr6: u32,
-    /// `sock_common.skc_v6_daddr`.
     pub sock_daddr6: u32,
-    /// `sock.sk_protocol`.
     pub sock_protocol: u32,
-    /// `sock.sk_err`.
     pub sock_err: u32,
-    /// `sock.sk_socket`.
     pub sock_socket: u32,
-    /// `inet_sock.inet_sport`.
     pub inet_sport: u32,
-    /// `tcp_sock.lsndtime`.
     pub tcp_sent_at: u32,
-    /// `inet_connection_sock.icsk_ack.lrcvtime`.
     pub tcp_received_at: u32,
-    /// `tcp_sock.write_seq`.
     pub tcp_write_seq: u32,
-    /// `tcp_sock.snd_una`.
     pub tcp_snd_una: u32,
-    /// `tcp_sock.bytes_sent`.
     pub tcp_bytes_sent: u32,
-    /// `tcp_sock.bytes_received`.
     pub tcp_bytes_received: u32,
-    /// `tcp_sock.rcv_nxt`.
     pub tcp_rcv_nxt: u32,
-    /// `tcp_sock.copied_seq`.
     pub tcp_copied_seq: u32,
-    /// `task_struct.flags`.
     pub task_flags: u32,
-    /// `task_struct.nsproxy`.
     pub task_nsproxy: u32,
-    /// `nsproxy.net_ns`.
     pub nsproxy_net: u32,
-    /// `sk_buff.dev`.
     pub skb_dev: u32,
-    /// `sk_buff.head`.
     pub skb_head: u32,
-    /// `sk_buff.transport_header`.
     pub skb_transport: u32,
-    /// `sk_buff.network_header`.
     pub skb_network: u32,
-    /// `net_device.nd_net.net`.
     pub dev_net: u32,
-    /// `net_device.ifindex`.
     pub dev_ifindex: u32,
-}
-
-/// What user space tells the programs besides the watched cgroups: the section (and map)
-/// [`maps::TOLD`]. It alone writes here, and only ever sets bits: whoever reads in the middle of that
-/// sees each bit as it was or as it will be.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FilterWords {
-    /// Chatter (bit n−1 is signal n) that some container has for its stop signal.
-    pub unmuted: u64,
-    /// The bits of [`filter`], see [`filter::mark`].
-    pub marks: [u64; filter::WORDS],
 }
 
 /// What a watched cgroup is. Value of [`maps::CONTAINERS`]; the key is the cgroup's id (`u64`).
@@ -289,7 +215,6 @@ pub const fn signal_bit(signal: u32) -> u64 {
 const _: () =
     assert!(size_of::<Layout>() == 196 + size_of::<TrafficLayout>() && align_of::<Layout>() == 8);
 const _: () = assert!(size_of::<TrafficLayout>() == 116);
-const _: () = assert!(size_of::<FilterWords>() == 8 + filter::SLOTS / 8);
 const _: () = assert!(size_of::<Container>() == 48 && align_of::<Container>() == 8);
 const _: () = assert!(size_of::<Notified>() == 16 && align_of::<Notified>() == 8);
 

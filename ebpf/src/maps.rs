@@ -44,9 +44,9 @@ pub const SIGNAL_WAKE_PAUSE: u64 = 10_000_000;
 pub const READ_PAUSE: u64 = 90_000_000;
 /// Per-CPU array of counters: see the `LOST_*` indices.
 pub const LOST: &str = "LOST";
-/// Array of one [`FilterWords`](crate::FilterWords): a section of the object, which the programs read without asking
-/// a helper.
-pub const TOLD: &str = ".data.told";
+/// A program that is attached nowhere. User space runs it (`BPF_PROG_TEST_RUN`) with a cgroup to mark in the
+/// [filter](crate::filter), or 0, and a mask of chatter that some container has for its stop signal (bit n−1 is signal n).
+pub const TELL: &str = "tell";
 
 /// A record for [`DECIDING`] found no room.
 pub const LOST_DECIDING: u32 = 0;

@@ -1,86 +1,80 @@
 //! Whether a cgroup may be watched, without a lookup: `coroner_ebpf::filter` says how, and why none
 //! is missed.
 
+use aya_ebpf::{macros::raw_tracepoint, programs::RawTracePointContext};
 use core::cell::UnsafeCell;
-use coroner_ebpf::{
-    FilterWords,
-    filter::{SLOTS, WORDS, mark, slot},
-};
+use coroner_ebpf::filter::{SLOTS, slot};
 
 /// Of a counter that no longer counts.
 const FULL: u8 = u8::MAX;
 
-/// How many cgroups of each slot the kernel side has put into the map.
-static MADE: Counters = Counters(UnsafeCell::new([0; SLOTS]));
+/// Of each slot the counter and the mark.
+static SLOT_WORDS: Words = Words(UnsafeCell::new([0; SLOTS]));
 
-/// Written by user space. Not in a constant section: the compiler must not fold the zeroes.
-#[unsafe(no_mangle)]
-#[unsafe(link_section = ".data.told")]
-static mut TOLD: FilterWords = FilterWords { unmuted: 0, marks: [0; WORDS] };
+/// The chatter that some container has for its stop signal.
+static mut UNMUTED: u64 = 0;
 
-struct Counters(UnsafeCell<[u8; SLOTS]>);
+struct Words(UnsafeCell<[u16; SLOTS]>);
 
-// SAFETY: single bytes, read and written whole; there is one writer at a time.
-unsafe impl Sync for Counters {}
+// SAFETY: words that are read whole, and written by the byte; each byte has one writer at a time.
+unsafe impl Sync for Words {}
 
-impl Counters {
-    /// In bounds, as every slot is; the verifier knows it by the shift that makes one.
-    #[inline(always)]
-    fn at(&self, slot: usize) -> *mut u8 {
-        self.0.get().cast::<u8>().wrapping_add(slot)
-    }
-
-    #[inline(always)]
-    fn get(&self, slot: usize) -> u8 {
-        // SAFETY: in bounds. Volatile: other CPUs write it.
-        unsafe { core::ptr::read_volatile(self.at(slot)) }
-    }
-
-    #[inline(always)]
-    fn set(&self, slot: usize, count: u8) {
-        // SAFETY: in bounds, and there is no other writer.
-        unsafe { core::ptr::write_volatile(self.at(slot), count) }
-    }
+/// A cgroup's slot. In bounds; the verifier knows it by the shift that makes one.
+#[inline(always)]
+fn word(cgroup: u64) -> *mut u16 {
+    SLOT_WORDS.0.get().cast::<u16>().wrapping_add(slot(cgroup))
 }
 
 /// False: this cgroup is not in the map.
 #[inline(always)]
 pub(super) fn may_hold(cgroup: u64) -> bool {
-    let slot = slot(cgroup);
-    let (word, bit) = mark(slot);
-    MADE.get(slot) != 0 || marks(word) & bit != 0
-}
-
-#[inline(always)]
-fn marks(word: usize) -> u64 {
-    // SAFETY: in bounds, as every slot's word is. Volatile: user space writes it.
-    unsafe { core::ptr::read_volatile((&raw const TOLD.marks).cast::<u64>().wrapping_add(word)) }
+    // SAFETY: in bounds. Volatile: other CPUs write it.
+    unsafe { core::ptr::read_volatile(word(cgroup)) != 0 }
 }
 
 /// The chatter that some container has for its stop signal.
 #[inline(always)]
 pub(super) fn unmuted() -> u64 {
-    // SAFETY: a static of this very object. Volatile: user space writes it.
-    unsafe { core::ptr::read_volatile(&raw const TOLD.unmuted) }
+    // SAFETY: a static of this very object. Volatile: `tell` writes it.
+    unsafe { core::ptr::read_volatile(&raw const UNMUTED) }
+}
+
+/// Run by the agent alone, one call after the other: see `coroner_ebpf::maps::TELL`.
+#[raw_tracepoint]
+pub fn tell(ctx: RawTracePointContext) -> i32 {
+    let (cgroup, chatter): (u64, u64) = (ctx.arg(0), ctx.arg(1));
+    // SAFETY: in bounds; the second byte is the mark.
+    unsafe {
+        if cgroup != 0 {
+            core::ptr::write_volatile(word(cgroup).cast::<u8>().wrapping_add(1), 1);
+        }
+        core::ptr::write_volatile(&raw mut UNMUTED, unmuted() | chatter);
+    }
+    0
+}
+
+/// Sets a slot's counter by what it is now.
+#[inline(always)]
+fn change(cgroup: u64, by: impl Fn(u8) -> u8) {
+    let counter = word(cgroup).cast::<u8>();
+    // SAFETY: in bounds; the first byte is the counter, and there is no other writer.
+    unsafe {
+        let count = core::ptr::read_volatile(counter);
+        if count != FULL {
+            core::ptr::write_volatile(counter, by(count));
+        }
+    }
 }
 
 /// The caller is about to put this cgroup into the map, and holds `cgroup_mutex`.
 #[inline(always)]
 pub(super) fn raise(cgroup: u64) {
-    let slot = slot(cgroup);
-    let count = MADE.get(slot);
-    if count != FULL {
-        MADE.set(slot, count + 1);
-    }
+    change(cgroup, |count| count + 1);
 }
 
 /// The caller has taken this cgroup, for which it was raised, out of the map, and holds
 /// `cgroup_mutex`.
 #[inline(always)]
 pub(super) fn lower(cgroup: u64) {
-    let slot = slot(cgroup);
-    let count = MADE.get(slot);
-    if count != FULL && count != 0 {
-        MADE.set(slot, count - 1);
-    }
+    change(cgroup, |count| count.saturating_sub(1));
 }

@@ -12,13 +12,11 @@ use super::{
 use crate::linux::cgroupfs::Inserted;
 use aya::{
     Ebpf, EbpfLoader,
-    maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, RingBuf},
-    programs::ProgramError,
+    maps::{HashMap, Map, MapData, MapError, PerCpuArray, RingBuf},
+    programs::{ProgramError, RawTracePointRunOptions, TestRun as _},
 };
 use coroner_core::{ids::CgroupId, input::Task};
-use coroner_ebpf::{
-    CONTAINER_PID_ONE, Container, FilterWords, Layout, backup, filter, maps, signal_bit,
-};
+use coroner_ebpf::{CONTAINER_PID_ONE, Container, Layout, backup, maps, signal_bit};
 use parking_lot::Mutex;
 use std::{io, sync::Arc};
 
@@ -45,7 +43,6 @@ const DEBUG_OBJECT: Option<&[u8]> = None;
 /// The programs, for as long as this lives, and what they are told.
 pub(super) struct Watching {
     containers: HashMap<MapData, u64, Value<Container>>,
-    told: Array<MapData, Value<FilterWords>>,
     /// Shared with what attaches some of them on demand.
     programs: Arc<Mutex<Ebpf>>,
     diagnostics: Option<Diagnostics>,
@@ -103,7 +100,9 @@ pub(super) fn load(
         skipped,
     );
     let containers = HashMap::try_from(take(&mut ebpf, maps::CONTAINERS)?)?;
-    let told = Array::try_from(take(&mut ebpf, maps::TOLD)?)?;
+    raw_tracepoint(&mut ebpf, maps::TELL)
+        .and_then(|program| program.load())
+        .map_err(|error| StartError::from_load(Box::new(error.into())))?;
     let entries = HashMap::try_from(take(&mut ebpf, maps::TRAFFIC)?)?;
     let addresses = HashMap::try_from(take(&mut ebpf, maps::NODE_ADDRESSES)?)?;
     let programs = Arc::new(Mutex::new(ebpf));
@@ -112,7 +111,7 @@ pub(super) fn load(
     let mut counting =
         Counting::new(entries, addresses, Arc::clone(&programs), loaded, skipped_traffic);
     counting.only_second = options.only_second;
-    Ok((Watching { containers, told, programs, diagnostics }, rings, counting))
+    Ok((Watching { containers, programs, diagnostics }, rings, counting))
 }
 
 impl Watching {
@@ -122,7 +121,7 @@ impl Watching {
         if self.containers.get(&cgroup.0, 0).is_ok() {
             return Inserted::Known;
         }
-        if self.mark(cgroup).is_err() {
+        if self.tell(cgroup.0, 0).is_err() {
             // It could be inserted, and would not be found.
             return Inserted::Full;
         }
@@ -137,30 +136,17 @@ impl Watching {
         }
     }
 
-    /// Lets the programs look this cgroup up, which must come before it can be found.
-    fn mark(&mut self, cgroup: CgroupId) -> Result<(), MapError> {
-        let (word, bit) = filter::mark(filter::slot(cgroup.0));
-        self.tell(|told| &mut told.marks[word], bit)
-    }
-
-    /// Sets a bit of what the programs are told. Nobody else writes there.
-    fn tell(
-        &mut self,
-        word: impl FnOnce(&mut FilterWords) -> &mut u64,
-        bit: u64,
-    ) -> Result<(), MapError> {
-        let Value(mut told) = self.told.get(&0, 0)?;
-        let word = word(&mut told);
-        if *word & bit == 0 {
-            *word |= bit;
-            self.told.set(0, Value(told), 0)?;
-        }
-        Ok(())
+    /// Lets the programs look a cgroup up, which must come before it can be found, and report chatter.
+    fn tell(&self, cgroup: u64, chatter: u64) -> Result<(), ProgramError> {
+        let mut programs = self.programs.lock();
+        let mut options = RawTracePointRunOptions::default();
+        (options.args[0], options.args[1]) = (cgroup, chatter);
+        raw_tracepoint(&mut programs, maps::TELL)?.test_run(options).map(drop)
     }
 
     /// bpf(2) still lets this thread use a map that it has open.
     pub(super) fn answers(&self) -> bool {
-        self.told.get(&0, 0).is_ok()
+        matches!(self.containers.get(&0, 0), Ok(_) | Err(MapError::KeyNotFound))
     }
 
     /// Stops watching a cgroup.
@@ -183,7 +169,7 @@ impl Watching {
     }
 
     /// Reports this signal for this cgroup from now on. False: the cgroup is not watched (any more).
-    pub(super) fn allow(&mut self, cgroup: CgroupId, signal: u8) -> Result<bool, MapError> {
+    pub(super) fn allow(&mut self, cgroup: CgroupId, signal: u8) -> Result<bool, ProgramError> {
         let bit = signal_bit(u32::from(signal));
         let Ok(Value(mut entry)) = self.containers.get(&cgroup.0, 0) else { return Ok(false) };
         // The programs write to the same value. What this may undo is a count, or a mark that was set in
@@ -191,7 +177,7 @@ impl Watching {
         // without which each signal and exit among its processes is a record.
         entry.signal_mask |= bit;
         self.containers.insert(cgroup.0, Value(entry), BPF_EXIST)?;
-        self.tell(|told| &mut told.unmuted, bit)?;
+        self.tell(0, bit)?;
         Ok(true)
     }
 

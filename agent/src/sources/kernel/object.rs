@@ -4,7 +4,7 @@ use aya::{
     Ebpf,
     programs::{ProgramError, RawTracePoint},
 };
-use coroner_ebpf::{Container, FilterWords, Layout, traffic::Traffic};
+use coroner_ebpf::{Container, Layout, traffic::Traffic};
 use std::io;
 
 /// The ABI's types as aya wants them: newtypes, for the trait is foreign and so are they.
@@ -15,8 +15,6 @@ pub(super) struct Value<T>(pub(super) T);
 unsafe impl aya::Pod for Value<Layout> {}
 // SAFETY: as above.
 unsafe impl aya::Pod for Value<Container> {}
-// SAFETY: as above.
-unsafe impl aya::Pod for Value<FilterWords> {}
 // SAFETY: as above.
 unsafe impl aya::Pod for Value<Traffic> {}
 
