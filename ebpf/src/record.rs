@@ -1,28 +1,20 @@
 //! The records that cross the ring buffers. Each begins with a [`Header`] whose `kind` says which
 //! it is; a reader checks kind *and* length.
 
-/// [`Header::kind`] of [`Mkdir`].
+/// [`Header::kind`]s, named after their records. RMDIR, EMPTY (a cgroup's last task has left), FROZEN (`value` 1; thawed:
+/// 0) and SPENT are [`Moment`]s.
 pub const MKDIR: u32 = 1;
-/// [`Header::kind`] of [`Moment`]: a cgroup was removed.
 pub const RMDIR: u32 = 2;
-/// [`Header::kind`] of [`Moment`]: a cgroup's last task has left.
 pub const EMPTY: u32 = 3;
-/// [`Header::kind`] of [`Moment`]: frozen (`value` 1) or thawed (0).
 pub const FROZEN: u32 = 4;
-/// [`Header::kind`] of [`Generate`].
 pub const GENERATE: u32 = 5;
-/// [`Header::kind`] of [`Deliver`].
 pub const DELIVER: u32 = 6;
-/// [`Header::kind`] of [`Exec`].
 pub const EXEC: u32 = 7;
-/// [`Header::kind`] of [`Exit`].
 pub const EXIT: u32 = 8;
-/// [`Header::kind`] of [`Victim`].
 pub const VICTIM: u32 = 9;
-/// [`Header::kind`] of [`Moment`]: the container's budget of detail records is spent, and those that
+/// The container's budget of detail records is spent, and those that
 /// come before `value` (ns since boot) are dropped.
 pub const SPENT: u32 = 10;
-/// [`Header::kind`] of [`Zapped`].
 pub const ZAPPED: u32 = 11;
 
 /// `TASK_COMM_LEN`.

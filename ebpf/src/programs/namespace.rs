@@ -4,7 +4,7 @@
 use super::{
     emit::{LOST, To, copy, count as count_lost, now},
     read::{Address, layout},
-    watch::{WatchedCgroup, parent, run_out},
+    watch::{Other, WatchedCgroup, run_out},
 };
 use aya_ebpf::{bindings::BPF_NOEXIST, macros::map, maps::HashMap};
 use coroner_ebpf::{
@@ -140,7 +140,7 @@ pub(super) fn count(owner: WatchedCgroup, tgid: u32, killed: Killed) -> bool {
     if owner.is_unnoted() {
         set!(zapped, uncertain, 1);
     }
-    if parent(task).in_container == 0 {
+    if Other::parent(task).owner == 0 {
         set!(zapped, entered, get!(zapped, entered) + 1);
         return true;
     }

@@ -5,7 +5,7 @@ use super::{
     emit::{To, copy, header, now},
     filter, namespace,
     read::{Address, current_cgroup, identify, is_foreign, layout, tgid},
-    watch::{WatchedCgroup, parent},
+    watch::{Other, WatchedCgroup},
 };
 use aya_ebpf::{macros::raw_tracepoint, programs::RawTracePointContext};
 use coroner_ebpf::{
@@ -44,8 +44,8 @@ fn exec(ctx: RawTracePointContext) {
 fn executed(ctx: RawTracePointContext, cgroup: u64) {
     let Some(watched) = WatchedCgroup::look_up(cgroup) else { return };
     let task = Address(ctx.arg(0));
-    let parent = parent(task);
-    if parent.in_container != 0 {
+    let parent = Other::parent(task);
+    if parent.owner != 0 {
         return;
     }
     let owner = watched.owner(cgroup);
@@ -71,7 +71,7 @@ fn executed(ctx: RawTracePointContext, cgroup: u64) {
     };
     debug_log!(&ctx, "exec of {} in cgroup {}", task.tgid, cgroup);
     let header = header(EXEC, time, cgroup);
-    copy(to, &Exec { header, task, parent, main: u64::from(main) });
+    copy(to, &Exec { header, task, parent: parent.peer(), main: u64::from(main) });
 }
 
 /// `sched_process_exit(struct task_struct *p[, bool group_dead])`: for each thread; the last one of
@@ -120,8 +120,8 @@ fn exited(ctx: RawTracePointContext, cgroup: u64) {
         return;
     }
     namespace::forget(owner, tgid);
-    let parent = parent(task);
-    let injected = parent.in_container == 0;
+    let parent = Other::parent(task);
+    let injected = parent.owner == 0;
     // Those that end with their PID 1 decide nothing, and may be any number.
     if !injected && owner.main() != tgid && (owner.is_pid_one() || !owner.is_dying()) {
         return;
@@ -152,7 +152,7 @@ fn exited(ctx: RawTracePointContext, cgroup: u64) {
     let exit = Exit {
         header: header(EXIT, time, cgroup),
         task: who,
-        parent,
+        parent: parent.peer(),
         group_exit_code: signal.read(layout!(signal_group_exit_code)),
         leader_exit_code: leader.read(layout!(task_exit_code)),
         main: u64::from(main),

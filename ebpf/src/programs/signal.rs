@@ -6,7 +6,7 @@ use super::{
     filter, namespace,
     read::{Address, cgroup_of, current, current_cgroup, identify, is_foreign, layout, tgid},
     traffic,
-    watch::{WatchedCgroup, is_chatter, peer},
+    watch::{Other, WatchedCgroup, is_chatter},
 };
 use aya_ebpf::{macros::raw_tracepoint, programs::RawTracePointContext};
 use coroner_ebpf::{
@@ -47,32 +47,31 @@ fn generated(ctx: RawTracePointContext, cgroup: u64) {
     }
 
     let task = Address(ctx.arg(2));
-    let from = current();
-    let (sender, sender_owner) = peer(from, current_cgroup());
-    let inside = sender_owner != 0 && sender_owner == owner.owner_id();
+    let sender = Other::new(current(), current_cgroup());
+    let inside = sender.owner != 0 && sender.owner == owner.owner_id();
     let (info, result): (u64, u32) = (ctx.arg(1), ctx.arg(4));
     let tgid = tgid(task);
     if is_foreign(tgid) {
         return;
     }
-    let shared = task.pointer(layout!(task_signal));
-    let code = match info {
+    let code = || match info {
         SEND_SIG_NOINFO => SI_USER,
         SEND_SIG_PRIV => SI_KERNEL,
         info => Address(info).read(layout!(siginfo_code)),
     };
     if owner.is_pid_one() && owner.main() != tgid {
+        let shared = task.pointer(layout!(task_signal));
         if signal != SIGKILL {
             namespace::note(owner, task, shared, tgid, signal);
         } else if inside && info == SEND_SIG_PRIV {
-            let killed = namespace::Killed { task, shared, by: sender.tgid, took: result == 0 };
+            let killed = namespace::Killed { task, shared, by: sender.tgid(), took: result == 0 };
             if namespace::count(owner, tgid, killed) {
                 return;
             }
         }
         // What a container sends to its own children decides nothing. The kernel may act in the name
         // of any of them: that may be the OOM killer.
-        if inside && code != SI_KERNEL {
+        if inside && code() != SI_KERNEL {
             return;
         }
     }
@@ -98,14 +97,15 @@ fn generated(ctx: RawTracePointContext, cgroup: u64) {
     };
 
     let group: u32 = ctx.arg(3);
+    let shared = task.pointer(layout!(task_signal));
     let sighand = task.pointer(layout!(task_sighand));
     let blocked: u64 = task.read(layout!(task_blocked));
     debug_log!(&ctx, "signal {} for cgroup {}, result {}", signal, cgroup, result);
     emit(to, time, || Generate {
         header: header(GENERATE, time, cgroup),
         target: identify(task, shared),
-        sender,
-        code,
+        sender: sender.peer(),
+        code: code(),
         signal: signal as u8,
         result: result as u8,
         group: (group != 0) as u8,

@@ -238,18 +238,38 @@ pub(super) fn is_chatter(signal: u32) -> bool {
     layout!(chatter_mask) & signal_bit(signal) != 0 && filter::unmuted() & signal_bit(signal) == 0
 }
 
-/// Who a process outside or inside is, as sender or as parent. `task` is any task of it.
-#[inline(always)]
-pub(super) fn peer(task: Address, cgroup: u64) -> (Peer, u64) {
-    let owner = WatchedCgroup::find(cgroup).map_or(0, WatchedCgroup::owner_id);
-    let comm: [u8; COMM_LEN] = task.read(layout!(task_comm));
-    let tgid = tgid(task);
-    (Peer { cgroup, tgid, in_container: u32::from(owner != 0), comm }, owner)
+/// A sender or a parent, of which most events need no more than whose it is.
+#[derive(Clone, Copy)]
+pub(super) struct Other {
+    /// Any task of it.
+    task: Address,
+    cgroup: u64,
+    /// Its container; 0: none.
+    pub(super) owner: u64,
 }
 
-/// A task's parent.
-#[inline(always)]
-pub(super) fn parent(task: Address) -> Peer {
-    let parent = task.pointer(layout!(task_real_parent));
-    peer(parent, cgroup_of(parent)).0
+impl Other {
+    #[inline(always)]
+    pub(super) fn new(task: Address, cgroup: u64) -> Self {
+        let owner = WatchedCgroup::find(cgroup).map_or(0, WatchedCgroup::owner_id);
+        Self { task, cgroup, owner }
+    }
+
+    #[inline(always)]
+    pub(super) fn parent(task: Address) -> Self {
+        let parent = task.pointer(layout!(task_real_parent));
+        Self::new(parent, cgroup_of(parent))
+    }
+
+    #[inline(always)]
+    pub(super) fn tgid(self) -> u32 {
+        tgid(self.task)
+    }
+
+    #[inline(always)]
+    pub(super) fn peer(self) -> Peer {
+        let comm: [u8; COMM_LEN] = self.task.read(layout!(task_comm));
+        let in_container = u32::from(self.owner != 0);
+        Peer { cgroup: self.cgroup, tgid: self.tgid(), in_container, comm }
+    }
 }
