@@ -119,24 +119,3 @@ fn containers_that_were_there_before_are_seen_whoever_shares_their_slots() {
         drop((before, container, pod, root));
     });
 }
-
-#[test]
-fn a_cgroup_that_the_agent_is_asked_to_watch_is_seen_from_then_on() {
-    with_cgroup2(|hierarchy| {
-        let mut session = Session::start(hierarchy);
-        let odd = TestCgroup::top(hierarchy, "odd");
-        let before = visit(&odd, 9);
-        session.watch(&odd);
-        let id = odd.id;
-        session.until("the cgroup to be watched", |fact| {
-            matches!(fact, KernelFact::CgroupCreated { cgroup, scanned: true, .. } if *cgroup == id)
-        });
-        let after = visit(&odd, 10);
-        odd.remove();
-        session.settle();
-        assert!(!is_seen(&session, id, before, 9));
-        assert!(is_seen(&session, id, after, 10));
-        let removed = KernelFact::CgroupRemoved { cgroup: id };
-        assert_eq!(session.about(id).last(), Some(&removed));
-    });
-}

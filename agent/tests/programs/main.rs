@@ -10,14 +10,11 @@ mod connections;
 mod crio;
 mod filter;
 mod freezing;
-mod leftovers;
-mod lingering;
 mod namespaces;
 mod nested;
 mod oom;
 mod preemption;
 mod readonly;
-mod recording;
 #[allow(dead_code, reason = "shared with the tests of the runtime's adapter")]
 #[path = "../cri/runtime.rs"]
 mod runtime;

@@ -13,7 +13,6 @@ use parking_lot::{Mutex, MutexGuard};
 use rustix::mount::{MountFlags, UnmountFlags};
 use std::{
     collections::BTreeMap,
-    ffi::CStr,
     fs,
     ops::Deref,
     os::unix::fs::MetadataExt,
@@ -68,25 +67,10 @@ fn take_turns() {
     }
 }
 
-/// Where a hierarchy is mounted: by the machine, or for the test, until this is dropped.
+/// Where cgroup2 is mounted: by the machine, or for the test, until this is dropped.
 pub(crate) struct Hierarchy {
     point: PathBuf,
     ours: bool,
-}
-
-impl Hierarchy {
-    fn find_or_mount(kind: &CStr, controller: &CStr) -> Self {
-        let (kind_text, name) = (kind.to_str().unwrap(), controller.to_str().unwrap());
-        if let Some(point) = mounted(kind_text, name) {
-            return Self { point, ours: false };
-        }
-        let point = std::env::temp_dir().join(format!("coroner-test-{kind_text}{name}"));
-        fs::create_dir_all(&point).unwrap();
-        let (flags, data) = (MountFlags::empty(), (!name.is_empty()).then_some(controller));
-        rustix::mount::mount(kind, &point, kind, flags, data)
-            .unwrap_or_else(|error| panic!("cannot mount {kind_text} {name}: {error}"));
-        Self { point, ours: true }
-    }
 }
 
 impl Deref for Hierarchy {
@@ -109,12 +93,14 @@ impl Drop for Hierarchy {
 
 /// cgroup2.
 pub(crate) fn v2() -> Hierarchy {
-    Hierarchy::find_or_mount(c"cgroup2", c"")
-}
-
-/// The freezer of cgroup v1.
-pub(crate) fn freezer() -> Hierarchy {
-    Hierarchy::find_or_mount(c"cgroup", c"freezer")
+    if let Some(point) = mounted("cgroup2", "") {
+        return Hierarchy { point, ours: false };
+    }
+    let point = std::env::temp_dir().join("coroner-test-cgroup2");
+    fs::create_dir_all(&point).unwrap();
+    rustix::mount::mount(c"cgroup2", &point, c"cgroup2", MountFlags::empty(), None)
+        .unwrap_or_else(|error| panic!("cannot mount cgroup2: {error}"));
+    Hierarchy { point, ours: true }
 }
 
 /// Major and minor of the kernel's version: for what no BTF tells, as in which year a signal to the

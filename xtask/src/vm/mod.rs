@@ -24,10 +24,8 @@ use crate::{
 /// What the gate runs in a guest: the self-test of each hook, the privileges, exact records of each kind, the second
 /// programs, connections, and the AppArmor profile. All tests take an emulated guest five times as long.
 const OF_GATE: &[&str] = &[
-    "agent::doctor_finds_this_machines_cgroups_and_proves_every_hook",
     "agent::the_agent_goes_on_with_the_privileges_that_it_keeps",
     "agent::two_capabilities_suffice_and_before_5_11_a_third",
-    "agent::what_counts_connections_is_attached_with_the_privileges_that_are_kept",
     "apparmor::guest_the_profile_denies_a_file_in_another_place",
     "apparmor::guest_the_profile_denies_nothing_that_is_needed",
     "a_blocked_signal_is_pending_at_sigkill",
