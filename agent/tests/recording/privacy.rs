@@ -4,7 +4,7 @@
 use crate::{header, reader};
 use coroner::{
     outputs::recording::{Stopped, Writer, redact},
-    sources::{cri::convert as cri, kube::pod as kube},
+    sources::{cri::convert as cri, cut::Cuts, kube::pod as kube},
 };
 use coroner_core::{
     input::{ApiEvent, CriEvent, Input, Received},
