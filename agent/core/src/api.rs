@@ -3,7 +3,7 @@
 
 mod attempts;
 
-pub use self::attempts::{Attempt, Attempts, Shown};
+pub use self::attempts::{Attempt, Attempts};
 
 use crate::gaps::{Connection, Gap, SourceFailure};
 use crate::{dirty::Dirty, ids::*, input::*, table::Table, time::*};
@@ -213,7 +213,7 @@ impl ApiState {
             } else if is_dated && !known.pod.is_over() {
                 known.reported = Some(at);
             }
-            known.attempts.apply(at, Some(&known.pod), is_watched, &pod);
+            known.attempts.apply(Some(&known.pod), &pod);
             (known.pod, known.is_reduced) = (pod, false);
         } else {
             if self.pods.len() >= MAX_KNOWN && !self.evict_oldest(dirty) {
@@ -222,7 +222,7 @@ impl ApiState {
             }
             let found_deleting = !is_watched && request.is_some();
             let requested = request.map(|request| request.as_first_of(&pod));
-            let object = PodObject { requested, found_deleting, ..PodObject::new(at, pod) };
+            let object = PodObject { requested, found_deleting, ..PodObject::new(pod) };
             self.pods.insert(uid, object);
         }
     }
@@ -313,6 +313,14 @@ impl DeletionRequest {
         self.estimate + seconds(self.grace_seconds)
     }
 
+    /// When it was made, by the apiserver's stamp. What the watch delivered bounds it where that clock is wrong: it is
+    /// if the stamp lies in the future, or further back than any event of a watch is late.
+    pub(crate) fn requested(&self) -> BootTime {
+        let stamp = self.by_its_clock.min(self.latest);
+        let is_late = stamp + LONGEST_SILENCE >= self.latest;
+        if is_late { stamp } else { stamp.max(self.earliest) }
+    }
+
     /// The first request that was seen. The kubelet's own last delete, of an object that a finalizer holds,
     /// has a grace of 0 and no longer shows the grace that was granted.
     fn as_first_of(self, pod: &ApiPod) -> Self {
@@ -364,9 +372,9 @@ fn request(pod: &ApiPod, delivery: Delivery, had_no_request: bool) -> Option<Del
 
 impl PodObject {
     /// A pod as first seen, with no request to delete it.
-    pub fn new(at: BootTime, pod: ApiPod) -> Self {
+    pub fn new(pod: ApiPod) -> Self {
         let mut attempts = Attempts::default();
-        attempts.apply(at, None, false, &pod);
+        attempts.apply(None, &pod);
         Self { pod, attempts, ..Self::default() }
     }
 

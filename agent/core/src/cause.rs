@@ -1,8 +1,12 @@
-//! Why a pod terminated. [`super::stop`] has the reasons for a stop of one container in a pod that keeps
-//! running.
+//! Why a container was stopped, and why a pod ended. A cause is a statement of a source: the first of [`Stop::stated`]
+//! that belongs to the stop. Nothing is concluded from an order, a short time, or the absence of other reasons.
 
-use super::api::PodObject;
-use crate::types::*;
+use super::{
+    api::PodObject,
+    process::{ContainerProcesses, Origin, SI_KERNEL, SentSignal, is_of_the_node},
+    signal,
+};
+use crate::{ids::*, input::*, time::*, types::*};
 
 /// Reason of the condition DisruptionTarget that the kubelet sets; the control plane sets all others.
 pub(crate) const TERMINATION_BY_KUBELET: &str = "TerminationByKubelet";
@@ -43,27 +47,127 @@ impl AttributedCause {
     }
 }
 
+/// What the sources say of the stop of one container.
+#[derive(Clone, Debug)]
+pub struct Stop<'a> {
+    /// When it began, at the latest.
+    pub began: BootTime,
+    /// The container's name.
+    pub container: &'a str,
+    /// What the kernel recorded of its processes.
+    pub processes: &'a ContainerProcesses,
+    /// The stop signal, or the SIGKILL that came without one.
+    pub sent: Option<&'a SentSignal>,
+    /// The other container that the sender belongs to, of this pod or another.
+    pub neighbour: Option<&'a str>,
+    /// The process of its preStop hook.
+    pub hook: Option<Tgid>,
+    /// Its spec, where the apiserver has shown it.
+    pub spec: Option<&'a ApiContainer>,
+    /// The status showed that its startup probe had succeeded.
+    pub started: bool,
+    /// Why its pod ended, if it was stopped with the pod.
+    pub pod: Option<&'a AttributedCause>,
+    /// The reason that the pod's status has for this container.
+    pub status: Option<Cause>,
+    /// The reason that an Event of the kubelet states.
+    pub event: Option<AttributedCause>,
+}
+
+impl Stop<'_> {
+    /// The cause that a source states: the first of these.
+    pub fn stated(&self) -> Option<AttributedCause> {
+        let statements = [
+            Self::by_another_container,
+            Self::by_its_pod,
+            Self::by_status,
+            Self::by_event,
+            Self::by_failed_runs,
+            Self::by_a_process_of_the_host,
+        ];
+        statements.into_iter().find_map(|statement| statement(self))
+    }
+
+    fn sent(&self) -> Option<&SentSignal> {
+        self.sent.filter(|sent| sent.signal.code != SI_KERNEL)
+    }
+
+    fn external(&self, sent: &SentSignal, whose: &str) -> AttributedCause {
+        let (sender, name) = (&sent.signal.sender, signal::name(sent.signal.signal));
+        let (comm, pid) = (&sender.comm, sender.tgid);
+        let message = format!(
+            "{comm} (pid {pid}){whose} sent {name}, and is neither the kubelet nor the runtime."
+        );
+        AttributedCause::new(Cause::ExternalStop, Source::Kernel, message)
+    }
+
+    /// The kernel: a process of another container, or one that had entered this one, sent the signal. The kubelet runs
+    /// the preStop hook, so the hook's signals are the kubelet's; where its process is not known, nothing tells it apart.
+    fn by_another_container(&self) -> Option<AttributedCause> {
+        let sent = self.sent()?;
+        if let Some(container) = self.neighbour {
+            return Some(self.external(sent, &format!(" of the container {container}")));
+        }
+        let has_hook = self.spec.is_none_or(|spec| spec.pre_stop.is_some());
+        let root = self.processes.root(sent.signal.sender.tgid, sent.at);
+        let may_be_hook = match self.hook {
+            Some(hook) => root.is_none_or(|root| root == hook),
+            None => has_hook,
+        };
+        (sent.origin == Origin::Entered && !may_be_hook)
+            .then(|| self.external(sent, ", which had entered the container,"))
+    }
+
+    fn by_its_pod(&self) -> Option<AttributedCause> {
+        self.pod.cloned()
+    }
+
+    /// The apiserver: the container's state.
+    fn by_status(&self) -> Option<AttributedCause> {
+        let message = match self.status? {
+            Cause::RestartAllContainers => {
+                "A container of the pod exited with the rule RestartAllContainers: the status shows \
+                 RestartingAllContainers."
+            }
+            _ => "Its postStart hook failed: its state.waiting.reason is PostStartHookError.",
+        };
+        Some(AttributedCause::new(self.status?, Source::Api, message))
+    }
+
+    fn by_event(&self) -> Option<AttributedCause> {
+        self.event.clone()
+    }
+
+    /// The kernel: as many runs of its exec probe failed as the kubelet needs to stop it. Other probes have no process.
+    fn by_failed_runs(&self) -> Option<AttributedCause> {
+        let spec = self.spec?;
+        let startup = spec.startup.as_ref().filter(|_| !self.started);
+        let probes = [(Cause::Startup, startup), (Cause::Liveness, spec.liveness.as_ref())];
+        probes.into_iter().find_map(|(cause, probe)| {
+            let (probe, binary) = probe.and_then(|probe| Some((probe, probe.exec.as_deref()?)))?;
+            let failed = self.processes.failed_probes(binary, self.began);
+            let threshold = usize::try_from(probe.failures.max(1)).unwrap_or(usize::MAX);
+            let message = format!(
+                "The last {failed} run(s) of the exec probe ({binary}) of {} failed just before it was stopped.",
+                self.container
+            );
+            (failed >= threshold).then(|| AttributedCause::new(cause, Source::Kernel, message))
+        })
+    }
+
+    /// The kernel: the name of the sender is none of a kubelet's or a runtime's. A runtime may have an unknown name, so
+    /// each statement of another source comes first.
+    fn by_a_process_of_the_host(&self) -> Option<AttributedCause> {
+        let sent = self.sent()?;
+        let is_foreign =
+            sent.origin == Origin::Outside && !is_of_the_node(&sent.signal.sender.comm);
+        is_foreign.then(|| self.external(sent, ""))
+    }
+}
+
 /// Whether the pod was stopped is not known. `missing`: the evidence that may hide it.
 pub(crate) fn perhaps_stopped(missing: &str) -> AttributedCause {
     AttributedCause::unknown(format!("Whether it was stopped is not known: {missing}."))
-}
-
-/// The cause of a pod that was stopped without a deletion, and whose status names no known reason.
-pub(crate) fn unnamed(object: &PodObject, had_main: bool) -> AttributedCause {
-    let pod = &object.pod;
-    let is_restarted = &*pod.restart_policy == "Always";
-    if !pod.reason.is_empty() {
-        let reason = &pod.reason;
-        let message = format!("It was stopped without a deletion; its status.reason is {reason}.");
-        return AttributedCause::new(Cause::Unknown, Source::Api, message);
-    }
-    // Since 1.26 all other evictions leave the condition DisruptionTarget.
-    if had_main && pod.phase == "Succeeded" && is_restarted && pod.disruption.is_none() {
-        let message = "Inferred: it was stopped and has the phase Succeeded, its restartPolicy is \
-             Always, and its status has no reason: of all evictions by the kubelet, only those for a pod's own storage limits look like this.";
-        return AttributedCause::inferred(Cause::LocalStorageLimit, message);
-    }
-    AttributedCause::unknown("It was stopped without a deletion, and its status names no reason.")
 }
 
 /// The cause of a pod that was deleted while part of it ran. `outlived`: its object was gone before.

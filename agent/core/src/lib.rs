@@ -30,7 +30,6 @@ pub mod pod_view;
 pub mod process;
 pub mod report;
 pub mod signal;
-pub mod stop;
 pub mod table;
 pub mod time;
 pub mod traffic;

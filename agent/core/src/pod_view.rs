@@ -363,7 +363,7 @@ impl<'a> PodView<'a> {
             return !self.is_static() && self.ended(id).is_some_and(may_show);
         };
         if self.went_on_after(id) {
-            let ended = object.attempts.get(id).and_then(|attempt| attempt.ended);
+            let ended = object.attempts.get(id).is_some_and(|attempt| attempt.ended);
             let shown = || self.spec(&self.container(id)?.info.name)?.id.as_ref();
             let attempt = |id: &ContainerId| self.container(id).map(|c| c.info.attempt);
             return match shown().filter(|shown| *shown != id) {
@@ -371,7 +371,7 @@ impl<'a> PodView<'a> {
                 Some(next) if self.container(next).is_none() => true,
                 // A status that names a later attempt shows nothing more about this one.
                 Some(next) if attempt(next) > attempt(id) => false,
-                _ => object.exists() && ended.is_none(),
+                _ => object.exists() && !ended,
             };
         }
         // When the sandbox is stopped shows whether the container was stopped with it.

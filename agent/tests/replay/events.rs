@@ -1,12 +1,15 @@
 //! The kubelet's Events: what they prove, and that no verdict depends on them.
 
-use super::{Said, names, recordings, tells_its_truth};
+use super::{Said, names, recordings, run};
 use coroner_core::report::ContainerDeath;
 use std::{collections::BTreeMap, env, fmt::Write as _, fs, path::Path};
 
 /// What a replay says without the Events, and with them.
 fn both(name: &str) -> [Said; 2] {
-    [recordings::load, recordings::load_with_events].map(|load| tells_its_truth(name, load(name)))
+    [recordings::load_without_events, recordings::load].map(|load| {
+        let recording = load(name);
+        run(recording.anchor, recording.inputs)
+    })
 }
 
 /// Each container's verdict, by its id: with the evidence of the kernel.

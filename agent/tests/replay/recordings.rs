@@ -16,13 +16,13 @@ pub(crate) struct Recording {
 }
 
 /// Without the kubelet's Events.
-pub(crate) fn load(name: &str) -> Recording {
-    let mut recording = load_with_events(name);
+pub(crate) fn load_without_events(name: &str) -> Recording {
+    let mut recording = load(name);
     recording.inputs.retain(|one| !matches!(one.input, Input::Events(_)));
     recording
 }
 
-pub(crate) fn load_with_events(name: &str) -> Recording {
+pub(crate) fn load(name: &str) -> Recording {
     let mut reader = Reader::open(&path(&format!("{name}.jsonl.gz"))).unwrap();
     let inputs = reader.by_ref().collect();
     assert!(reader.status().is_whole(), "{name}: {}", reader.status());

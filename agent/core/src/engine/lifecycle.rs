@@ -201,9 +201,8 @@ impl Engine {
             earlier.sort_by_key(|id| view.ended(id));
             let earlier: Vec<_> = earlier.into_iter().map(|id| view.death(id, None)).collect();
             let waits = |death: &ContainerDeath| pod.waits_for_events(&view, death, now, out);
-            // A pod that is not restarted ended because one of these was stopped.
-            let ended_it = report.containers.iter().filter(|_| report.cause.is_of_a_container());
-            if earlier.iter().chain(ended_it).map(waits).fold(false, |any, waits| any | waits) {
+            let all = earlier.iter().chain(&report.containers);
+            if all.map(waits).fold(false, |any, waits| any | waits) {
                 return true;
             }
             for death in earlier {

@@ -3,16 +3,18 @@
 use super::PodView;
 use crate::{
     api::{CLOCK_SKEW, DeletionRequest, PodObject},
-    cause::{AttributedCause, unstopped},
-    cri::{Container, Sandbox},
+    cause::{AttributedCause, Stop, unstopped},
+    cri::Container,
     exit_blockers,
     isolation::Isolation,
-    process::{ContainerProcesses, SI_KERNEL, SIGKILL, SIGTERM, SentSignal},
-    stop::{RESTART_ALL_GRACE_SECONDS, StopEvidence},
-    verdict::{Assessment, GRACE_FLOOR_SECONDS, HOOK_GAP, KUBELET_SLACK, VerdictInputs, assess},
+    process::{ContainerProcesses, SIGKILL, SIGTERM, SentSignal},
+    verdict::{Assessment, GRACE_FLOOR_SECONDS, VerdictInputs, assess},
 };
 use crate::{ids::*, input::*, report::*, time::*, types::*};
 use std::time::Duration;
+
+/// The grace of a container that is restarted with all others: 0, which the kubelet raises to its floor.
+const RESTART_ALL_GRACE_SECONDS: i64 = 2;
 
 /// The kubelet raises any grace to its floor; 0 is a force delete.
 fn granted(grace_seconds: i64) -> i64 {
@@ -23,20 +25,6 @@ fn granted(grace_seconds: i64) -> i64 {
 /// (`killContainer`, kuberuntime_container.go).
 fn runs_pre_stop(cause: Cause) -> bool {
     !matches!(cause, Cause::ExternalStop | Cause::RestartAllContainers)
-}
-
-/// The SIGKILL from outside of a stop that may have begun long before it, because the record of its stop signal may be
-/// lost.
-fn undated_kill(stop: &StopEvidence<'_>, assessment: &Assessment) -> Option<BootTime> {
-    if stop.signal.is_some() || assessment.unproven.is_none() {
-        return None;
-    }
-    let kill = assessment.milestones.iter().find(|m| m.kind == MilestoneKind::KillSent)?.at;
-    let is_it = |sent: &SentSignal| {
-        let (signal, code) = (sent.signal.signal, sent.signal.code);
-        (sent.at, signal) == (kill, SIGKILL) && sent.from_outside() && code != SI_KERNEL
-    };
-    stop.processes.sent().any(is_it).then_some(kill)
 }
 
 impl<'a> PodView<'a> {
@@ -135,21 +123,22 @@ impl<'a> PodView<'a> {
         let name = container.map(|c| c.info.name.clone()).unwrap_or_default();
         let mut inputs = self.verdict_inputs(container, processes, request);
         let mut assessment = self.assess(container, inputs);
-        // No verdict depends on the kubelet's Events.
-        let stop = self.stop_of(id, &assessment);
-        let why = |stop| self.why(id, stop, &assessment, inputs.grace_seconds, request, pod_cause);
-        let is_stated = stop.as_ref().is_some_and(|stop| stop.stated.is_some());
-        let without = is_stated.then(|| why(stop.clone().map(StopEvidence::without_events)));
-        let (mut cause, grace_seconds) = why(stop);
-        let (decided, allowed) = without.unwrap_or_else(|| (cause.clone(), grace_seconds));
-        if let Some(ended) = self.ended(id) {
-            cause.message.push_str(self.without_events(&cause, ended));
-        }
+        let stop = self.stop_of(id, &assessment, request, pod_cause);
+        let cause = self.why(id, stop.as_ref(), &assessment, request, pod_cause);
         let pre_stop = inputs.pre_stop;
-        let hook = pre_stop.filter(|_| runs_pre_stop(decided.cause));
-        if (allowed, hook) != (inputs.grace_seconds, pre_stop) {
-            (inputs.grace_seconds, inputs.pre_stop) = (allowed, hook);
-            assessment = self.assess(container, inputs);
+        let mut grace_seconds = inputs.grace_seconds;
+        if let Some(stop) = stop {
+            grace_seconds = self.grace_of(&name, cause.cause, grace_seconds);
+            // Whoever may create Events may forge them: no verdict depends on them.
+            let cause = Stop { event: None, ..stop }.stated().map(|stated| stated.cause);
+            let allowed = cause.map_or(inputs.grace_seconds, |cause| {
+                self.grace_of(&name, cause, inputs.grace_seconds)
+            });
+            let hook = pre_stop.filter(|_| cause.is_none_or(runs_pre_stop));
+            if (allowed, hook) != (inputs.grace_seconds, pre_stop) {
+                (inputs.grace_seconds, inputs.pre_stop) = (allowed, hook);
+                assessment = self.assess(container, inputs);
+            }
         }
         let stop_signal = inputs.stop_signal;
         let processes = if assessment.isolated.is_some() { &nothing } else { processes };
@@ -225,16 +214,15 @@ impl<'a> PodView<'a> {
         }
     }
 
-    /// The cause, and the grace that applied: a stop that is not the pod's may have its own.
+    /// Why one container was stopped, or ended.
     fn why(
         &self,
         id: &ContainerId,
-        stop: Option<StopEvidence<'_>>,
+        stop: Option<&Stop<'_>>,
         assessment: &Assessment,
-        grace: Option<i64>,
         request: Option<&DeletionRequest>,
         pod_cause: Option<&AttributedCause>,
-    ) -> (AttributedCause, Option<i64>) {
+    ) -> AttributedCause {
         let Some(stop) = stop else {
             // A container that was not stopped ended with its pod only if it ended when the deletion was
             // certain.
@@ -243,135 +231,41 @@ impl<'a> PodView<'a> {
             let ended_after = self.ended(id).zip(deleted).is_none_or(|(ended, by)| ended >= by);
             let pod_cause = pod_cause.filter(|pod| !pod.cause.is_requested() || ended_after);
             let pod_cause = pod_cause.filter(|pod| !pod.cause.is_of_a_container());
-            return (unstopped(pod_cause.cloned(), assessment.unproven.as_deref()), grace);
+            return unstopped(pod_cause.cloned(), assessment.unproven.as_deref());
         };
-        // A container whose pod kept running was not stopped for its pod's termination.
-        let pod_cause = pod_cause.filter(|_| !self.went_on_after(id));
-        // The stop began before the pod's deletion was requested, so the kubelet may have had another reason.
-        let gone = || self.gone().map(|gone| gone.latest);
-        let certain = request.map(|request| request.latest).or_else(gone);
-        let asked_later = request.is_some_and(|request| {
-            stop.began < request.earliest && stop.began + CLOCK_SKEW < request.by_its_clock
-        });
-        // Of a stop for the deletion, SIGKILL comes at the end of the grace.
-        let killed = undated_kill(&stop, assessment);
-        let too_early = |at| self.shortest_deadline(request?, at).filter(|deadline| at < *deadline);
-        let killed_early = killed.and_then(too_early).is_some();
-        let killed_late = killed.is_some_and(|at| {
-            let grace = grace.map_or(Duration::ZERO, |grace| seconds(granted(grace)));
-            match request {
-                Some(request) => at > request.latest + grace + KUBELET_SLACK,
-                None => certain.is_some_and(|by| at + CLOCK_SKEW < by),
-            }
-        });
-        // A list dates the request into the whole outage before it, so the rest of the pod decides.
-        let shown_later = certain.is_some_and(|by| {
-            (killed_late || killed.is_none() && stop.began + CLOCK_SKEW < by)
-                && self.ran_on_after(id)
-                || stop.began < by && stop.is_redefined_before(by)
-        });
-        let is_requested = pod_cause.is_some_and(|reason| reason.cause.is_requested());
-        let before_request =
-            is_requested && (asked_later || killed_early || shown_later || stop.stated.is_some());
-        let unknown = |message| AttributedCause::unknown(message);
-        if is_requested
-            && !before_request
-            && killed.is_some()
-            && certain.is_some_and(|by| stop.is_redefined_before(by))
-        {
-            let reason = unknown(
-                "It was stopped; whether for its pod's deletion or for its changed image is not known, because the \
-                 record of its stop signal is missing.",
-            );
-            return (reason, grace);
+        if let Some(stated) = stop.stated() {
+            return stated;
         }
-        if before_request {
-            let reason = stop.explained().or_else(|| stop.remaining()).unwrap_or_else(|| {
-                unknown(
-                    "It was stopped before its pod was deleted, according to the apiserver's clock or to when the \
-                     rest of the pod was stopped; the reason is not known, because no later attempt and no status shows that the pod kept running in between.",
-                )
-            });
-            let grace = self.graces(self.container(id), None).next();
-            return match &stop.stated {
-                Some(_) => (reason.clone(), self.own_grace(&stop, reason.cause, grace)),
-                None => (reason, grace),
-            };
+        let silent = self.silent(id, stop.began);
+        let policy = self.object().zip(stop.spec).map(|(o, spec)| o.pod.restart_policy_of(spec));
+        if self.went_on_after(id) && policy != Some("Never") {
+            let message = format!("It was stopped while its pod kept running: {silent}.");
+            return AttributedCause::inferred(Cause::Restart, message);
         }
-        // Another container's own stop explains this one's only if the same reason applies to it.
-        match pod_cause {
-            Some(pod) if !pod.cause.is_of_a_container() => return (pod.clone(), grace),
-            Some(pod) => return (stop.of_ended_pod().unwrap_or_else(|| pod.clone()), grace),
-            None => {}
-        }
-        if !self.went_on_after(id) && self.object().is_some() {
-            let reason = stop.evident().unwrap_or_else(|| {
-                unknown(
-                    "It was stopped; whether its pod was being deleted is not known, because nothing \
-                     shows that the pod kept running, and the watch of the apiserver may be late.",
-                )
-            });
-            return (reason, grace);
-        }
-        let reason = stop.reason();
-        let own_grace = self.own_grace(&stop, reason.cause, grace);
-        (reason, own_grace)
+        AttributedCause::unknown(format!("It was stopped, and why is not known: {silent}."))
     }
 
-    /// When a container may have been killed first that is stopped for the deletion: at the end of the shortest grace
-    /// that was granted before `killed`. The kubelet's own last delete, of a grace of 0, follows.
-    fn shortest_deadline(&self, request: &DeletionRequest, killed: BootTime) -> Option<BootTime> {
-        let earlier = |later: &&DeletionRequest| later.grace_seconds > 0 || later.estimate < killed;
-        let shortened = self.object()?.changed.iter().filter(earlier);
-        let all = shortened.chain([request]).map(|request| granted(request.grace_seconds));
-        Some(request.earliest + seconds(all.min()?))
-    }
-
-    /// The grace of a stop that is not the pod's.
-    fn own_grace(&self, stop: &StopEvidence<'_>, cause: Cause, grace: Option<i64>) -> Option<i64> {
-        let spec = self.spec(stop.container);
+    /// The grace of a stop: known where a statement names the stop.
+    fn grace_of(&self, container: &str, cause: Cause, grace: Option<i64>) -> Option<i64> {
+        let spec = self.spec(container);
         let of_probe = |probe: Option<&ApiProbe>| probe?.grace_seconds;
         match cause {
             Cause::Liveness => of_probe(spec.and_then(|spec| spec.liveness.as_ref())).or(grace),
             Cause::Startup => of_probe(spec.and_then(|spec| spec.startup.as_ref())).or(grace),
             Cause::RestartAllContainers => Some(RESTART_ALL_GRACE_SECONDS),
-            Cause::ExternalStop => None,
+            Cause::ExternalStop | Cause::Restart | Cause::Unknown => None,
             _ => grace,
         }
     }
 
-    /// What else of the pod ran was stopped later than by a kubelet that stops the pod: it stops the main
-    /// containers at once, then the sidecars, then the sandbox.
-    fn ran_on_after(&self, id: &ContainerId) -> bool {
-        let is_main = |id: &ContainerId| {
-            self.container(id).is_some_and(|c| self.kind(&c.info.name) == ContainerKind::Main)
-        };
-        let (all, own) = (&self.members.all, self.ended(id));
-        let mains_ended = all.iter().filter(|other| is_main(other)).map(|id| self.ended(id)).max();
-        let after = |after: Option<BootTime>, at: Option<BootTime>| {
-            after.zip(at).is_some_and(|(after, at)| at > after + HOOK_GAP)
-        };
-        let is_later = |other: &ContainerId| {
-            let (container, processes) = (self.container(other), self.processes_of(other));
-            let inputs = |of| self.verdict_inputs(container, of, None);
-            // The kernel does not see when a hook without a process began.
-            let is_seen =
-                |inputs: &VerdictInputs<'_>| matches!(inputs.pre_stop, None | Some(Hook::Exec(_)));
-            let seen = processes.map(inputs).filter(is_seen);
-            let began = seen.and_then(|inputs| self.assess(container, inputs).stop_began());
-            after(if is_main(other) { own } else { mains_ended.flatten().max(own) }, began)
-        };
-        let pause = |s: &Sandbox| self.processes_of_sandbox(&s.info.id)?.ended();
-        let sandbox = self.own_sandboxes().filter_map(pause).max();
-        after(self.members.ended, sandbox) || all.iter().any(|other| other != id && is_later(other))
-    }
-
-    /// The stop of a container with the evidence for its reason; `None`: not stopped.
+    /// The stop of a container with what the sources say of it; `None`: not stopped.
     pub(super) fn stop_of<'s>(
         &'s self,
         id: &ContainerId,
         assessment: &'s Assessment,
-    ) -> Option<StopEvidence<'s>> {
+        request: Option<&DeletionRequest>,
+        pod_cause: Option<&'s AttributedCause>,
+    ) -> Option<Stop<'s>> {
         let began = assessment.stop_began()?;
         let container = self.container(id)?;
         let processes = self.processes_of(id)?;
@@ -379,50 +273,52 @@ impl<'a> PodView<'a> {
         let at_once =
             assessment.verdict == Verdict::ForceKilled && self.stop_signal(container) != SIGKILL;
         let killed = processes.sent().find(is_kill).filter(|_| at_once);
-        let sender = assessment.stop.as_ref().or(killed).and_then(|sent| sent.signal.sender.cgroup);
-        let neighbour = sender
+        let sent = assessment.stop.as_ref().or(killed);
+        let neighbour = sent
+            .and_then(|sent| sent.signal.sender.cgroup)
             .and_then(|cgroup| self.stores.cgroups.container(self.stores.cgroups.owner(cgroup)))
             .filter(|owner| *owner != id)
             .and_then(|owner| self.container(owner));
-        let sandbox = &container.info.sandbox;
-        let pause_ended = self.processes_of_sandbox(sandbox).and_then(ContainerProcesses::ended);
-        let stopped = self.stores.cri.sandbox(sandbox).and_then(|sandbox| sandbox.ended);
-        let sandbox_died = match (pause_ended, stopped) {
-            (Some(at), _) => (at < began).then_some(Source::Kernel),
-            (None, Some(Interval { latest: by, .. })) => (by < began).then_some(Source::Cri),
-            (None, None) => None,
+        let attempt = self.object().and_then(|object| object.attempts.get(id));
+        // What a later attempt or the status shows to have gone on was not stopped with its pod.
+        let goes_on = self.went_on_after(id);
+        let earlier = self.began_before(began, assessment, request);
+        let is_for_it = |pod: &&AttributedCause| {
+            pod.cause != Cause::Unknown && !goes_on && !(earlier && pod.cause.is_requested())
         };
-        let name = container.info.name.as_str();
-        let after = container.info.attempt.checked_add(1);
-        let next = self
-            .containers()
-            .find(|other| other.info.name == name && Some(other.info.attempt) == after);
-        let ended = self.ended(id);
-        let until = ended.unwrap_or(began);
-        let interrupted = self.stores.cri.connection.gaps.between(began, until).next().is_some()
-            || self.stores.node.kubelet.changes(began, until).next().is_some();
-        let hashes =
-            next.and_then(|next| next.info.hash.as_ref()).zip(container.info.hash.as_ref());
-        let events = self.stop_events(container, began, ended);
-        Some(StopEvidence {
-            stated: events.stated,
-            unhealthy: events.unhealthy,
+        Some(Stop {
             began,
-            ended,
-            container: name,
+            container: container.info.name.as_str(),
             processes,
-            signal: assessment.stop.as_ref(),
-            killed,
+            sent,
             neighbour: neighbour.map(|container| container.info.name.as_str()),
-            object: self.object(),
-            attempt: self.object().and_then(|object| object.attempts.get(id)),
-            sandbox_died,
-            redefined: hashes.map(|(next, own)| next != own),
-            moved: next.is_some_and(|next| next.info.sandbox != *sandbox),
             hook: assessment.hook,
-            interrupted,
-            sandbox_followed: pause_ended.zip(ended).map(|(pause, own)| pause.since(own)),
+            spec: self.spec(&container.info.name),
+            started: attempt.is_some_and(|attempt| attempt.started),
+            pod: pod_cause.filter(is_for_it),
+            status: attempt.and_then(|attempt| attempt.stopped_for),
+            event: self.stated_by_event(container, began),
         })
+    }
+
+    /// The stop began before the pod's deletion was requested, by the apiserver's stamp as far as the watch bears it
+    /// out. Of a stop whose signal may be lost only the SIGKILL is known, which comes at the end of the grace.
+    fn began_before(
+        &self,
+        began: BootTime,
+        assessment: &Assessment,
+        request: Option<&DeletionRequest>,
+    ) -> bool {
+        let is_dated =
+            assessment.stop.is_some() || assessment.hook.is_some() || assessment.unproven.is_none();
+        let object = self.object();
+        let grace = match object.and_then(|o| o.in_force(began)) {
+            Some(request) if !is_dated => granted(request.grace_seconds),
+            _ => 0,
+        };
+        let gone = || object?.gone.map(|gone| gone.latest);
+        let asked = request.map(DeletionRequest::requested).or_else(gone);
+        asked.is_some_and(|asked| began + CLOCK_SKEW < asked + seconds(grace))
     }
 
     pub(super) fn is_truncated(&self) -> bool {

@@ -5,7 +5,8 @@ use crate::{
     cause::AttributedCause,
     cri::Container,
     events::Posted,
-    input::{ApiContainer, EventReason, KillReason, PostedEvent, ProbeKind},
+    ids::ContainerId,
+    input::{EventReason, KillReason, PostedEvent},
     report::ContainerDeath,
     time::BootTime,
     types::*,
@@ -15,32 +16,20 @@ use std::time::Duration;
 /// A sandbox that is found changed is stopped in the same synchronisation of the pod.
 const SAME_SYNC: Duration = Duration::from_secs(5);
 
-/// What the kubelet's Events say of the stop of one container.
-#[derive(Clone, Debug, Default)]
-pub(super) struct StopEvents {
-    /// Why, by the message of an Event.
-    pub(super) stated: Option<AttributedCause>,
-    /// The probe whose failure an Event has just before a stop without a reason.
-    pub(super) unhealthy: Option<Cause>,
-}
-
 impl<'a> PodView<'a> {
-    /// What the Events say of the stop of a container that began then. Only the last ones before its end count.
-    pub(super) fn stop_events(
+    /// The Events of this attempt of a container, the last ones before its end, oldest first.
+    fn events_of(
         &self,
         container: &'a Container,
         began: BootTime,
-        ended: Option<BootTime>,
-    ) -> StopEvents {
-        let all = self.stores.events.of(self.uid);
+    ) -> (BootTime, impl DoubleEndedIterator<Item = &'a Posted>) {
         let info = &container.info;
-        let processes = self.processes_of(&info.id);
-        let created = processes.and_then(|own| own.created);
+        let created = self.processes_of(&info.id).and_then(|own| own.created);
         let created = created.or_else(|| Some(self.stores.anchor.boot(info.created?)));
         // If that is unknown, no Event is surely its.
         let created = created.unwrap_or(BootTime(u64::MAX));
-        let until = ended.unwrap_or(BootTime(u64::MAX));
-        let is_its = |posted: &&&Posted| {
+        let until = self.ended(&info.id).unwrap_or(BootTime(u64::MAX));
+        let is_its = move |posted: &&Posted| {
             let event = &posted.event;
             let surely = event.earliest() >= created;
             let near = event.time.max(began).since(event.time.min(began));
@@ -50,16 +39,61 @@ impl<'a> PodView<'a> {
                 && event.container.as_deref() == Some(info.name.as_str())
                 && (surely || perhaps)
         };
-        let own: Vec<&Posted> = all.iter().filter(is_its).copied().collect();
-        let stated = own.iter().rev().find_map(|posted| stated(&posted.event, created, &all));
-        let is_bare = |event: &&PostedEvent| {
-            (event.about, event.reason) == (EventReason::Killing, Some(KillReason::Stopping))
-                && event.earliest() <= began
+        (created, self.stores.events.of(self.uid).into_iter().filter(is_its))
+    }
+
+    /// Why a container was stopped, by the message of an Event.
+    pub(super) fn stated_by_event(
+        &self,
+        container: &'a Container,
+        began: BootTime,
+    ) -> Option<AttributedCause> {
+        let (created, mut events) = self.events_of(container, began);
+        let all = self.stores.events.of(self.uid);
+        events.by_ref().rev().find_map(|posted| stated(&posted.event, created, &all))
+    }
+
+    /// Which source was asked for the reason of a stop, and had none. A part of a sentence.
+    pub(super) fn silent(&self, id: &ContainerId, began: BootTime) -> String {
+        let status = match self.object() {
+            _ if !self.stores.api.has_apiserver => "the apiserver is not asked".to_owned(),
+            None => "the apiserver has not reported the pod".to_owned(),
+            Some(_) if !self.stores.api.watch.is_up() => {
+                "the watch of the apiserver is broken".to_owned()
+            }
+            Some(_) => "its status names no reason".to_owned(),
         };
-        let killing = own.iter().map(|posted| &posted.event).rfind(is_bare);
-        let spec = self.object().and_then(|object| object.pod.containers.get(&info.name));
-        let unhealthy = killing.zip(spec).and_then(|(kill, spec)| failed_before(kill, spec, &own));
-        StopEvents { stated, unhealthy }
+        let ended = self.ended(id).unwrap_or(began);
+        let listed = self.stores.events.lookup(self.uid, ended);
+        let events = match listed {
+            _ if !self.stores.events.is_on => "the kubelet's Events are not asked for".to_owned(),
+            None => "the kubelet's Events were not listed since".to_owned(),
+            Some(false) => "the kubelet's Events could not be listed".to_owned(),
+            Some(true) => match self.container(id).map(|c| self.quoted(c, began)) {
+                Some(quoted) if !quoted.is_empty() => {
+                    format!("the kubelet's Events do not name it ({quoted})")
+                }
+                _ => "the kubelet posted no Event of it".to_owned(),
+            },
+        };
+        format!("{status}, and {events}")
+    }
+
+    fn quoted(&self, container: &'a Container, began: BootTime) -> String {
+        let quote = |posted: &Posted| {
+            let event = &posted.event;
+            match (event.about, &event.message, event.probe) {
+                (EventReason::Killing, Some(message), _) => Some(format!("Killing \"{message}\"")),
+                (EventReason::Killing, None, _) => Some("Killing".to_owned()),
+                (EventReason::Unhealthy, _, Some(probe)) => {
+                    let times = event.posted.unwrap_or(posted.count);
+                    Some(format!("Unhealthy {times} × ({} probe)", probe.as_str()))
+                }
+                _ => None,
+            }
+        };
+        let all: Vec<String> = self.events_of(container, began).1.filter_map(quote).collect();
+        all.join(", ")
     }
 
     /// Why the pod ended, by an Event, where that was not a deletion.
@@ -90,17 +124,6 @@ impl<'a> PodView<'a> {
         events.is_on
             && death.cause_certainty != Certainty::Proven
             && events.lookup(self.uid, ended).is_none()
-    }
-
-    /// What a cause that is not proven lacks.
-    pub(super) fn without_events(&self, cause: &AttributedCause, ended: BootTime) -> &'static str {
-        let is_proven = cause.certainty() == Certainty::Proven;
-        match self.stores.events.lookup(self.uid, ended) {
-            Some(false) if !is_proven => {
-                " The pod's Events, which might prove it, could not be listed."
-            }
-            _ => "",
-        }
     }
 }
 
@@ -144,27 +167,4 @@ fn sandbox_changed(created: BootTime, kill: &PostedEvent, all: &[&Posted]) -> bo
             && (created..=kill.latest()).contains(&event.earliest())
             && event.latest() + SAME_SYNC >= kill.earliest()
     })
-}
-
-/// The probe that failed last, if that was just before the stop and not because of it, as often as the kubelet needs
-/// for a stop. A probe that has reached its failureThreshold is not run again (worker.go, `onHold`). An Event has whole
-/// seconds: what was posted in that of the stop may be due to it, unless the probe had failed before as well.
-fn failed_before(kill: &PostedEvent, spec: &ApiContainer, own: &[&Posted]) -> Option<Cause> {
-    let unhealthy = own.iter().filter(|posted| posted.event.about == EventReason::Unhealthy);
-    let posted = unhealthy.max_by_key(|posted| posted.last)?;
-    let event = &posted.event;
-    let (cause, probe) = match event.probe? {
-        ProbeKind::Liveness => (Cause::Liveness, spec.liveness.as_ref()?),
-        ProbeKind::Startup => (Cause::Startup, spec.startup.as_ref()?),
-        ProbeKind::Readiness => return None,
-    };
-    let uncertainty = event.uncertainty();
-    let is_due = posted.last + uncertainty + SAME_SYNC >= kill.earliest()
-        && posted.last - uncertainty <= kill.time;
-    // A threshold of 0 is not known. At one of 1, the first failure would have been the reason of an earlier stop.
-    let needed = probe.failures;
-    let first_or_last = if needed > 1 { event.time } else { posted.last };
-    let is_before = first_or_last + uncertainty <= kill.earliest();
-    let is_enough = needed > 0 && event.posted.unwrap_or(1) >= needed;
-    (is_due && is_before && is_enough).then_some(cause)
 }

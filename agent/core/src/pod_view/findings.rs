@@ -6,7 +6,6 @@ use crate::{
     cri::Container,
     process::{Children, ContainerProcesses},
     signal,
-    verdict::KUBELET_SLACK,
 };
 use crate::{ids::*, input::*, report::*, time::*, types::*};
 use std::time::Duration;
@@ -30,6 +29,9 @@ pub(super) fn not_signalled(children: &Children, stop_signal: u8) -> Finding {
     Finding::new(FindingKind::ChildrenNotSignalled, detail)
 }
 
+/// The most that the kubelet and the runtime were seen to add to a grace period on a real node.
+const DEADLINE_SLACK: Duration = Duration::from_secs(6);
+
 impl<'a> PodView<'a> {
     pub(super) fn deadline_missed(
         &self,
@@ -51,7 +53,7 @@ impl<'a> PodView<'a> {
                 "It ended {late} after its deadline, {after} after the request with a grace period of {grace} s."
             ),
         };
-        (ended > deadline + KUBELET_SLACK)
+        (ended > deadline + DEADLINE_SLACK)
             .then(|| Finding::new(FindingKind::DeadlineMissed, detail))
     }
 

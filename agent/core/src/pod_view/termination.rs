@@ -3,9 +3,7 @@
 use super::PodView;
 use crate::{
     api::{DeletionRequest, PodObject},
-    cause::{
-        AttributedCause, TERMINATION_BY_KUBELET, by_kubelet, deletion, perhaps_stopped, unnamed,
-    },
+    cause::{AttributedCause, TERMINATION_BY_KUBELET, by_kubelet, deletion, perhaps_stopped},
     cri::Container,
     phases::phases,
     verdict::{Assessment, KUBELET_SLACK},
@@ -69,90 +67,88 @@ impl<'a> PodView<'a> {
         // have exited, seen or not.
         let of_end = deciding.iter().zip(&assessment).filter(|(id, _)| !self.went_on_after(id));
         let last = of_end.filter(|_| had_main).max_by_key(|(id, _)| self.ended(id));
-        let stopped_for = last
-            .and_then(|(id, assessment)| self.stop_of(id, assessment.as_ref()?)?.of_ended_pod());
+        let stopped_for = last.and_then(|(id, assessment)| {
+            self.stop_of(id, assessment.as_ref()?, None, None)?.stated()
+        });
         let stopped = deciding.iter().zip(&assessment).any(|(id, assessment)| {
             assessment.as_ref().is_some_and(|j| j.stop_began().is_some()) && !self.went_on_after(id)
         });
         let outlived = self.outlived().is_some();
-        let requested = self.request().is_some();
         let object = self.object();
-        let unseen = object.is_some_and(PodObject::deleted_during_gap);
-        let gone = self.gone().filter(|_| unseen && !requested);
-        // A container that was stopped, or ran on after the object was gone, had been deleted.
-        let ran_on = |gone: Interval| {
-            let is_later = |id| self.end(id).is_none_or(|end| end.earliest > gone.latest);
-            self.members.all.iter().any(is_later)
-        };
-        // The last status showed part of the pod running when the object was deleted, and that part was
-        // stopped.
+        // The last status showed part of the pod running when the object was deleted, and that part was stopped.
         let forced = |object: &PodObject| {
             let disrupted = object.pod.disruption.as_deref();
             let by_control_plane = disrupted.is_some_and(|reason| reason != TERMINATION_BY_KUBELET);
             let unasked = object.requested.is_none() && !object.pod.is_over();
             object.deletion_observed && (by_control_plane || unasked)
         };
-        let deleted = requested
-            || gone.is_some_and(|gone| stopped || ran_on(gone))
-            || stopped && object.is_some_and(forced);
+        let vanished = object.is_some_and(PodObject::deleted_during_gap) && self.gone().is_some();
+        let deleted = self.request().is_some()
+            || outlived
+            || stopped && (vanished || object.is_some_and(forced));
         // Deleting the mirror of a static pod stops nothing.
         let is_static = self.is_static() || object.is_some_and(PodObject::is_mirror);
-        if !is_static && (deleted || outlived) {
+        if !is_static && deleted {
             return deletion(object, outlived);
         }
         if let Some(reason) = object.and_then(by_kubelet) {
             return reason;
         }
+        let unknown = |message: &str| AttributedCause::unknown(message);
         // In back-off nothing runs either, and the pod is not over.
         let is_over = |pod: &ApiPod| pod.is_finished() || pod.is_over() && pod.is_completing();
-        let was_over = object.is_some_and(|o| is_over(&o.pod));
-        let came_and_went = object.is_none() && self.stores.api.watch.last_up.is_some();
-        let unknown = |message: &str| AttributedCause::unknown(message);
-        let complete = assessment.iter().all(|j| j.as_ref().is_some_and(|j| j.exit.is_some()));
-        let unproven = assessment.iter().flatten().find_map(|j| j.unproven.as_deref());
-        match (stopped, object) {
-            (true, _) if !is_static && unseen && !was_over => unknown(
-                "Its containers had ended before the watch of the apiserver was known to be broken, and its \
-                 object was gone when the watch was back: whether it was deleted first is not known.",
-            ),
-            (false, _) if !is_static && (unseen && !was_over || came_and_went) => unknown(
-                "Its containers ended without a recorded stop signal; its object was deleted while the \
-                 watch of the apiserver was broken: whether it was deleted first is not known.",
-            ),
-            (false, _) if !complete => {
-                perhaps_stopped("the kernel's record of how one of its containers ended is missing")
-            }
-            (false, _) if let Some(missing) = unproven => perhaps_stopped(missing),
-            (false, _) => {
-                let message = if had_main {
-                    "Its main containers ended, and none had been stopped with the pod."
-                } else {
-                    "None of its main containers ran; the others ended, and none had been stopped."
-                };
-                AttributedCause::new(Cause::Completed, Source::Kernel, message)
-            }
-            (true, _)
-                if object.is_none_or(|o| o.pod.reason.is_empty())
-                    && let Some(stated) = self.cause_by_events() =>
-            {
-                stated
-            }
-            (true, _) if is_static => {
-                let message = if self.is_replaced() {
-                    "A static pod was stopped: its manifest was changed. A static pod with its name and another UID followed."
-                } else {
-                    "A static pod was stopped: its manifest was removed or changed."
-                };
-                AttributedCause::inferred(Cause::StaticRemoved, message)
-            }
-            (true, None) => unknown(
-                "It was stopped; the reason is not known, because the apiserver never reported the pod.",
-            ),
-            (true, Some(object)) => match stopped_for {
-                Some(reason) if object.pod.reason.is_empty() => reason,
-                _ => unnamed(object, had_main),
-            },
+        if !is_static && object.is_some_and(|o| o.deleted_during_gap() && !is_over(&o.pod)) {
+            return unknown(
+                "Its object was deleted while the watch of the apiserver was broken: whether that was before its \
+                 containers ended is not known.",
+            );
         }
+        if !stopped {
+            let complete = assessment.iter().all(|j| j.as_ref().is_some_and(|j| j.exit.is_some()));
+            let unproven = assessment.iter().flatten().find_map(|j| j.unproven.as_deref());
+            return match unproven {
+                _ if !is_static && object.is_none() && self.stores.api.watch.last_up.is_some() => {
+                    unknown(
+                        "Its containers ended without a recorded stop signal; its object was deleted while the \
+                         watch of the apiserver was broken: whether it was deleted first is not known.",
+                    )
+                }
+                _ if !complete => perhaps_stopped(
+                    "the kernel's record of how one of its containers ended is missing",
+                ),
+                Some(missing) => perhaps_stopped(missing),
+                None => {
+                    let message = if had_main {
+                        "Its main containers ended, and none had been stopped with the pod."
+                    } else {
+                        "None of its main containers ran; the others ended, and none had been stopped."
+                    };
+                    AttributedCause::new(Cause::Completed, Source::Kernel, message)
+                }
+            };
+        }
+        let reason = object.map_or("", |object| object.pod.reason.as_str());
+        if !reason.is_empty() {
+            let message =
+                format!("It was stopped without a deletion; its status.reason is {reason}.");
+            return AttributedCause::new(Cause::Unknown, Source::Api, message);
+        }
+        if let Some(stated) = self.cause_by_events().or(stopped_for) {
+            return stated;
+        }
+        if is_static {
+            let message = if self.is_replaced() {
+                "A static pod was stopped: its manifest was changed. A static pod with its name and another UID followed."
+            } else {
+                "A static pod was stopped: its manifest was removed or changed."
+            };
+            return AttributedCause::inferred(Cause::StaticRemoved, message);
+        }
+        let silent = deciding.first().map(|id| self.silent(id, self.ended(id).unwrap_or_default()));
+        AttributedCause::unknown(format!(
+            "It was stopped without a deletion, and why is not known: {}.",
+            silent.unwrap_or_default()
+        ))
     }
 
     /// A static pod whose manifest changes has another UID, and its sandbox follows once this one is over
@@ -197,7 +193,13 @@ impl<'a> PodView<'a> {
         let critical = containers.iter().max_by_key(|c| (self.ended(&c.id), &c.id));
 
         let stopping = stop_began(&containers);
-        let began = self.began(request, gone, cause.cause, stopping, &containers);
+        // A stop that somebody else had begun is not that of the deletion.
+        let for_it = |c: &&ContainerDeath| {
+            request.is_none() || c.cause == cause.cause || c.cause == Cause::Unknown
+        };
+        let its_stop = containers.iter().filter(for_it).filter_map(|c| c.milestone(M::StopBegan));
+        let its_stop = its_stop.map(|began| began.at).min();
+        let began = self.began(request, gone, cause.cause, its_stop, &containers);
         let ended = self.last().unwrap_or(began).max(began);
         let object = self.object().filter(|_| request.is_some());
         let shortened = object.and_then(PodObject::shortened);

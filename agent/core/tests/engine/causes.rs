@@ -1,20 +1,19 @@
 //! Circumstances → cause, with what says so.
 
 use super::world::{
-    CODE_0, Cgroups, World, container, ids, init, is_replaced, object as seen, of_file,
-    replacement, running, sandbox, shim, shows_its_end, task,
+    CODE_0, Cgroups, World, container, ids, init, object as seen, of_file, running, sandbox, shim,
+    signal, task,
 };
 use coroner_core::{
-    api::{Attempt, DeletionRequest, PodObject, Shown},
-    cause::{by_kubelet, deletion},
+    api::{DeletionRequest, PodObject},
+    cause::{AttributedCause, Stop, by_kubelet, deletion},
     input::{
         ApiContainer, ApiEvent, ApiPod, ApiProbe, ApiTerminated, ContainerKind, ContainerState,
-        CriContainer, ExitStatus, Input, KernelFact, Loss, LossKind,
+        ExitStatus, Hook, Input, KernelFact, Loss, LossKind,
     },
-    process::ContainerProcesses,
-    stop::StopEvidence,
+    process::{ContainerProcesses, Origin, SentSignal},
     time::{BootTime, WallTime},
-    types::{Cause, Certainty, Source, Verdict},
+    types::{Cause, Source, Verdict},
 };
 use std::time::Duration;
 
@@ -33,7 +32,7 @@ fn object(disruption: Option<&str>, reason: &str, grace: Option<i64>) -> PodObje
         api_time: WallTime(0),
         by_its_clock: BootTime(0),
     });
-    let mut object = PodObject::new(BootTime(0), pod);
+    let mut object = PodObject::new(pod);
     object.requested = requested;
     object
 }
@@ -73,7 +72,7 @@ fn causes_without_a_deletion() {
 #[test]
 fn an_unknown_cause_says_what_is_missing() {
     for (is_shown, is_recorded, says) in [
-        (false, true, "the apiserver never reported the pod"),
+        (false, true, "the apiserver has not reported the pod"),
         (true, true, "its status names no reason"),
         (true, false, "record of how one of its containers ended is missing"),
     ] {
@@ -127,139 +126,82 @@ fn exec(pid: u32, ns: u32, comm: &str) -> KernelFact {
     KernelFact::Exec { cgroup, task: task(pid, ns, comm), parent: shim() }
 }
 
+/// One source states one thing; the first of these that does is the cause.
 #[test]
 fn causes_of_a_containers_own_stop() {
     let probe =
         |exec: Option<&str>| Some(ApiProbe { exec: exec.map(Into::into), ..ApiProbe::default() });
-    let with = |liveness: Option<ApiProbe>, startup: Option<ApiProbe>| {
-        let mut object = object(None, "", None);
-        object
-            .pod
-            .containers
-            .insert("c".into(), ApiContainer { liveness, startup, ..ApiContainer::default() });
-        object
+    let spec = |liveness, startup| ApiContainer { liveness, startup, ..ApiContainer::default() };
+    let hooked = |hook: &str| ApiContainer {
+        pre_stop: Some(Hook::Exec(hook.into())),
+        ..ApiContainer::default()
     };
-    let plain = with(None, None);
-    let http = with(probe(None), None);
-    let liveness = with(probe(Some("check")), None);
-    let startup = with(None, probe(None));
-    let both = with(probe(Some("check")), probe(Some("a-rather-long-name")));
-    let (kernel, inferred) = (Source::Kernel, Source::Inferred);
-    let (yes, no) = (Some(true), Some(false));
-    let (three, other) = (&["check", "check", "check"][..], &["grep", "sh"][..]);
-    let long = &["check", "a-rather-long-n"][..];
-    let (at_once, first) = (Some(Shown::Replaced), Some(Shown::Terminated));
-    let rows = [
-        (Some(&plain), no, at_once, other, Cause::Restart, inferred, "no liveness or startup"),
-        (Some(&http), yes, at_once, three, Cause::Liveness, inferred, "started it again at once: "),
-        (Some(&liveness), yes, at_once, other, Cause::Liveness, inferred, "has a liveness probe"),
-        (Some(&liveness), None, at_once, three, Cause::Liveness, kernel, "last 3 run(s)"),
-        // Runs of its probe that failed say so even where the status showed no order.
-        (Some(&liveness), None, None, three, Cause::Liveness, kernel, "last 3 run(s)"),
-        (Some(&http), yes, None, three, Cause::Restart, inferred, "perhaps for its liveness probe"),
-        (Some(&http), yes, first, three, Cause::ExternalStop, inferred, "did not stop it"),
-        (Some(&plain), no, first, other, Cause::ExternalStop, inferred, "did not stop it"),
-        (Some(&startup), no, at_once, other, Cause::Startup, inferred, "it has a startup probe"),
-        (Some(&startup), yes, at_once, other, Cause::Restart, inferred, "had succeeded"),
-        (Some(&startup), None, at_once, other, Cause::Restart, inferred, "no status was received"),
-        (Some(&both), no, at_once, long, Cause::Startup, kernel, "last 1 run(s)"),
-        (Some(&both), no, at_once, three, Cause::Startup, inferred, "it has a startup probe"),
-        (Some(&both), yes, at_once, three, Cause::Liveness, kernel, "(check) of c failed"),
-        (Some(&both), None, at_once, three, Cause::Restart, inferred, "its startup probe, its"),
-        (None, None, at_once, three, Cause::Unknown, inferred, "has not reported the pod"),
-    ];
-    for (object, started, ended, failed, expected, source, says) in rows {
-        let mut attempt = Attempt::default();
-        (attempt.started, attempt.ended) = (started, ended);
-        let processes = with_failed(failed);
-        let told = StopEvidence {
-            began: BootTime(1000),
-            ended: None,
-            container: "c",
-            processes: &processes,
-            signal: None,
-            killed: None,
-            neighbour: None,
-            hook: None,
-            interrupted: false,
-            moved: false,
-            object,
-            attempt: Some(&attempt),
-            sandbox_died: None,
-            redefined: None,
-            sandbox_followed: None,
-            stated: None,
-            unhealthy: None,
-        }
-        .reason();
-        assert_eq!((told.cause, told.source), (expected, source), "{}", told.message);
-        assert!(told.message.contains(says), "{}", told.message);
+    let (plain, http) = (spec(None, None), spec(probe(None), None));
+    let liveness = spec(probe(Some("check")), None);
+    let both = spec(probe(Some("check")), probe(Some("a-rather-long-name")));
+    let hook = hooked("bye");
+    let processes = with_failed(&["check", "a-rather-long-n"]);
+    let sent_by = |comm: &str, origin| {
+        let mut sender = shim();
+        sender.comm = comm.into();
+        let KernelFact::SignalGenerated(signal) = signal(Cgroups::of(1).own, init(1), 15, sender)
+        else {
+            unreachable!()
+        };
+        SentSignal { at: BootTime(900), signal, origin }
+    };
+    let runc = sent_by("runc", Origin::Outside);
+    let host = sent_by("bash", Origin::Outside);
+    let exec = sent_by("kill", Origin::Entered);
+    let deleted = AttributedCause::new(Cause::ApiDelete, Source::Api, "");
+    let event = AttributedCause::new(Cause::DefinitionChanged, Source::Kubelet, "");
+    let none = Stop {
+        began: BootTime(1000),
+        container: "c",
+        processes: &processes,
+        sent: Some(&runc),
+        neighbour: None,
+        hook: None,
+        spec: Some(&plain),
+        started: true,
+        pod: None,
+        status: None,
+        event: None,
+    };
+    macro_rules! rows {
+        ($($($field:ident = $value:expr),+ => $expected:expr;)+) => {$({
+            let mut stop = none.clone();
+            $(stop.$field = $value;)+
+            let stated = stop.stated().map(|told| (told.cause, told.source));
+            assert_eq!(stated, $expected, stringify!($($field = $value),+));
+        })+};
     }
-}
-
-/// A `kubectl exec` that failed is no proof of a failed httpGet liveness probe.
-#[test]
-fn a_shell_that_failed_proves_no_liveness_kill() {
-    let mut world = running(1);
-    let mut pod = seen(1, false, world.at());
-    let c = pod.containers.get_mut("c").unwrap();
-    (c.liveness, c.id) = (Some(ApiProbe::default()), Some(ids(1).2));
-    world.api(ApiEvent::Applied(pod.clone()));
-    let (cgroup, task) = (Cgroups::of(1).own, task(600, 30, "grep"));
-    world.kernel(KernelFact::Exec { cgroup, task: task.clone(), parent: shim() });
-    let (status, parent) = (ExitStatus::Code(1), Some(shim()));
-    world.later(10).kernel(KernelFact::Exit { cgroup, task, status, parent });
-    world.later(100_000).term(1, true);
-    world.later(500).exits(1, CODE_0);
-    world.lists(vec![sandbox(1, true)], vec![container(1, ContainerState::Exited)]);
-    world.status(1, 0);
-    is_replaced(pod.containers.get_mut("c").unwrap(), 1);
-    world.later(500).api(ApiEvent::Applied(pod));
-    world.ticks(120);
-    assert_eq!(world.died.len(), 0, "the next attempt's hash may exclude the probe");
-    world.lists(vec![sandbox(1, true)], vec![replacement()]);
-    world.ticks(2);
-    let death = &world.died[0];
-    assert_eq!((death.cause, death.cause_source), (Cause::Liveness, Source::Inferred));
-}
-
-/// A container that has long started, with a startup and a liveness probe, is stopped; `before` and
-/// `after` are what its status says of it while it runs, and once it is stopped.
-fn told_of_a_stop(before: Option<bool>, after: Option<bool>) -> Cause {
-    let mut world = running(1);
-    let mut pod = seen(1, false, world.at());
-    let c = pod.containers.get_mut("c").unwrap();
-    (c.liveness, c.startup) = (Some(ApiProbe::default()), Some(ApiProbe::default()));
-    (c.started, c.id) = (before, Some(ids(1).2));
-    world.api(ApiEvent::Applied(pod.clone()));
-    world.ticks(3600);
-    world.term(1, true);
-    world.later(500).exits(1, CODE_0);
-    let mut next = container(1, ContainerState::Running);
-    next.id = "c".repeat(64).as_str().into();
-    next.attempt = 1;
-    world
-        .later(500)
-        .lists(vec![sandbox(1, true)], vec![container(1, ContainerState::Exited), next]);
-    world.status(1, 0);
-    let c = pod.containers.get_mut("c").unwrap();
-    c.started = after;
-    world.later(200).api(ApiEvent::Applied(pod.clone()));
-    let c = pod.containers.get_mut("c").unwrap();
-    is_replaced(c, 1);
-    c.started = Some(false);
-    world.later(500).api(ApiEvent::Applied(pod));
-    world.ticks(30);
-    world.died[0].cause
-}
-
-/// The kubelet sets `started: false` for whatever does not run (prober_manager.go), and the next
-/// attempt has not started yet.
-#[test]
-fn a_liveness_kill_is_no_startup_kill() {
-    assert_eq!(told_of_a_stop(Some(true), Some(false)), Cause::Liveness);
-    assert_eq!(told_of_a_stop(Some(false), Some(false)), Cause::Startup);
-    assert_eq!(told_of_a_stop(None, None), Cause::Restart);
+    use {Cause as C, Source as S};
+    rows! {
+        began = BootTime(1000) => None;
+        // Who sent the signal.
+        sent = Some(&exec) => Some((C::ExternalStop, S::Kernel));
+        neighbour = Some("other") => Some((C::ExternalStop, S::Kernel));
+        sent = Some(&host) => Some((C::ExternalStop, S::Kernel));
+        // It may be the hook's.
+        sent = Some(&exec), spec = Some(&hook) => None;
+        sent = Some(&exec), spec = None => None;
+        // What the pod ended for, unless another container's process sent the signal.
+        pod = Some(&deleted), event = Some(event.clone()) => Some((C::ApiDelete, S::Api));
+        pod = Some(&deleted), sent = Some(&host) => Some((C::ApiDelete, S::Api));
+        pod = Some(&deleted), sent = Some(&exec) => Some((C::ExternalStop, S::Kernel));
+        // What the status says of the container.
+        status = Some(C::PostStartFailed), event = Some(event.clone()) => Some((C::PostStartFailed, S::Api));
+        status = Some(C::RestartAllContainers) => Some((C::RestartAllContainers, S::Api));
+        // An Event.
+        event = Some(event.clone()), spec = Some(&liveness) => Some((C::DefinitionChanged, S::Kubelet));
+        event = Some(event.clone()), sent = Some(&host) => Some((C::DefinitionChanged, S::Kubelet));
+        // Runs of an exec probe that failed.
+        spec = Some(&liveness) => Some((C::Liveness, S::Kernel));
+        spec = Some(&both), started = false => Some((C::Startup, S::Kernel));
+        spec = Some(&both) => Some((C::Liveness, S::Kernel));
+        spec = Some(&http) => None;
+    }
 }
 
 /// The agent came while a static pod was being removed, perhaps: the verdict is unknown for that
@@ -411,39 +353,4 @@ fn a_pod_whose_init_container_failed_had_no_main_container() {
         assert_eq!(end.cause, expected, "{}", end.cause_message);
         assert!(end.cause_message.contains(says), "{}", end.cause_message);
     }
-}
-
-/// The liveness probe stops the container, and its image is changed while it is in back-off. A watch that was away
-/// meanwhile delivers all of that at once, in order.
-#[test]
-fn an_image_that_was_changed_after_the_end_did_not_cause_it() {
-    let mut world = running(1);
-    let mut pod = seen(1, false, world.at());
-    let c = pod.containers.get_mut("c").unwrap();
-    (c.liveness, c.id) = (Some(ApiProbe::default()), Some(ids(1).2));
-    world.api(ApiEvent::Applied(pod.clone()));
-    world.later(10_000).term(1, true);
-    world.later(500).exits(1, CODE_0);
-    let hashed = |mut one: CriContainer, hash: &str| {
-        one.hash = Some(hash.into());
-        one
-    };
-    let ended = hashed(container(1, ContainerState::Exited), "a");
-    world.lists(vec![sandbox(1, true)], vec![ended.clone()]);
-    world.status(1, 0);
-    world.ticks(60);
-    let c = pod.containers.get_mut("c").unwrap();
-    shows_its_end(c, 1);
-    c.waiting = Some("CrashLoopBackOff".into());
-    world.api(ApiEvent::Applied(pod.clone()));
-    pod.containers.get_mut("c").unwrap().image = 7;
-    world.api(ApiEvent::Applied(pod.clone()));
-    let c = pod.containers.get_mut("c").unwrap();
-    is_replaced(c, 1);
-    c.waiting = None;
-    world.api(ApiEvent::Applied(pod));
-    world.lists(vec![sandbox(1, true)], vec![ended, hashed(replacement(), "b")]);
-    world.ticks(10);
-    let death = &world.died[0];
-    assert_ne!(death.cause_certainty, Certainty::Proven, "{}", death.cause_message);
 }

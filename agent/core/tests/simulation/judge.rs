@@ -3,15 +3,15 @@
 use super::{
     connections::Connections,
     decidable::{Hidden, hidden},
-    truth::{Expected, TrueEnd},
+    truth::{Expected, Posted, TrueEnd},
     view::View,
 };
 use coroner_core::{
     engine::{Engine, Settings},
-    input::{LossKind, Received},
-    output::Report,
+    input::{ApiEvent, EventReason, Input, LookupEvent, LossKind, PostedEvent, Received},
+    output::{Report, Request},
     report::ContainerDeath,
-    time::Anchor,
+    time::{Anchor, BootTime},
 };
 use std::collections::{BTreeMap, VecDeque};
 
@@ -152,6 +152,16 @@ fn is_wrong_restart(cause: &str, end: &TrueEnd) -> bool {
     cause == "restart" && !end.causes.iter().any(|one| goes_on.contains(&one.as_str()))
 }
 
+/// As the apiserver lists it: its time has whole seconds.
+fn event(posted: &Posted) -> PostedEvent {
+    let time = BootTime((posted.at / 1_000 * 1_000 + 500) * 1_000_000);
+    PostedEvent {
+        container: Some(posted.container.clone()),
+        reason: Some(posted.reason),
+        ..PostedEvent::new(time, 500_000_000, EventReason::Killing)
+    }
+}
+
 /// Holds what the engine says against the truth.
 pub(crate) fn judge(expected: &Expected, inputs: &[Received]) -> Shares {
     let anchor = Anchor { boot_ns: 0, wall_ns: 0 };
@@ -162,10 +172,27 @@ pub(crate) fn judge(expected: &Expected, inputs: &[Received]) -> Shares {
     let mut uncounted: BTreeMap<String, i32> = BTreeMap::new();
     let mut connections = Connections::default();
     let mut queue: VecDeque<_> = inputs.iter().cloned().collect();
+    let lists = Input::Events(LookupEvent::Lookup { lists: true });
+    queue.push_front(Received { at: inputs[0].at, input: lists });
+    let (mut is_away, mut listed) = (false, Vec::new());
     while let Some(received) = queue.pop_front() {
         let (time, at) = (received.at, received.at.0 / 1_000_000);
+        match &received.input {
+            Input::Api(ApiEvent::OutOfSync { .. }) => is_away = true,
+            Input::Api(ApiEvent::Resumed | ApiEvent::Snapshot { .. }) => is_away = false,
+            _ => {}
+        }
         let outputs = engine.step(received);
         for request in &outputs.requests {
+            if let Request::ListEvents(pod) = request {
+                let known = expected.posted.iter().filter(|event| event.at <= at && !is_away);
+                let known: Vec<Posted> = known.cloned().collect();
+                let entries = (!is_away).then(|| known.iter().map(event).collect());
+                let event = LookupEvent::Events { pod: pod.uid.clone(), asked: time, entries };
+                queue.push_front(Received { at: time, input: Input::Events(event) });
+                listed.extend(known);
+                continue;
+            }
             match connections.answer(request, time) {
                 Ok(None) => {}
                 Ok(Some(input)) => queue.push_front(Received { at: time, input }),
@@ -235,9 +262,8 @@ pub(crate) fn judge(expected: &Expected, inputs: &[Received]) -> Shares {
         if end.at < starts {
             continue;
         }
-        let hidden = hidden(&view, one, end);
-        // What decides the cause excludes all others.
-        let allowed = if hidden.is_some() { end.causes.as_slice() } else { &end.causes[..1] };
+        let hidden = hidden(&view, one, end, &listed);
+        let allowed = end.causes.as_slice();
         let Some(reports) = told.get(&one.id) else {
             known.note(hidden, &end.causes[0], None);
             missing += 1;

@@ -3,13 +3,15 @@
 
 use super::{
     plan::{Fault, Plan, Response},
-    truth::{Attempt, Change, InRuntime, MS, PAUSE_CGROUP, POD_CGROUP, TrueEnd, name, runc, shim},
+    truth::{
+        Attempt, Change, InRuntime, MS, PAUSE_CGROUP, POD_CGROUP, Posted, TrueEnd, name, runc, shim,
+    },
 };
 use coroner_core::{
     ids::{CgroupId, ContainerId, Tgid},
     input::{
-        ApiTerminated, Disposition, ExitStatus, KernelFact, ProcessRef, SignalGenerated,
-        SignalResult, TargetState, Task,
+        ApiTerminated, Disposition, ExitStatus, KernelFact, KillReason, ProcessRef,
+        SignalGenerated, SignalResult, TargetState, Task,
     },
     time::WallTime,
 };
@@ -23,6 +25,7 @@ pub(super) struct Builder<'a> {
     /// When a container ended, and the change that shows it.
     pub(super) ends: Vec<(u64, usize)>,
     pub(super) attempts: Vec<Attempt>,
+    pub(super) posted: Vec<Posted>,
     /// Of the definition of what starts now.
     pub(super) hash: &'static str,
     /// When the story begins.
@@ -204,6 +207,19 @@ impl Builder<'_> {
         causes: &[&'static str],
     ) -> u64 {
         let (hook, shown) = how;
+        let reason = match causes {
+            ["liveness"] => Some(KillReason::LivenessProbe),
+            ["definition_changed"] => Some(KillReason::DefinitionChanged),
+            ["external_stop"] => None,
+            _ => Some(KillReason::Stopping),
+        };
+        // Its recorder drops Events (client-go/tools/record): here every other one.
+        if let Some(reason) = reason
+            && self.plan.jitter >> index & 1 == 0
+        {
+            let container = name(self.attempts[index].container);
+            self.posted.push(Posted { at, container, reason });
+        }
         let container = self.plan.containers[self.attempts[index].container];
         let (mut term, mut left) = (at + self.soon(2, 40), grace_ms.max(2_000));
         if let Some(runs) = hook {

@@ -21,6 +21,7 @@ impl Truth {
             changes: Vec::new(),
             ends: Vec::new(),
             attempts: Vec::new(),
+            posted: Vec::new(),
             hash: "a",
             story,
         };
@@ -48,11 +49,6 @@ impl Truth {
                 let deleted = then_deleted.map(|after| story + after);
                 let mut acts = deleted.map(|at| at + plan.reaction);
                 let grace = plan.grace * 1000;
-                // Of a list not even the order of what it shows is known.
-                let listed = matches!(
-                    plan.fault,
-                    Fault::Relisted { .. } | Fault::HungRelisted { .. } | Fault::AgentStarts { .. }
-                );
                 // Where no clock is right, only that the rest of the pod was stopped later tells a stop before
                 // the deletion from one for it.
                 let blurred = if matches!(plan.fault, Fault::Clocks { .. }) { 2_500 } else { 0 };
@@ -94,7 +90,7 @@ impl Truth {
                             acts = acts.map(|at| at.max(again + 50));
                         } else {
                             // What the kubelet acted on nothing tells.
-                            let soon = |at| at <= (shown + blurred).max(story + 5_500) || listed;
+                            let soon = |at| at <= (shown + blurred).max(story + 5_500);
                             if deleted.is_some_and(soon) {
                                 let end = builder.attempts[which].end.as_mut();
                                 end.expect("it has ended").causes.push("api_delete".into());
@@ -121,8 +117,7 @@ impl Truth {
                         let restarts = acts.is_none_or(|acts| again + 50 < acts);
                         // The deletion came while it was being stopped, or so soon after that nothing
                         // tells which of the two the kubelet acted on.
-                        let soon =
-                            |at| at <= (dead + blurred).max(story + 5_500) || listed && !restarts;
+                        let soon = |at| at <= (dead + blurred).max(story + 5_500);
                         if deleted.is_some_and(soon) {
                             let end = builder.attempts[which].end.as_mut().expect("it has ended");
                             end.causes = vec![cause.into(), "api_delete".into()];
@@ -161,8 +156,9 @@ impl Truth {
                 pod_end = Some("completed");
             }
         }
-        let Builder { mut kernel, mut runtime, mut changes, ends: mut shown, attempts, .. } =
-            builder;
+        let Builder {
+            mut kernel, mut runtime, mut changes, ends: mut shown, attempts, posted, ..
+        } = builder;
         // A status is of one moment: it shows no end without those before.
         shown.sort_unstable();
         let mut last = 0;
@@ -193,6 +189,7 @@ impl Truth {
             object,
             gone: ends.map(|(gone, _)| gone + 1),
             attempts,
+            posted,
             story,
             pod_end,
             over,

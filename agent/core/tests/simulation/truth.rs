@@ -2,7 +2,10 @@
 
 use coroner_core::{
     ids::{CgroupId, ContainerId, PodUid, SandboxId, Tgid},
-    input::{ApiPod, ContainerState, CriContainer, CriSandbox, Hook, KernelFact, ProcessRef, Task},
+    input::{
+        ApiPod, ContainerState, CriContainer, CriSandbox, Hook, KernelFact, KillReason, ProcessRef,
+        Task,
+    },
     time::WallTime,
 };
 use serde::{Deserialize, Serialize};
@@ -68,9 +71,20 @@ impl TrueEnd {
     }
 }
 
+/// An Event of the kubelet: a container is stopped for this reason.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Posted {
+    pub(crate) at: u64,
+    pub(crate) container: String,
+    pub(crate) reason: KillReason,
+}
+
 /// Of a history, what the reports are held against.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Expected {
+    /// What the kubelet posted.
+    #[serde(default)]
+    pub(crate) posted: Vec<Posted>,
     /// When all sources had reported all.
     pub(crate) complete: u64,
     /// Why the pod ended, if it did.
@@ -96,6 +110,7 @@ pub(crate) struct Truth {
     /// When the object goes.
     pub(crate) gone: Option<u64>,
     pub(crate) attempts: Vec<Attempt>,
+    pub(crate) posted: Vec<Posted>,
     /// When the story begins.
     pub(crate) story: u64,
     /// Why the pod ended, if it did.
@@ -149,7 +164,8 @@ impl Truth {
             end: one.end.clone(),
         };
         let attempts = self.attempts.iter().map(attempt).collect();
-        Expected { complete, pod_end: self.pod_end.map(Into::into), attempts }
+        let posted = self.posted.clone();
+        Expected { posted, complete, pod_end: self.pod_end.map(Into::into), attempts }
     }
 
     /// What the runtime lists at this moment.
