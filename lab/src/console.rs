@@ -86,7 +86,7 @@ impl Console {
     pub fn termination(&self, report: &PodTermination) {
         self.object(&Termination::from(report));
         if !self.is_json {
-            self.print(&format!("\n{}", report::termination(report, &self.style())));
+            self.print(&format!("\n{}", report::explain(report, &[], false, &self.style())));
         }
     }
 
@@ -101,10 +101,7 @@ impl Console {
         let mark = if outcome.is_ok() { "✔" } else { "✘" };
         let mut text = format!("\n{mark} {} — {}\n", scenario.name, scenario.shows);
         if let Some(report) = &account.termination {
-            text.push_str(&match is_single {
-                true => report::explain(report, &[], &self.style()),
-                false => report::termination(report, &self.style()),
-            });
+            text.push_str(&report::explain(report, &[], is_single, &self.style()));
         }
         account.leaks.iter().for_each(|leak| text.push_str(&self.leak(leak)));
         outcome.disagreements.iter().for_each(|point| text.push_str(&format!("  ✘ {point}\n")));

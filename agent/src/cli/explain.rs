@@ -47,7 +47,7 @@ pub(super) fn main(args: &ExplainArgs) -> anyhow::Result<()> {
     let text = match args.output {
         TextOutput::Text => {
             let style = Style::for_stdout();
-            let mut text = report::explain(&account, &same, &style);
+            let mut text = report::explain(&account, &same, args.verbose, &style);
             if let Some(log) = &args.kubelet_log {
                 text.push_str(&kubelet_log::lane(log, &account, &style)?);
             }

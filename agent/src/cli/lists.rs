@@ -88,7 +88,7 @@ impl Row for Death {
             printable(report::container_name(&death)),
             death.verdict.to_string(),
             death.cause.to_string(),
-            report::exit(&death).unwrap_or_else(none),
+            death.exit.map_or_else(none, report::exit),
             died.unwrap_or_else(none),
         ];
         if wide {

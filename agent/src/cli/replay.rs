@@ -53,7 +53,7 @@ fn print(to: &mut impl Write, replay: &Replay, form: ReplayOutput) -> anyhow::Re
                 if number > 0 {
                     to.write_all(b"\n")?;
                 }
-                to.write_all(report::termination(account, &style).as_bytes())?;
+                to.write_all(report::explain(account, &[], false, &style).as_bytes())?;
             }
         }
         ReplayOutput::Table | ReplayOutput::Wide => {

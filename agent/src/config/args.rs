@@ -368,6 +368,9 @@ pub struct ExplainArgs {
     /// shows the kubelet's stages, and quotes why something was not removed. Decides nothing.
     #[arg(long, env = "CORONER_KUBELET_LOG", value_name = "FILE")]
     pub kubelet_log: Option<PathBuf>,
+    /// Show every step with its evidence, and the connections.
+    #[arg(short, long, env = "CORONER_VERBOSE", value_parser = BoolishValueParser::new())]
+    pub verbose: bool,
     /// Which instance of the pod, for a static pod that was created again [default: the last one].
     #[arg(long, env = "CORONER_LIFE", value_name = "N")]
     pub life: Option<u32>,

@@ -128,9 +128,9 @@ fn the_binary_replays_to_the_same_bytes() {
     assert_eq!(run(&["replay", "-o", "json"]), (Some(0), said, String::new()));
     let (code, table, _) = run(&["replay", "-o", "table"]);
     assert_eq!((code, table.lines().count()), (Some(0), 1 + said_live(anchor, &inputs).len()));
-    let (code, text, err) = run(&["explain", "--from"]);
+    let (code, text, err) = run(&["explain", "-v", "--from"]);
     assert_eq!(code, Some(0), "{err}");
-    for wanted in ["Request", "Timeline", "SIGTERM was sent to it", "Time per phase"] {
+    for wanted in ["waiting for SIGKILL", "Fix: ", "Timeline", "sent SIGTERM"] {
         assert!(text.contains(wanted), "{text}");
     }
 }

@@ -1,9 +1,13 @@
 //! 535 terminations that coroner itself recorded on a real node: `recordings/k1.36-live`.
 
 use super::recordings::path;
-use coroner::outputs::recording::Reader;
+use coroner::outputs::{
+    recording::{self, Reader},
+    report::{Style, explain},
+};
 use coroner_core::{
     engine::Engine,
+    input::{Input, KernelEvent, KernelFact},
     output::Report,
     report::PodTermination,
     types::{MilestoneKind, Source},
@@ -11,21 +15,29 @@ use coroner_core::{
 use serde_json::Value;
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
     fs,
     io::{Cursor, Read as _},
+    path::Path,
+    sync::LazyLock,
 };
 
+type Terminations = BTreeMap<(String, u32), PodTermination>;
+
 /// The last report of each termination, by the pod's UID and the incarnation.
-fn replayed() -> BTreeMap<(String, u32), PodTermination> {
+static REPLAYED: LazyLock<Terminations> = LazyLock::new(|| {
     let file = path("k1.36-live/recording.jsonl.zst");
     let packed = fs::read(file).unwrap();
     let mut lines = Vec::new();
     let mut packed = ruzstd::decoding::StreamingDecoder::new(packed.as_slice()).unwrap();
     packed.read_to_end(&mut lines).unwrap();
-    let mut recording = Reader::new(Cursor::new(lines)).unwrap();
+    replayed(Reader::new(Cursor::new(lines)).unwrap(), |_| true)
+});
+
+fn replayed(mut recording: Reader, keep: impl Fn(&Input) -> bool) -> Terminations {
     let mut engine = Engine::new(recording.header().settings());
     let mut reports = Vec::new();
-    for received in recording.by_ref() {
+    for received in recording.by_ref().filter(|received| keep(&received.input)) {
         reports.append(&mut engine.step(received).reports);
     }
     reports.append(&mut engine.count_the_rest());
@@ -114,7 +126,7 @@ fn differences(truth: &Value, end: &PodTermination) -> Vec<String> {
 
 #[test]
 fn each_of_535_terminations_on_a_real_node_is_as_it_was() {
-    let mut reported = replayed();
+    let mut reported = REPLAYED.clone();
     let truth = fs::read_to_string(path("k1.36-live/truth.jsonl")).unwrap();
     let mut wrong = Vec::new();
     for row in truth.lines() {
@@ -133,4 +145,48 @@ fn each_of_535_terminations_on_a_real_node_is_as_it_was() {
     wrong.sort();
     wrong.dedup();
     assert_eq!(wrong, STILL_WRONG);
+}
+
+/// Pods whose explanation is in `explained.txt`: each verdict, and what changes its advice. `true`: with `-v`.
+const EXPLAINED: [(&str, bool); 15] = [
+    ("live-two", true), // stop_signal_ignored, graceful
+    ("live-shell", false),
+    ("b4-blocked", false), // stop_signal_blocked
+    ("b4-sigstopped", false),
+    ("l3-ctr-pause", false),
+    ("live-overran", false), // grace_exceeded
+    ("live-shortened", false),
+    ("live-prestop-long", false), // prestop_exhausted_grace
+    ("l2-delete-in-poststart", false),
+    ("live-share-pid", false),     // terminated_by_default
+    ("l3-never-one-fails", false), // completed, failed
+    ("b4-segv-on-term", false),    // crashed
+    ("lk-forced", false),          // force_killed
+    ("b4-api-down-i", false),      // an interval
+    ("tr-sv3", true),              // connections
+];
+
+/// What a person reads. The recording has neither an OOM kill nor an `unknown`: one is in the sample, the other is the
+/// same without the record of an exit.
+#[test]
+fn terminations_are_explained() {
+    let is_exit = |input: &Input| {
+        matches!(input, Input::Kernel(KernelEvent { fact: KernelFact::Exit { .. }, .. }))
+    };
+    let oom = replayed(recording::sample().unwrap(), |_| true);
+    let unknown = replayed(recording::sample().unwrap(), |input| !is_exit(input));
+    let mut text = String::new();
+    let mut add = |all: &Terminations, pod: &str, verbose| {
+        let report = all.values().find(|one| one.pod.name == pod).unwrap();
+        let style = Style { width: 100, color: false };
+        let _ = writeln!(text, "{}", explain(report, &[], verbose, &style));
+    };
+    EXPLAINED.iter().for_each(|(pod, verbose)| add(&REPLAYED, pod, *verbose));
+    add(&oom, "oom-killed", true);
+    add(&unknown, "oom-killed", false);
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/replay/explained.txt");
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        fs::write(&golden, &text).unwrap();
+    }
+    assert!(fs::read_to_string(golden).unwrap() == text, "UPDATE_GOLDEN=1 accepts this:\n{text}");
 }

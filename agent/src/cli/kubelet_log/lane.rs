@@ -7,7 +7,7 @@ use super::{
     table::{Edge, Stage},
     zone::Zone,
 };
-use crate::outputs::report::{Paint, Scale, Style, seconds, words, wrap};
+use crate::outputs::report::{Paint, Scale, Style, offset, seconds, wrap};
 use coroner_core::{
     report::PodTermination,
     time::{BootTime, WallTime},
@@ -20,7 +20,7 @@ const NEAR: Duration = Duration::from_secs(120);
 /// Lines so long before the termination, and after it, are about it: garbage collection comes last.
 const BEFORE: Duration = Duration::from_secs(60);
 const AFTER: Duration = Duration::from_secs(600);
-/// Column of names: the longest stage is `garbage collection`.
+/// Column of names: the longest stage is `garbage_collection`.
 const NAME: usize = 18;
 /// What stands beside the bar: indent, name, gaps, offset, seconds, verbosity.
 const BESIDE: usize = 2 + NAME + 2 + 2 + 11 + 2 + 9 + 2 + 4;
@@ -113,11 +113,9 @@ pub(in crate::cli) fn lane(
             false => " ".repeat(cells),
         };
         let bar = style.paint(if span.failed { Paint::Bad } else { Paint::System }, &bar);
-        let offset = from.signed_since(account.began);
-        let sign = if offset < 0 { '-' } else { '+' };
-        let offset = format!("{sign}{}", seconds(Duration::from_nanos(offset.unsigned_abs())));
+        let offset = offset(from, account);
         let took = if to > from { seconds(to.since(from)) } else { "-".to_owned() };
-        let name = words(span.stage.as_str());
+        let name = span.stage.as_str();
         let level = span.level;
         let row = format!("  {name:<NAME$}  {bar}  {offset:>11}  {took:>9}  -v={level}\n");
         text.push_str(&row);

@@ -14,8 +14,7 @@ use coroner_core::{
     leak::{Leak, LeakClass, LeakKey},
     output::Report,
     report::{ContainerDeath, Finding, PodTermination, UnkillableContainer},
-    signal,
-    types::{Cause, FindingKind, Verdict},
+    types::{FindingKind, Verdict},
 };
 use std::collections::BTreeMap;
 
@@ -155,51 +154,27 @@ fn of_traffic(end: &PodTermination) -> Option<EventDraft> {
 }
 
 fn of_death(death: &ContainerDeath) -> Option<EventDraft> {
-    let stop = signal::name(death.stop_signal);
     let late = death.findings.iter().find(|f| f.kind == FindingKind::DeadlineMissed);
-    let (reason, what_to_do) = match (death.verdict, late) {
-        (Verdict::StopSignalIgnored, _) => (
-            Reason::StopSignalIgnored,
-            format!(
-                "The grace period passed without a clean shutdown. Handle {stop} in PID 1, start \
-                 the program with `exec` instead of under a shell, or run it under an init that \
-                 forwards signals."
-            ),
-        ),
-        (Verdict::StopSignalBlocked, _) => (
-            Reason::StopSignalBlocked,
-            format!("There was no clean shutdown. Do not block {stop} in the process."),
-        ),
-        (Verdict::GraceExceeded, _) => (Reason::GraceExceeded, more_time(death)),
-        (Verdict::PrestopExhaustedGrace, _) => (
-            Reason::PreStopExhaustedGrace,
-            "Shorten the preStop hook, or raise terminationGracePeriodSeconds to more than the \
-             hook and the shutdown take together."
-                .to_owned(),
-        ),
-        (Verdict::OomKilled, _) => (
-            Reason::OomKilled,
-            "If the container reached its own limit, raise resources.limits.memory or reduce its \
-             memory use. If the node was out of memory, request the memory that the container \
-             needs."
-                .to_owned(),
-        ),
+    let reason = match (death.verdict, late) {
+        (Verdict::StopSignalIgnored, _) => Reason::StopSignalIgnored,
+        (Verdict::StopSignalBlocked, _) => Reason::StopSignalBlocked,
+        (Verdict::GraceExceeded, _) => Reason::GraceExceeded,
+        (Verdict::PrestopExhaustedGrace, _) => Reason::PreStopExhaustedGrace,
+        (Verdict::OomKilled, _) => Reason::OomKilled,
         // It left by itself after all: nobody has proof of a SIGKILL.
         (
             Verdict::Graceful | Verdict::TerminatedByDefault | Verdict::Completed | Verdict::Failed,
-            Some(late),
-        ) => (
-            Reason::GraceExceeded,
-            format!(
-                "{} No SIGKILL came in time; see the logs of the kubelet and the container \
-                 runtime.",
-                late.detail
-            ),
-        ),
+            Some(_),
+        ) => Reason::GraceExceeded,
         _ => return None,
     };
-    let whose = whose(death.workload.as_ref());
-    let message = format!("{} {what_to_do}{whose}", death.proof.message);
+    let mut message = death.proof.message.clone();
+    if let Some(late) = late.filter(|_| reason == Reason::GraceExceeded) {
+        message += &format!(" {}", late.detail);
+    }
+    let fix = report::advice::of_death(death, None);
+    fix.iter().for_each(|fix| message += &format!(" {fix}"));
+    message += &whose(death.workload.as_ref());
     let about = of_container(death.pod.as_ref()?, death.kind, &death.name);
     Some(EventDraft::new(about, reason, &message))
 }
@@ -209,35 +184,12 @@ fn whose(workload: Option<&Workload>) -> String {
     workload.map_or_else(String::new, |workload| format!(" Workload: {workload}."))
 }
 
-/// Whose the grace was decides what helps.
-fn more_time(death: &ContainerDeath) -> String {
-    let grace = match death.grace_seconds {
-        Some(seconds) => format!("the grace period of {seconds} s"),
-        None => "the grace period".to_owned(),
-    };
-    match death.cause {
-        Cause::NodePressureEviction | Cause::NodeShutdown | Cause::ForceDelete => format!(
-            "The pod's own grace period was overridden ({}): shorten the shutdown to less than \
-             {grace}.",
-            report::words(death.cause.as_str())
-        ),
-        _ => format!(
-            "Shorten the shutdown to less than {grace}, or raise terminationGracePeriodSeconds."
-        ),
-    }
-}
-
 fn of_holdout(holdout: &UnkillableContainer) -> Option<EventDraft> {
     if holdout.over {
         return None; // the container's status tells of its end
     }
     let about = of_container(holdout.pod.as_ref()?, holdout.kind, &holdout.name);
-    let message = format!(
-        "{} Further signals have no effect. A process that stays like this waits for the kernel \
-         (often for a dead NFS server or block device); it exits when the operation completes or \
-         the node reboots.",
-        holdout.detail
-    );
+    let message = format!("{} {}", holdout.detail, report::advice::UNKILLABLE);
     Some(EventDraft::new(about, Reason::Unkillable, &message))
 }
 
@@ -268,12 +220,11 @@ fn of_leak(leak: &Leak) -> Option<EventDraft> {
             LeakKey::Netns { .. } => "Network namespace ",
             LeakKey::PodCgroup { .. } | LeakKey::Pod { .. } => "The ",
         };
-        let class = report::words(leak.class.as_str());
         let thing = report::thing(&leak.key);
         let age = report::age(leak, leak.confirmed);
         let field = Some(format!("{}{{{thing}}}", leak.class));
         let about = Regarding::Node { related: named.cloned(), field };
-        (about, format!("{what}{thing}{of} leaked ({class}), {age} old"))
+        (about, format!("{what}{thing}{of} leaked ({}), {age} old", leak.class))
     };
     let mut message = format!("{what}: {}.", report::leak_cause(leak).trim_end_matches('.'));
     let held = report::holds(&leak.resources);

@@ -2,10 +2,8 @@
 
 use coroner_core::time::BootTime;
 
-/// Left eighths of a cell, from one to seven.
 const EIGHTHS: [char; 7] = ['▏', '▎', '▍', '▌', '▋', '▊', '▉'];
 
-/// Maps a stretch of time to cells.
 pub(crate) struct Scale {
     began: u64,
     span: u64,

@@ -1,54 +1,50 @@
 //! One piece of a verdict's evidence as a sentence.
 
+use super::exit;
 use coroner_core::{
     evidence::EvidenceKind,
-    input::{Disposition, ExitStatus, Hook, ProcProcess, ProcessRef, SignalResult, TargetState},
+    input::{Disposition, ProcProcess, ProcessRef, SignalResult, TargetState},
     signal,
 };
 use std::fmt::{self, Write};
 
-/// The evidence as a sentence.
-pub(super) fn sentence(kind: &EvidenceKind) -> String {
+/// `si_code` of a signal that the kernel sends (include/uapi/asm-generic/siginfo.h).
+const SI_KERNEL: i32 = 0x80;
+
+/// The evidence as a sentence; `None`: its milestone says the same.
+pub(super) fn sentence(kind: &EvidenceKind) -> Option<String> {
     let mut text = String::new();
     let _ = write_sentence(&mut text, kind); // writing to a String cannot fail
-    text
+    (!text.is_empty()).then_some(text)
 }
 
 fn write_sentence(f: &mut String, kind: &EvidenceKind) -> fmt::Result {
     use EvidenceKind as K;
     match kind {
-        K::SignalGenerate { signal, result, sender, target, .. } => {
+        K::SignalGenerate { signal, code, result, sender, target } => {
             let ProcessRef { comm, tgid, .. } = sender;
-            let result = match result {
-                SignalResult::Delivered => "the kernel accepted it",
-                SignalResult::Ignored => "the kernel discarded it",
-                SignalResult::AlreadyPending => "one was pending already",
-                SignalResult::Overflow => "the queue was full",
-                SignalResult::Unknown => "with an unknown result",
-            };
-            let name = signal::name(*signal);
-            write!(f, "{comm} (pid {tgid}) sent {name}: {result}")?;
+            // The kernel's own signal has as its sender the process that happened to run: of an OOM kill, often the victim.
+            match *code {
+                SI_KERNEL => f.write_str("the kernel sent ")?,
+                _ => write!(f, "{comm} (pid {tgid}) sent ")?,
+            }
+            write!(f, "{}", signal::name(*signal))?;
+            f.write_str(match result {
+                SignalResult::Delivered => "",
+                SignalResult::Ignored => ": the kernel discarded it",
+                SignalResult::AlreadyPending => ": one was pending already",
+                SignalResult::Overflow => ": the queue was full",
+                SignalResult::Unknown => ": with an unknown result",
+            })?;
             target.iter().try_for_each(|target| state(f, target))
         }
         K::SignalDeliver { signal } => {
             write!(f, "its handler of {} started", signal::name(*signal))
         }
-        K::SchedProcessExit { status } => write!(f, "the main process {}", ended(*status)),
+        K::SchedProcessExit { status } => write!(f, "the main process ended: {}", exit(*status)),
         K::MarkVictim { pid } => write!(f, "the OOM killer chose pid {pid}"),
-        K::CgroupEmpty => f.write_str("the cgroup's last process exited"),
-        K::PreStopExec { pid, comm } => {
-            write!(f, "{comm} (pid {pid}) started in the container: its preStop hook")
-        }
-        K::PreStopExit { status } => write!(f, "the preStop hook {}", ended(*status)),
-        K::PreStopSpec { hook } => {
-            let hook = match hook {
-                Hook::Exec(_) => "command",
-                Hook::HttpGet => "httpGet",
-                Hook::TcpSocket => "tcpSocket",
-                Hook::Sleep(seconds) => return sleep(f, *seconds),
-            };
-            write!(f, "the spec has a preStop {hook}, which has no process")
-        }
+        K::CgroupEmpty | K::PreStopExec { .. } | K::PreStopSpec { .. } => Ok(()),
+        K::PreStopExit { status } => write!(f, "the preStop hook ended: {}", exit(*status)),
         K::Process(process) => {
             let ProcProcess { tgid, comm, state, wchan, stack, .. } = process;
             write!(f, "{comm} (pid {tgid}) is in state {}", state.letter())?;
@@ -63,11 +59,6 @@ fn write_sentence(f: &mut String, kind: &EvidenceKind) -> fmt::Result {
     }
 }
 
-fn sleep(f: &mut String, seconds: i64) -> fmt::Result {
-    write!(f, "the spec has a preStop sleep of {seconds} s, which has no process")
-}
-
-/// The target's disposition and state.
 fn state(f: &mut String, target: &TargetState) -> fmt::Result {
     f.write_str(match target.disposition {
         Disposition::Default => "; its default action applies",
@@ -85,16 +76,4 @@ fn state(f: &mut String, target: &TargetState) -> fmt::Result {
     let pending = (1..=64).filter(|number| target.pending & (1 << (number - 1)) != 0);
     let pending: Vec<_> = pending.map(signal::name).collect();
     if pending.is_empty() { Ok(()) } else { write!(f, ", pending: {}", pending.join(", ")) }
-}
-
-fn ended(status: ExitStatus) -> String {
-    match status {
-        ExitStatus::Code(code) => format!("exited with code {code}"),
-        ExitStatus::Signal { signal, core: false } => {
-            format!("was killed by {}", signal::name(signal))
-        }
-        ExitStatus::Signal { signal, core: true } => {
-            format!("was killed by {}, with a core dump", signal::name(signal))
-        }
-    }
 }

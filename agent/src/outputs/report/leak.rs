@@ -7,7 +7,7 @@ mod remediation;
 pub use cause::leak_cause;
 pub use remediation::remediation;
 
-use super::{Paint, Style, printable, utc, words, wrap};
+use super::{Paint, Style, printable, short, utc, wrap};
 use crate::store::leaks::{DetectionProgress, LeakStore, since};
 use coroner_api::{List, Sentences, leaks as wire};
 use coroner_core::{
@@ -39,12 +39,9 @@ pub fn detection_json(progress: &DetectionProgress, message: String) -> wire::De
     }
 }
 
-/// The leaks of a node.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct LeakList {
-    /// The node's name.
     pub node: String,
-    /// The state of leak detection.
     pub progress: DetectionProgress,
     /// Why it is suspended, and the remedy.
     pub suspension: String,
@@ -84,7 +81,7 @@ pub fn leak(leak: &Leak, now: WallTime, style: &Style) -> String {
     let of = leak.pod.as_ref().map(|pod| printable(&format!("{}/{}", pod.namespace, pod.name)));
     let thing = printable(&thing(&leak.key));
     let name = of.map_or_else(|| thing.clone(), |of| format!("{of}  {thing}"));
-    let class = style.paint(Paint::Bad, &words(leak.class.as_str()));
+    let class = style.paint(Paint::Bad, leak.class.as_str());
     let _ = writeln!(text, "{}  {class}  {}", style.paint(Paint::Strong, &name), age(leak, now));
     let since = |at: WallTime| utc(at.0, 0).unwrap_or_else(|| "-".to_owned());
     let created = leak.created.map_or_else(|| "-".to_owned(), since);
@@ -109,16 +106,23 @@ pub fn leak(leak: &Leak, now: WallTime, style: &Style) -> String {
         wrap(&mut text, &format!("holds {held}"), 2, "", style);
     }
     if let Some(reason) = leak.blocked_on {
-        wrap(&mut text, &format!("waits for: {}", words(reason.as_str())), 2, "", style);
+        wrap(&mut text, &format!("waits for: {}", reason), 2, "", style);
     }
     let likely = match leak.cause.kind {
         LeakCause::Unknown => String::new(),
-        kind => format!("{}: ", words(kind.as_str())),
+        kind => format!("{kind}: "),
     };
     wrap(&mut text, &format!("{likely}{}", leak_cause(leak)), 2, "cause   ", style);
-    for one in &leak.evidence {
+    let all = &leak.evidence;
+    let mut sentences: Vec<_> = all.iter().map(|one| evidence::sentence(leak, &one.kind)).collect();
+    // Each once, at its last time.
+    for (one, place) in all.iter().zip(0..) {
+        let sentence = std::mem::take(&mut sentences[place]);
+        if sentences.contains(&sentence) {
+            continue;
+        }
         let at = one.at.and_then(|at| utc(at.0, 3)).unwrap_or_default();
-        let (source, sentence) = (evidence::source(&one.kind), evidence::sentence(leak, &one.kind));
+        let source = evidence::source(&one.kind);
         let line = format!("{at:<24}  {:<8}  {sentence}", source.as_str());
         wrap(&mut text, line.trim_start(), if at.is_empty() { 28 } else { 2 }, "", style);
     }
@@ -170,17 +174,10 @@ pub fn thing(key: &LeakKey) -> String {
     }
 }
 
-/// The first 13 digits, as crictl shows them.
-fn short(id: &str) -> &str {
-    id.get(..13).unwrap_or(id)
-}
-
-/// Whole seconds from one moment to a later one.
 pub fn seconds_between(from: WallTime, to: WallTime) -> u64 {
     u64::try_from(to.0.saturating_sub(from.0) / 1_000_000_000).unwrap_or(0)
 }
 
-/// How old it is at a moment, since it was made: `92d`, `4h 10m`, `35s`.
 pub fn age(leak: &Leak, now: WallTime) -> String {
     span(seconds_between(since(leak), now))
 }

@@ -11,30 +11,21 @@ use std::collections::BTreeMap;
 /// a log query can take them apart.
 #[derive(Clone, PartialEq, Debug)]
 pub struct LogLine {
-    /// Name.
     pub pod: String,
     pub namespace: String,
-    /// UID as the runtime knows it.
     pub uid: String,
-    /// What the pod is a replica of: `Deployment/web`.
     pub workload: Option<String>,
-    /// Number of the report: 1 for the first.
     pub revision: u32,
-    /// No other revision follows.
     pub is_final: bool,
-    /// Why it ended.
     pub cause: &'static str,
-    /// How sure that is.
     pub cause_certainty: &'static str,
-    /// The whole, seconds.
     pub seconds: f64,
     /// Seconds by phase.
     pub phases: BTreeMap<PhaseKind, f64>,
-    /// Verdicts by container: `app=graceful proxy=stop_signal_ignored`.
+    /// By container: `app=graceful proxy=stop_signal_ignored`.
     pub verdicts: String,
-    /// Findings by container, those of the pod without one: `app:children_not_signalled`.
+    /// By container, those of the pod without one: `app:children_not_signalled`.
     pub findings: String,
-    /// The beginning was not seen.
     pub truncated: bool,
     /// Kinds of evidence that was lost.
     pub incomplete: String,
@@ -47,12 +38,16 @@ pub fn log_line(account: &PodTermination) -> LogLine {
         *phases.entry(phase.kind).or_default() += phase.to.since(phase.from).as_secs_f64();
     }
     phases.values_mut().for_each(|seconds| *seconds = (*seconds * 1e6).round() / 1e6);
+    let label = |death: &ContainerDeath| printable(container_name(death));
     let mut findings: Vec<String> =
         account.findings.iter().map(|finding| finding.kind.to_string()).collect();
     for death in &account.containers {
         let of = |finding: &Finding| format!("{}:{}", label(death), finding.kind);
         findings.extend(death.findings.iter().map(of));
     }
+    let verdict = |death: &ContainerDeath| format!("{}={}", label(death), death.verdict);
+    let verdicts: Vec<_> = account.containers.iter().map(verdict).collect();
+    let lost: Vec<_> = account.incomplete.iter().map(|kind| kind.as_str()).collect();
     LogLine {
         pod: printable(&account.pod.name),
         namespace: printable(&account.pod.namespace),
@@ -64,19 +59,9 @@ pub fn log_line(account: &PodTermination) -> LogLine {
         cause_certainty: account.cause_certainty.as_str(),
         seconds: (account.total().as_secs_f64() * 1e6).round() / 1e6,
         phases,
-        verdicts: join(
-            account.containers.iter().map(|death| format!("{}={}", label(death), death.verdict)),
-        ),
+        verdicts: verdicts.join(" "),
         findings: findings.join(" "),
         truncated: account.truncated,
-        incomplete: join(account.incomplete.iter().map(ToString::to_string)),
+        incomplete: lost.join(" "),
     }
-}
-
-fn label(death: &ContainerDeath) -> String {
-    printable(container_name(death))
-}
-
-fn join(parts: impl Iterator<Item = String>) -> String {
-    parts.collect::<Vec<_>>().join(" ")
 }

@@ -1,9 +1,9 @@
-//! A termination as text for a person: a waterfall of its phases, then each container with its
-//! verdict and what proves it. Pure: the same account and style give the same text.
+//! Terminations and leaks as text for a person. Pure: the same report and style give the same text.
 
+pub(crate) mod advice;
 mod bars;
+mod details;
 mod evidence;
-mod explain;
 mod leak;
 mod line;
 #[cfg(test)]
@@ -13,7 +13,6 @@ mod style;
 mod tests;
 mod traffic;
 
-pub use explain::explain;
 pub use leak::{
     LeakList, age, detection_json, holds, leak, leak_cause, leak_json, remediation,
     seconds_between, span, thing,
@@ -22,56 +21,95 @@ pub use line::{LogLine, log_line};
 pub use style::{Style, has_colors};
 pub(crate) use traffic::endpoint_lag;
 
+use advice::Headline;
 pub(crate) use bars::Scale;
 use coroner_core::{
-    input::{ExitStatus, LossKind},
-    report::{ContainerDeath, Finding, Milestone, Phase, PodTermination},
+    input::ExitStatus,
+    report::{ContainerDeath, Finding, Phase, PodTermination},
     signal,
     time::BootTime,
-    types::{Cause, Certainty, MilestoneKind, PhaseKind, Verdict},
+    types::{Cause, Certainty, FindingKind, MilestoneKind, PhaseKind, Verdict},
 };
+pub(crate) use details::offset;
 use std::{fmt::Write, time::Duration};
 pub(crate) use style::Paint;
 
-/// Column of names: the longest phase is `kubelet reaction`.
+/// Column of names: the longest phase is `kubelet_reaction`.
 const NAME: usize = 16;
 /// What stands beside the bar: indent, name, gaps, offset, seconds.
 const BESIDE: usize = 2 + NAME + 2 + 2 + 11 + 2 + 9;
 
-/// One termination: header, waterfall, containers, second tail.
-pub fn termination(account: &PodTermination, style: &Style) -> String {
-    let mut text = header(account, style);
-    waterfall(&mut text, account, style);
-    for death in &account.containers {
-        container(&mut text, death, account, style);
+/// A pod's termination: the headline, the waterfall, each container with its verdict and the fix, the findings.
+///
+/// `same`: other terminations of the same workload, for the advice about its connections. `verbose`: also each step
+/// with its evidence, and the connections.
+pub fn explain(
+    report: &PodTermination,
+    same: &[&PodTermination],
+    verbose: bool,
+    style: &Style,
+) -> String {
+    let mut text = String::new();
+    let advice = report.traffic.as_ref().map(|_| traffic::advice(report, same));
+    let connections = advice.as_ref().and_then(|advice| advice.as_deref().ok());
+    let headline = Headline::of(report, connections);
+    let fix = headline.fix.as_deref();
+    wrap(&mut text, &headline.text, 0, "", style);
+    fix.iter().for_each(|fix| wrap(&mut text, &format!("Fix: {fix}"), 0, "", style));
+    text = style.paint(Paint::Strong, text.trim_end()) + "\n";
+    wrap(&mut text, &about(report), 2, "", style);
+    waterfall(&mut text, report, style);
+    for death in &report.containers {
+        let is_told = headline.of.is_some_and(|told| told.id == death.id);
+        container(&mut text, death, report, (is_told, fix), style);
     }
-    findings(&mut text, &account.findings, 2, style);
-    if let Some(line) = traffic::summary(account) {
-        wrap(&mut text, &line, 2, "", style);
+    if report.containers.is_empty() {
+        wrap(&mut text, "No container of this pod was observed.", 2, "", style);
     }
-    footer(&mut text, account, style);
+    findings(&mut text, &report.findings, 2, fix, style);
+    if let Some(advice) = connections.filter(|advice| Some(*advice) != fix) {
+        wrap(&mut text, &format!("Fix: {advice}"), 4, "", style);
+    }
+    footer(&mut text, report, style);
+    if verbose {
+        details::write(&mut text, report, style);
+        if let Some(advice) = &advice {
+            traffic::write(
+                &mut text,
+                report,
+                advice.as_ref().err().map_or("", String::as_str),
+                style,
+            );
+        }
+    }
     text
 }
 
-fn header(account: &PodTermination, style: &Style) -> String {
-    let pod = printable(&format!("{}/{}", account.pod.namespace, account.pod.name));
-    let mut text = style.paint(Paint::Strong, &pod);
-    if account.life > 1 {
-        let _ = write!(text, "  life {}", account.life);
+/// Why and when, and which report this is.
+fn about(report: &PodTermination) -> String {
+    let mut about = match report.cause_certainty {
+        Certainty::Inferred => format!("{} (inferred)", report.cause),
+        Certainty::Proven | Certainty::None => report.cause.to_string(),
+    };
+    if let Some(grace) = report.grace_seconds {
+        let _ = write!(about, " · grace {grace} s");
     }
-    if account.revision > 1 {
-        let _ = write!(text, "  revision {}", account.revision);
+    if let Some(shorter) = report.shortened_to_seconds {
+        let _ = write!(about, ", shortened by a later request to {shorter} s from then on");
     }
-    let _ = write!(text, "  {}", cause_of(account));
-    if let Some(grace) = account.grace_seconds {
-        let _ = write!(text, "  grace {grace} s");
+    if let Some(ended) = ended_at(report) {
+        let _ = write!(about, " · ended {ended}");
     }
-    let took = total(account);
-    let _ = writeln!(text, "  took {}", style.paint(Paint::Strong, &took));
-    if account.cause == Cause::Unknown {
-        wrap(&mut text, &account.cause_message, 2, "", style);
+    if report.life > 1 {
+        let _ = write!(about, " · life {}", report.life);
     }
-    text
+    if report.revision > 1 {
+        let _ = write!(about, " · revision {}", report.revision);
+    }
+    if report.cause == Cause::Unknown {
+        let _ = write!(about, " · {}", report.cause_message);
+    }
+    about
 }
 
 /// A duration that is an interval is shown as one.
@@ -94,7 +132,7 @@ fn waterfall(text: &mut String, account: &PodTermination, style: &Style) {
     };
     for phase in account.phases.iter().filter(|phase| phase.to > phase.from) {
         let hatched = phase.kind == PhaseKind::Unattributed;
-        row(&words(phase.kind.as_str()), phase.from, phase.to, phase_paint(phase), hatched);
+        row(phase.kind.as_str(), phase.from, phase.to, phase_paint(phase), hatched);
     }
     for (name, paint, from, to) in traffic::spans(account) {
         row(name, from, to, paint, false);
@@ -110,74 +148,64 @@ fn phase_paint(phase: &Phase) -> Paint {
     }
 }
 
-fn container(text: &mut String, death: &ContainerDeath, account: &PodTermination, style: &Style) {
-    let name = printable(container_name(death));
+/// `told`: the headline has its proof; and the fix that the headline has.
+fn container(
+    text: &mut String,
+    death: &ContainerDeath,
+    report: &PodTermination,
+    (is_told, fix): (bool, Option<&str>),
+    style: &Style,
+) {
+    let name = style.paint(Paint::Strong, &printable(container_name(death)));
     let verdict = style.paint(verdict_paint(death.verdict), death.verdict.as_str());
-    let critical = account.containers.len() > 1 && account.critical.as_ref() == Some(&death.id);
-    let mark = if critical { style.paint(Paint::Faint, "  (last to exit)") } else { String::new() };
-    let _ = writeln!(text, "  {}  {verdict}{mark}", style.paint(Paint::Strong, &name));
-    if !death.proof.message.is_empty() {
+    let critical = report.containers.len() > 1 && report.critical.as_ref() == Some(&death.id);
+    let last = critical.then(|| "last to exit".to_owned());
+    let facts: Vec<_> = used_grace(death).into_iter().chain(last).collect();
+    let facts = style.paint(Paint::Faint, &facts.join(" · "));
+    let _ = writeln!(text, "{}", format!("  {name}  {verdict}  {facts}").trim_end());
+    if !is_told {
         wrap(text, &death.proof.message, 4, "", style);
     }
-    let facts = facts(death, account);
-    if !facts.is_empty() {
-        wrap(text, &facts.join(" · "), 4, "", style);
+    if let Some(own) = advice::of_death(death, Some(report)).filter(|own| Some(&**own) != fix) {
+        wrap(text, &format!("Fix: {own}"), 4, "", style);
     }
-    findings(text, &death.findings, 4, style);
-    warnings(text, death.truncated, &death.incomplete, 4, style);
+    findings(text, &death.findings, 4, fix, style);
 }
 
-/// How its main process exited.
-pub(crate) fn exit(death: &ContainerDeath) -> Option<String> {
-    Some(match death.exit? {
+/// The share of the grace that it used.
+fn used_grace(death: &ContainerDeath) -> Option<String> {
+    let (percent, grace) = (death.grace_ratio? * 100.0, death.grace_seconds?);
+    Some(match advice::shortened(death) {
+        Some(left) => {
+            format!("{percent:.0} % of the {:.1} s left of {grace} s grace", left.as_secs_f64())
+        }
+        None => format!("{percent:.0} % of {grace} s grace"),
+    })
+}
+
+pub(crate) fn exit(status: ExitStatus) -> String {
+    match status {
         ExitStatus::Code(code) => format!("exit code {code}"),
         ExitStatus::Signal { signal: number, core } => {
             let core = if core { ", core dumped" } else { "" };
             format!("killed by {}{core}", signal::name(number))
         }
-    })
-}
-
-/// How it ended, from which act of stopping to the exit, and the share of the grace.
-fn facts(death: &ContainerDeath, account: &PodTermination) -> Vec<String> {
-    let mut facts: Vec<String> = exit(death).into_iter().collect();
-    if let Some((what, from, to)) = stop_to_exit(death) {
-        facts.push(format!("{what} → exit {}", seconds(to.at.since(from.at))));
     }
-    if let (Some(ratio), Some(grace)) = (death.grace_ratio, death.grace_seconds) {
-        // The ratio is of what was left of it.
-        facts.push(match account.shortened_to_seconds {
-            Some(to) => format!("grace {grace} s, shortened by a request of {to} s"),
-            None => format!("{:.0} % of {grace} s grace", ratio * 100.0),
-        });
-    }
-    facts.extend(killer(death).map(|killer| format!("SIGKILL by {killer}")));
-    facts
 }
 
-/// The OOM killer's signal is sent in the name of the process that needed the memory: often the victim.
-fn killer(death: &ContainerDeath) -> Option<String> {
-    let killer = death.killer.as_ref()?;
-    Some(match death.verdict {
-        Verdict::OomKilled => "the kernel's OOM killer".to_owned(),
-        _ => format!("{} (pid {})", printable(&killer.comm), killer.tgid),
-    })
-}
-
-fn stop_to_exit(death: &ContainerDeath) -> Option<(String, &Milestone, &Milestone)> {
-    let end = death
-        .milestone(MilestoneKind::Exited)
-        .or_else(|| death.milestone(MilestoneKind::CgroupEmpty))?;
-    if let Some(sent) = death.milestone(MilestoneKind::TermSent) {
-        return Some((signal::name(death.stop_signal), sent, end));
-    }
-    let killed = death.milestone(MilestoneKind::KillSent)?;
-    Some(("SIGKILL".to_owned(), killed, end))
-}
-
-fn findings(text: &mut String, findings: &[Finding], indent: usize, style: &Style) {
+/// `fix`: the headline's.
+fn findings(
+    text: &mut String,
+    findings: &[Finding],
+    indent: usize,
+    fix: Option<&str>,
+    style: &Style,
+) {
     for finding in findings {
-        let line = format!("{}: {}", words(finding.kind.as_str()), finding.detail);
+        let mut line = format!("{}: {}", finding.kind, finding.detail);
+        if finding.kind == FindingKind::Unkillable && fix != Some(advice::UNKILLABLE) {
+            let _ = write!(line, " {}", advice::UNKILLABLE);
+        }
         wrap(text, &line, indent, "• ", style);
     }
 }
@@ -190,24 +218,22 @@ fn footer(text: &mut String, account: &PodTermination, style: &Style) {
         let line = format!("sandbox removed {distance} {when}");
         let _ = writeln!(text, "  {}", style.paint(Paint::Faint, &line));
     }
-    not_final(text, account, style);
-    warnings(text, account.truncated, &account.incomplete, 2, style);
-}
-
-fn not_final(text: &mut String, account: &PodTermination, style: &Style) {
+    for phase in account.phases.iter().filter(|phase| !phase.is_exact()) {
+        let least = seconds(phase.took().saturating_sub(phase.uncertainty));
+        let took = seconds(phase.took());
+        let line = format!("{} took {least} to {took}: its end was not observed", phase.kind);
+        wrap(text, &line, 2, "! ", style);
+    }
     if !account.is_final {
         wrap(text, "not final: late evidence may change this report", 2, "! ", style);
     }
-}
-
-fn warnings(text: &mut String, truncated: bool, lost: &[LossKind], indent: usize, style: &Style) {
-    if truncated {
-        wrap(text, "truncated: coroner started after the termination began", indent, "! ", style);
+    if account.truncated {
+        wrap(text, "truncated: coroner started after the termination began", 2, "! ", style);
     }
-    if !lost.is_empty() {
-        let kinds: Vec<_> = lost.iter().map(|kind| kind.as_str()).collect();
+    if !account.incomplete.is_empty() {
+        let kinds: Vec<_> = account.incomplete.iter().map(|kind| kind.as_str()).collect();
         let line = format!("incomplete: evidence was lost ({})", kinds.join(", "));
-        wrap(text, &line, indent, "! ", style);
+        wrap(text, &line, 2, "! ", style);
     }
 }
 
@@ -241,43 +267,6 @@ fn verdict_paint(verdict: Verdict) -> Paint {
     }
 }
 
-/// The cause, marked if it is not proven.
-fn cause_of(account: &PodTermination) -> String {
-    let mark = match account.cause_certainty {
-        Certainty::Inferred => " (inferred)",
-        Certainty::Proven | Certainty::None => "",
-    };
-    format!("{}{mark}", cause(account.cause))
-}
-
-fn cause(cause: Cause) -> &'static str {
-    match cause {
-        Cause::ApiDelete => "deleted",
-        Cause::ForceDelete => "force-deleted",
-        Cause::ApiEviction => "evicted through the API",
-        Cause::NodePressureEviction => "evicted: the node ran short of resources",
-        Cause::LocalStorageLimit => "evicted: exceeded its storage limit",
-        Cause::Preemption => "preempted",
-        Cause::KubeletPreemption => "preempted by the kubelet for a critical pod",
-        Cause::TaintEviction => "evicted by a taint",
-        Cause::PodGc => "deleted by the pod garbage collector",
-        Cause::NodeShutdown => "stopped by the node's shutdown",
-        Cause::Liveness => "liveness probe failed",
-        Cause::Startup => "startup probe failed",
-        Cause::DeadlineExceeded => "stopped by its activeDeadlineSeconds",
-        Cause::DefinitionChanged => "image changed",
-        Cause::ResizeRestart => "restarted for a resize",
-        Cause::RestartAllContainers => "all its containers were restarted",
-        Cause::SandboxChanged => "its sandbox was replaced",
-        Cause::PostStartFailed => "postStart hook failed",
-        Cause::ExternalStop => "not stopped by the kubelet",
-        Cause::Restart => "restarted",
-        Cause::Completed => "completed",
-        Cause::StaticRemoved => "static pod removed",
-        Cause::Unknown => "ended, cause unknown",
-    }
-}
-
 /// Always milliseconds: what is measured is that good, and columns stay aligned.
 pub(crate) fn seconds(time: Duration) -> String {
     let millis = (time.as_nanos() + 500_000) / 1_000_000;
@@ -300,20 +289,17 @@ pub(crate) fn utc(wall_ns: i64, digits: u8) -> Option<String> {
     Some(at.strftime(format).to_string())
 }
 
-pub(crate) fn words(label: &str) -> String {
-    match label {
-        "pre_stop" => "preStop".to_owned(),
-        other => other.replace('_', " "),
-    }
-}
-
 /// [`shown`](crate::printable::shown), owned.
 pub(crate) fn printable(text: &str) -> String {
     crate::printable::shown(text).into_owned()
 }
 
-/// Its name, or the start of its id as runtimes' tools show it.
+/// Its name, or the start of its id.
 pub(crate) fn container_name(death: &ContainerDeath) -> &str {
-    let id = death.id.as_str();
-    if death.name.is_empty() { id.get(..13).unwrap_or(id) } else { &death.name }
+    if death.name.is_empty() { short(death.id.as_str()) } else { &death.name }
+}
+
+/// The first 13 digits of an id, as crictl shows them.
+fn short(id: &str) -> &str {
+    id.get(..13).unwrap_or(id)
 }

@@ -372,7 +372,6 @@ pub(crate) fn leaked() -> Leak {
     }
 }
 
-/// A pod that a finalizer holds.
 pub(crate) fn stuck() -> Leak {
     let uid = pod("db-0").uid;
     Leak {

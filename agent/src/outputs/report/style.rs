@@ -9,12 +9,9 @@ pub fn has_colors(to: &impl IsTerminal) -> bool {
     to.is_terminal() && !dumb() && !set("NO_COLOR")
 }
 
-/// How a report looks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Style {
-    /// Columns to fill.
     pub width: usize,
-    /// Colours.
     pub color: bool,
 }
 
@@ -22,13 +19,11 @@ pub struct Style {
 const WIDTH: usize = 100;
 
 impl Default for Style {
-    /// For a file: no colours.
     fn default() -> Self {
         Self { width: WIDTH, color: false }
     }
 }
 
-/// What a text is, which decides its colour.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Paint {
     Strong,

@@ -1,6 +1,6 @@
 //! A pod's connections in sentences, and what would have covered them.
 
-use super::{Style, seconds, style::Paint, wrap};
+use super::{Style, details::title, seconds, style::Paint, wrap};
 use coroner_core::{
     input::{ConnectionEvent as E, TrafficBlindness, TrafficPeer, Workload},
     pod_view::{CLIENTS, OPENED, REFUSED},
@@ -49,14 +49,10 @@ pub(super) fn spans(account: &PodTermination) -> Vec<(&'static str, Paint, BootT
     .collect()
 }
 
-/// The section of `explain`: the counts, then the advice. `same`: other terminations of the same workload.
-pub(super) fn traffic(
-    text: &mut String,
-    account: &PodTermination,
-    traffic: &Traffic,
-    same: &[&PodTermination],
-    style: &Style,
-) {
+/// The section of `explain -v`: the counts. `none`: why there is no advice.
+pub(super) fn write(text: &mut String, account: &PodTermination, none: &str, style: &Style) {
+    let Some(traffic) = &account.traffic else { return };
+    title(text, "Connections", style);
     let mut line = |line: &str| wrap(text, line, 2, "", style);
     if let Some(reason) = traffic.not_visible {
         line(&format!("Its connections were not visible: {}.", because(reason)));
@@ -72,7 +68,9 @@ pub(super) fn traffic(
             line(&format!("{who}: {}.", events.join(", ")));
         }
     }
-    line(&advice(account, same));
+    if !none.is_empty() {
+        line(&format!("Advice: none; {none}."));
+    }
 }
 
 fn open(account: &PodTermination, traffic: &Traffic) -> String {
@@ -138,8 +136,8 @@ fn misses_refusals(traffic: &Traffic) -> bool {
     !traffic.sees_refusals && closed.count > 0
 }
 
-/// What preStop sleep and grace would have covered the clients, with the arithmetic.
-fn advice(account: &PodTermination, same: &[&PodTermination]) -> String {
+/// What preStop sleep and grace would have covered the clients, with the arithmetic; or why there is no advice.
+pub(super) fn advice(account: &PodTermination, same: &[&PodTermination]) -> Result<String, String> {
     // From the beginning of the stop: a hook delays the stop signal, and an earlier one had another hook.
     let covered = |one: &PodTermination| {
         let traffic = one.traffic.as_ref()?;
@@ -158,7 +156,7 @@ fn advice(account: &PodTermination, same: &[&PodTermination]) -> String {
             Some(traffic) if traffic.stopped.is_none() => "the pod was sent no stop signal",
             _ => "no client connected while the pod terminated",
         };
-        return format!("Advice: none; {why}.");
+        return Err(why.into());
     };
     let of = match (all.len(), &account.workload) {
         (2.., Some(workload)) => {
@@ -169,18 +167,18 @@ fn advice(account: &PodTermination, same: &[&PodTermination]) -> String {
     };
     let hook = account.phase(PhaseKind::PreStop);
     if worst.is_zero() {
-        return format!("Advice: none; no client connected after the stop signal{of}.");
+        return Err(format!("no client connected after the stop signal{of}"));
     }
     if worst <= hook {
-        return format!(
-            "Advice: none; clients connected until {} after the stop began{of}, and the present hook took {}.",
+        return Err(format!(
+            "clients connected until {} after the stop began{of}, and the present hook took {}",
             seconds(worst),
             seconds(hook)
-        );
+        ));
     }
     let sleep = whole_seconds(worst);
     let mut text = format!(
-        "Advice: clients connected until {} after the stop began{of}: a preStop sleep of {sleep} s",
+        "Clients connected until {} after the stop began{of}: a preStop sleep of {sleep} s",
         seconds(worst)
     );
     if !hook.is_zero() {
@@ -202,25 +200,11 @@ fn advice(account: &PodTermination, same: &[&PodTermination]) -> String {
     if all.len() == 1 {
         text += ". Clients were seen in one termination only, which is not enough for a rule";
     }
-    text + "."
+    Ok(text + ".")
 }
 
 fn whole_seconds(time: Duration) -> u64 {
     time.as_secs() + u64::from(time.subsec_nanos() > 0)
-}
-
-/// One line below the waterfall: only if a client lost something.
-pub(super) fn summary(account: &PodTermination) -> Option<String> {
-    let traffic = account.traffic.as_ref().filter(|traffic| traffic.not_visible.is_none())?;
-    let count = |events: &[E]| traffic.sum(&CLIENTS, events).count;
-    let refused = if account.never_listened() { 0 } else { count(&REFUSED) };
-    let cut = count(&[E::Cut]);
-    let closed = account.milestone(MilestoneKind::ListenerClosed);
-    let closed = closed
-        .map(|closed| format!(", listener closed +{}", seconds(closed.at.since(account.began))));
-    (cut + refused > 0).then(|| {
-        format!("clients: {cut} connection(s) cut, {refused} refused{}", closed.unwrap_or_default())
-    })
 }
 
 #[cfg(test)]
@@ -232,6 +216,6 @@ mod tests {
     fn without_an_advice_the_reason_is_the_right_one() {
         let mut account = samples::with_traffic(samples::graceful());
         account.traffic.as_mut().unwrap().stopped = None;
-        assert_eq!(advice(&account, &[]), "Advice: none; the pod was sent no stop signal.");
+        assert_eq!(advice(&account, &[]), Err("the pod was sent no stop signal".into()));
     }
 }

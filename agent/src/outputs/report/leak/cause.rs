@@ -2,7 +2,6 @@
 
 use coroner_core::leak::{Leak, LeakCause, LeakClass, LeakKey, RuntimeAtEnd};
 
-/// One sentence.
 pub fn leak_cause(leak: &Leak) -> String {
     let is_pod = matches!(leak.key, LeakKey::Pod { .. });
     let name = leak.cause.name.as_deref();
@@ -49,7 +48,7 @@ pub fn leak_cause(leak: &Leak) -> String {
                 false => ("the", ""),
             };
             format!(
-                "{whose} sandbox is stopped but keeps its network namespace: the network plugin's \
+                "{whose} sandbox is stopped, but its network is not released: the network plugin's \
                  delete fails{retries}"
             )
         }

@@ -6,7 +6,6 @@ use coroner_core::{
     types::Source,
 };
 
-/// The source of a piece of evidence.
 pub(super) fn source(kind: &Kind) -> Source {
     match kind {
         Kind::PodQueried { .. }
@@ -151,7 +150,6 @@ fn named(daemon: Daemon) -> &'static str {
     }
 }
 
-/// The state of a container in words.
 pub(super) fn words(state: ContainerState) -> &'static str {
     match state {
         ContainerState::Created => "created",
