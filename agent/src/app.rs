@@ -372,7 +372,7 @@ impl EventLoop {
         if drift >= CLOCK_STEP {
             info!(by = ?drift, "the system clock was stepped; timestamps now follow the new time");
         }
-        self.shared.leaks.lock().clock_was_set(&self.anchor, &anchor);
+        self.shared.leaks.lock().clock_was_set(&anchor);
         self.anchor = anchor;
         self.handle_input(Received { at: clock::boot_now(), input: Input::Clock(anchor) });
     }
@@ -383,7 +383,7 @@ impl EventLoop {
         let gauges = self.engine.gauges();
         self.shared.metrics.engine(&gauges);
         let longest = self.shared.metrics.slowest_cri_call();
-        let is_other_state = self.shared.leaks.lock().update_progress(&gauges.leaks);
+        let is_other_state = self.shared.leaks.lock().update_detection(&gauges.leaks);
         let checks = {
             let mut health = self.shared.health.lock();
             health.set_detection_state(gauges.leaks.detection_state);
@@ -408,7 +408,7 @@ impl EventLoop {
             if !store.take_changed() {
                 return;
             }
-            (store.oldest_first(), store.persisted(&self.anchor))
+            (store.oldest_first(), store.persisted())
         };
         self.shared.metrics.leaked(&leaks);
         if let Some(writer) = &mut self.writer {

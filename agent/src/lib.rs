@@ -7,13 +7,10 @@ pub mod cli;
 pub mod config;
 pub mod linux;
 pub mod outputs;
-#[cfg(test)]
-#[path = "../core/tests/random/mod.rs"]
-mod random;
 pub mod sources;
 pub mod store;
 
-pub use coroner_api::printable;
+pub use coroner_report::printable;
 
 /// An error and its causes on one line, each once: many errors have their cause in their own text.
 pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {

@@ -17,8 +17,7 @@ use coroner::{
     sources::kernel,
     store::{health::Health, leaks::LeakStore, terminations::History},
 };
-use coroner_api::{List, terminations::Termination};
-use coroner_core::report::PodTermination;
+use coroner_report::{List, PodTermination};
 use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
 use serving::ServedSocket;
 use std::{
@@ -216,9 +215,7 @@ fn what_cannot_be_replayed_says_why() {
 /// Serves so many reports until the test ends.
 fn agent(accounts: usize) -> ServedSocket {
     let account: PodTermination =
-        serde_json::from_str::<Termination>(include_str!("../api/tests/golden/termination.json"))
-            .unwrap()
-            .into();
+        serde_json::from_str(include_str!("../report/tests/golden/termination.json")).unwrap();
     let mut history = History::new(accounts);
     for n in 0..accounts {
         let mut account = account.clone();
@@ -248,7 +245,7 @@ fn lists_have_the_forms_that_kubectl_has() {
     let (out, err) = both("terminations -n other");
     assert_eq!(out.lines().count(), 1, "{out}");
     assert!(err.contains("no pod terminations that match on node n1, observed since 20"), "{err}");
-    let list: List<Termination> =
+    let list: List<PodTermination> =
         serde_json::from_str(&ask("terminations --limit 1 -o json")).unwrap();
     assert_eq!((list.items.len(), list.complete), (1, true));
     let wide = ask("terminations -o wide");
@@ -258,7 +255,7 @@ fn lists_have_the_forms_that_kubectl_has() {
     assert!(ask("terminations -A --since 1d").lines().count() <= 3);
     let deaths = ask("deaths");
     assert!(deaths.starts_with("NAMESPACE"), "{deaths}");
-    let report: Termination = serde_json::from_str(&ask("explain web-1 -o json")).unwrap();
+    let report: PodTermination = serde_json::from_str(&ask("explain web-1 -o json")).unwrap();
     assert_eq!(&*report.pod.name, "web-1");
     assert!(ask("explain web-1 -o yaml").contains("verdict: graceful"));
 }

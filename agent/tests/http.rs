@@ -13,15 +13,8 @@ use coroner::{
     sources::kernel::StartReport,
     store::{health::Health, leaks::LeakStore, terminations::History},
 };
-use coroner_api::{
-    List,
-    leaks::Leak,
-    terminations::{Death, Termination},
-};
-use coroner_core::{
-    input::{ApiEvent, CriEvent, Input, Received},
-    report::PodTermination,
-};
+use coroner_core::input::{ApiEvent, CriEvent, Input, Received};
+use coroner_report::{ContainerDeath, Leak, List, PodTermination};
 use http_body_util::BodyExt;
 use serde::de::DeserializeOwned;
 use std::{collections::BTreeMap, io::Read as _, sync::Arc, time::Duration};
@@ -29,9 +22,7 @@ use tower::ServiceExt;
 
 /// The account that the unit tests pin as the API's form.
 fn sample() -> PodTermination {
-    serde_json::from_str::<Termination>(include_str!("../api/tests/golden/termination.json"))
-        .unwrap()
-        .into()
+    serde_json::from_str(include_str!("../report/tests/golden/termination.json")).unwrap()
 }
 
 /// An agent that has just started, with three accounts: a.1, b.1, a.2.
@@ -78,7 +69,7 @@ async fn get(shared: &Arc<SharedState>, uri: &str) -> (StatusCode, String) {
 async fn listed(shared: &Arc<SharedState>, query: &str) -> Vec<String> {
     let (status, body) = get(shared, &format!("/api/v1/terminations{query}")).await;
     assert_eq!(status, StatusCode::OK, "{body}");
-    let list: List<Termination> = serde_json::from_str(&body).unwrap();
+    let list: List<PodTermination> = serde_json::from_str(&body).unwrap();
     list.items.iter().map(|item| format!("{}.{}", item.pod.name, item.life)).collect()
 }
 
@@ -105,7 +96,7 @@ async fn lists_deaths_the_newest_first_and_filters() {
     ] {
         let (status, body) = get(&agent, &format!("/api/v1/deaths{query}")).await;
         assert_eq!(status, StatusCode::OK, "{body}");
-        let deaths: List<Death> = serde_json::from_str(&body).unwrap();
+        let deaths: List<ContainerDeath> = serde_json::from_str(&body).unwrap();
         let mut names: Vec<&str> = deaths.items.iter().map(|death| death.name.as_str()).collect();
         names.dedup();
         assert_eq!(names, expected, "{query}");
@@ -130,7 +121,7 @@ async fn one_pod_by_uid_and_life() {
     for (uri, life) in [("uid-a", 2), ("uid-a?life=1", 1), ("uid-b", 1)] {
         let (status, body) = get(&agent, &format!("/api/v1/terminations/{uri}")).await;
         assert_eq!(status, StatusCode::OK, "{uri}");
-        assert_eq!(serde_json::from_str::<Termination>(&body).unwrap().life, life, "{uri}");
+        assert_eq!(serde_json::from_str::<PodTermination>(&body).unwrap().life, life, "{uri}");
     }
     for uri in ["uid-c", "uid-a?life=3"] {
         let (status, body) = get(&agent, &format!("/api/v1/terminations/{uri}")).await;
@@ -324,10 +315,9 @@ async fn the_envelope_names_the_node_and_its_boot() {
     }
 }
 
-fn leak(id: &str) -> Arc<coroner_core::leak::Leak> {
-    let json = include_str!("../api/tests/golden/leak.json").replace("398445f2", id);
-    let wire: Leak = serde_json::from_str(&json).unwrap();
-    Arc::new(Option::<coroner_core::leak::Leak>::from(wire).unwrap())
+fn leak(id: &str) -> Arc<Leak> {
+    let json = include_str!("../report/tests/golden/leak.json").replace("398445f2", id);
+    serde_json::from_str(&json).unwrap()
 }
 
 /// What a list has after a cursor.
@@ -342,7 +332,7 @@ async fn a_cursor_brings_what_is_new_or_corrected() {
     let agent = agent();
     let ask = async |cursor: &str| {
         let uri = "/api/v1/terminations?namespace=ns-a";
-        let list = after::<Termination>(&agent, uri, cursor).await;
+        let list = after::<PodTermination>(&agent, uri, cursor).await;
         let items: Vec<_> = list.items.iter().map(|item| (item.life, item.revision)).collect();
         (list.complete, items, list.cursor)
     };
@@ -372,14 +362,14 @@ async fn a_cursor_brings_what_is_new_or_corrected() {
     let (mut cursor, mut seen) = (cursor, Vec::new());
     for _ in 0..3 {
         let uri = "/api/v1/terminations?namespace=ns-a&limit=1";
-        let page = after::<Termination>(&agent, uri, &cursor).await;
+        let page = after::<PodTermination>(&agent, uri, &cursor).await;
         seen.extend(page.items.iter().map(|item| item.life));
         cursor = page.cursor;
     }
     assert_eq!(seen, [3, 2]);
     // A reader who has the items of another run drops what is not there: nothing may be left out.
-    let again = after::<Termination>(&agent, "/api/v1/terminations?limit=1", "1-1").await;
-    let all = after::<Termination>(&agent, "/api/v1/terminations?limit=100", "").await;
+    let again = after::<PodTermination>(&agent, "/api/v1/terminations?limit=1", "1-1").await;
+    let all = after::<PodTermination>(&agent, "/api/v1/terminations?limit=100", "").await;
     assert!(again.complete && again.items.len() > 1);
     assert_eq!(again.items.len(), all.items.len());
     let (status, _) = get(&agent, "/api/v1/terminations?limit=0").await;
@@ -405,8 +395,7 @@ async fn a_cursor_brings_the_leaks_that_are_resolved() {
     let second = ask(&first.cursor).await;
     assert!(!second.complete && second.items.len() == 1, "however old it is");
     assert!(second.items[0].resolved);
-    let key = Option::<coroner_core::leak::Leak>::from(second.items[0].clone()).unwrap().key;
-    assert_eq!(key, leak("0").key);
+    assert_eq!(second.items[0].key, leak("0").key);
     assert!(ask(&second.cursor).await.items.is_empty());
 
     // The agent keeps the last 256: a client that has not seen the others begins again.

@@ -238,7 +238,7 @@ fn agent(
 ) -> (ServedSocket, Arc<SharedState>) {
     let mut store = LeakStore::new(Duration::from_secs(300));
     leaks.into_iter().for_each(|leak| store.put(Arc::new(leak)));
-    store.update_progress(&gauges(detection_state, watched));
+    store.update_detection(&gauges(detection_state, watched));
     let mut health = Health::new(true, clock::boot_now());
     health.set_detection_state(detection_state);
     let shared = SharedState::new(health, History::new(1), store, Metrics::new().unwrap());
@@ -251,7 +251,7 @@ fn gauges(detection_state: DetectionState, watched: u64) -> LeakGauges {
 }
 
 fn leak(namespace: &str) -> Leak {
-    let leak: coroner_api::leaks::Leak = serde_json::from_value(json!({
+    serde_json::from_value(json!({
         "class": "notready_no_pod",
         "key": { "thing": "sandbox", "id": "0123456789abcdef" },
         "pod": { "namespace": namespace, "name": "web-0", "uid": "u1" },
@@ -260,11 +260,11 @@ fn leak(namespace: &str) -> Leak {
         "firstObserved": { "time": "2023-11-14T22:15:00Z" },
         "confirmed": { "time": "2023-11-14T22:20:00Z" },
         "resources": { "netns": "/run/netns/cni-1", "ips": ["10.0.0.9"] },
-        "cause": { "kind": "pod_worker_stuck", "kubeletVersion": "v1.23\u{1b}[2J" },
-        "evidence": [{ "kind": "sandbox_stopped", "seenReady": true, "source": "cri", "message": "" }],
+        "cause": { "kind": "pod_worker_stuck", "message": "kubelet v1.23\u{1b}[2J" },
+        "evidence": [{ "source": "cri", "message": "its sandbox was no longer ready" }],
+        "remediation": ["$ crictl rmp 0123456789abcdef"],
     }))
-    .unwrap();
-    Option::from(leak).unwrap()
+    .unwrap()
 }
 
 #[test]

@@ -3,14 +3,7 @@
 use crate::{lab::Lab, lab::NODE, port::Port, wait};
 use anyhow::{Context as _, Result, bail, ensure};
 use axum::http::{StatusCode, Uri};
-use coroner::outputs::report::LeakList;
-use coroner_api::{
-    List,
-    leaks::Leak,
-    openapi,
-    terminations::{Death, Termination},
-};
-use coroner_core::report::{ContainerDeath, PodTermination};
+use coroner_report::{ContainerDeath, Leak, List, PodTermination, openapi};
 use http_body_util::{BodyExt as _, Empty};
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
@@ -195,19 +188,17 @@ impl Http {
 
     /// All settled terminations that it remembers, newest first.
     pub async fn terminations(&self) -> Result<Vec<PodTermination>> {
-        let list = self.list::<Termination>(openapi::TERMINATIONS).await?;
-        Ok(list.items.into_iter().map(Into::into).collect())
+        Ok(self.list(openapi::TERMINATIONS).await?.items)
     }
 
     /// All deaths of containers that it remembers, newest first.
     pub async fn deaths(&self) -> Result<Vec<ContainerDeath>> {
-        let list = self.list::<Death>(openapi::DEATHS).await?;
-        Ok(list.items.into_iter().map(Into::into).collect())
+        Ok(self.list(openapi::DEATHS).await?.items)
     }
 
     /// The current leaks, and whether leak detection is possible.
-    pub async fn leaks(&self) -> Result<LeakList> {
-        Ok(self.list::<Leak>(openapi::LEAKS).await?.into())
+    pub async fn leaks(&self) -> Result<List<Leak>> {
+        self.list(openapi::LEAKS).await
     }
 
     /// Any page.

@@ -10,8 +10,7 @@ use coroner::outputs::report::{Style, explain};
 use coroner_core::{
     input::{ConnectionEvent as E, ExitStatus, TrafficBlindness, TrafficPeer},
     leak::{Leak, LeakKey},
-    pod_view::CLIENTS,
-    report::{ContainerDeath, PodTermination, Traffic},
+    report::{CLIENTS, ContainerDeath, PodTermination, Traffic},
     types::{FindingKind, MilestoneKind, PhaseKind},
 };
 use std::{
@@ -187,7 +186,7 @@ fn recorded(span: &Span, stops: &[StopCall], deleted: Option<u64>) -> Option<(f6
 /// How many calls to the apiserver were answered after the stop signal was handled, as the agent has it, and before the
 /// exit.
 fn calls(death: &ContainerDeath, logs: &HashMap<String, Vec<WorkloadLine>>) -> usize {
-    let at = |kind| death.milestone(kind).map(|milestone| milestone.at.0);
+    let at = |kind| death.milestone(kind).map(|milestone| milestone.at.boot.0);
     let (Some(from), Some(to)) = (at(MilestoneKind::TermHandled), at(MilestoneKind::Exited)) else {
         return 0;
     };
@@ -209,7 +208,7 @@ pub fn clock_differences(account: &Account) -> Vec<(MilestoneKind, i64)> {
             let lines = account.logs.get(&death.name).into_iter().flatten();
             let own = lines.into_iter().find(|line| line.event == event && line.pid == 1);
             if let (Some(own), Some(measured)) = (own, death.milestone(kind)) {
-                all.push((kind, measured.at.0.wrapping_sub(own.boot_ns).cast_signed()));
+                all.push((kind, measured.at.boot.0.wrapping_sub(own.boot_ns).cast_signed()));
             }
         }
     }
@@ -367,7 +366,7 @@ fn bounds(
     is_it: impl Fn(&Connection) -> bool,
 ) -> (u64, u64) {
     let mine = all.iter().filter(|one| is_it(one));
-    let since = traffic.since.0;
+    let since = traffic.since.boot.0;
     mine.fold((0, 0), |(least, most), one| {
         let (is_certain, may_be) = (one.opened.before >= since, one.opened.after >= since);
         (least + u64::from(is_certain && !one.is_torn()), most + u64::from(may_be))
@@ -394,7 +393,6 @@ fn advice(
 mod tests {
     use super::*;
     use crate::scenarios::catalogue;
-    use coroner_api::{leaks, terminations::Termination};
     use coroner_core::{
         leak::{LeakCause, LeakClass},
         types::{Cause, Verdict},
@@ -402,13 +400,11 @@ mod tests {
 
     /// A scenario that expects what was reported, and the report.
     fn agreeing() -> (Scenario, Account) {
-        const REPORT: &str = include_str!("../../agent/api/tests/v1/termination.json");
-        const LEAK: &str = include_str!("../../agent/api/tests/v1/leak.json");
-        let report: Termination = serde_json::from_str(REPORT).unwrap();
-        let mut report = PodTermination::from(report);
+        const REPORT: &str = include_str!("../../agent/report/tests/golden/termination.json");
+        const LEAK: &str = include_str!("../../agent/report/tests/golden/leak.json");
+        let mut report: PodTermination = serde_json::from_str(REPORT).unwrap();
         report.traffic = None;
-        let leak: leaks::Leak = serde_json::from_str(LEAK).unwrap();
-        let mut leak: Leak = Option::from(leak).unwrap();
+        let mut leak: Leak = serde_json::from_str(LEAK).unwrap();
         leak.preexisting = false;
         let mut scenario = catalogue().remove(0);
         let expected = &mut scenario.expected;

@@ -6,11 +6,7 @@ use crate::{
     scenarios::{Expected, Scenario},
 };
 use comfy_table::{ContentArrangement, Table, presets::UTF8_HORIZONTAL_ONLY};
-use coroner::{
-    linux::clock::anchor,
-    outputs::report::{self, Style, leak_json},
-};
-use coroner_api::terminations::Termination;
+use coroner::outputs::report::{self, Style};
 use coroner_core::{
     leak::{Leak, LeakCause, LeakClass},
     report::PodTermination,
@@ -79,12 +75,12 @@ impl Console {
     }
 
     fn style(&self) -> Style {
-        if self.is_json { Style::default() } else { Style::for_stdout() }
+        if self.is_json { Style::default() } else { report::stdout_style() }
     }
 
     /// A termination: as an object, or as `coroner` itself shows it.
     pub fn termination(&self, report: &PodTermination) {
-        self.object(&Termination::from(report));
+        self.object(report);
         if !self.is_json {
             self.print(&format!("\n{}", report::explain(report, &[], false, &self.style())));
         }
@@ -106,12 +102,11 @@ impl Console {
         account.leaks.iter().for_each(|leak| text.push_str(&self.leak(leak)));
         outcome.disagreements.iter().for_each(|point| text.push_str(&format!("  ✘ {point}\n")));
         self.print(&text);
-        let clock = anchor();
         self.object(&json!({
             "scenario": scenario.name, "group": scenario.group, "expected": scenario.expected,
             "ok": outcome.is_ok(), "disagreements": outcome.disagreements, "kept": outcome.kept,
-            "termination": account.termination.as_ref().map(Termination::from),
-            "leaks": account.leaks.iter().map(|leak| leak_json(leak, &clock)).collect::<Vec<_>>(),
+            "termination": account.termination,
+            "leaks": account.leaks,
         }));
     }
 
@@ -119,7 +114,7 @@ impl Console {
     pub fn unexpected_leak(&self, leak: &Leak) {
         let which = compare::which(&leak.key);
         self.print(&format!("✘ {} of {which}, of no scenario\n{}", leak.class, self.leak(leak)));
-        self.object(&json!({ "unexpectedLeak": leak_json(leak, &anchor()) }));
+        self.object(&json!({ "unexpectedLeak": leak }));
     }
 
     /// Expected against reported, one row a scenario.
@@ -127,7 +122,7 @@ impl Console {
         let mut table = table(["", "scenario", "expected", "reported", "took"]);
         for outcome in outcomes {
             let report = outcome.account.termination.as_ref();
-            let took = report.map(|report| format!("{:.1} s", report.total().as_secs_f64()));
+            let took = report.map(|report| format!("{:.1} s", report.took.as_secs_f64()));
             table.add_row([
                 if outcome.is_ok() { "✔" } else { "✘" }.to_owned(),
                 outcome.scenario.name.to_owned(),

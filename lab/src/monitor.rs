@@ -6,11 +6,7 @@ use crate::{
     wait,
 };
 use anyhow::{Context as _, Result};
-use coroner::outputs::report::LeakList;
-use coroner_core::{
-    leak::{DetectionState, Leak, LeakKey},
-    report::{ContainerDeath, PodTermination},
-};
+use coroner_report::{ContainerDeath, DetectionState, Leak, LeakKey, List, PodTermination};
 use std::{
     collections::{BTreeMap, HashMap},
     time::Duration,
@@ -48,11 +44,11 @@ impl AgentReports {
         &mut self,
         terminations: Vec<PodTermination>,
         deaths: Vec<ContainerDeath>,
-        leaks: LeakList,
+        leaks: List<Leak>,
     ) {
-        self.detection_state = leaks.progress.detection_state;
-        self.watched = leaks.progress.watched_seconds;
-        self.leaks = leaks.leaks.iter().map(|leak| (leak.key.clone(), Leak::clone(leak))).collect();
+        let detection = leaks.detection.unwrap_or_default();
+        (self.detection_state, self.watched) = (detection.state, detection.watched_seconds);
+        self.leaks = leaks.items.into_iter().map(|leak| (leak.key.clone(), leak)).collect();
         self.ever.extend(self.leaks.clone());
         self.pods.clear();
         for termination in terminations {
@@ -184,7 +180,7 @@ async fn poll(
             // Not of an agent that was stopped meanwhile.
             && !http.has_changed().unwrap_or(true)
         {
-            leaks.leaks.retain(|leak| lab.as_ref().is_none_or(|lab| is_of(leak, lab)));
+            leaks.items.retain(|leak| lab.as_ref().is_none_or(|lab| is_of(leak, lab)));
             to.send_if_modified(|known| {
                 let mut newest = known.clone();
                 newest.update(all, deaths, leaks);

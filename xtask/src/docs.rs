@@ -8,7 +8,7 @@ use crate::{build, setup::Need, steps::show, toolchain::cargo, workspace::Worksp
 const TESTS: &[&[&str]] = &[
     &["--package=coroner", "--lib", "docs_metrics_md_is_what_the_catalogue_says"],
     &["--package=coroner", "--test=docs", "kubelet_md_has_every_message"],
-    &["--package=coroner-api", "--test=reference"],
+    &["--package=coroner-report", "--test=reference"],
     &["--package=coroner", "--test=cli", "the_man_pages_are_what_the_flags_say"],
     &["--package=coroner-lab", "--test=deploy", "generated"],
 ];

@@ -18,13 +18,13 @@ use super::{
     dirty::Dirty,
     leak::Leak,
     leaks::Leaks,
-    output::{CriRequest, Outputs, Report, Request},
+    output::{CriRequest, Outputs, Report, Request, UnkillableContainer},
     pod_view::Stores,
     process::ContainerProcesses,
     table::Table,
     unkillable::UnkillableWatch,
 };
-use crate::{ids::*, input::*, report::*, time::*};
+use crate::{ids::*, input::*, report::*};
 use lifecycle::{Incarnations, Pod};
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque, hash_map::Entry},

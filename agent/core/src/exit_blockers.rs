@@ -6,11 +6,10 @@
 //! report.
 
 use super::{
-    evidence::{Evidence, EvidenceKind},
     process::{ContainerProcesses, Freeze},
     signal,
 };
-use crate::{input::*, report::*, time::*, types::*};
+use crate::{input::*, report::*};
 use std::{fmt::Write, time::Duration};
 
 /// A process that is alive this long after SIGKILL is reported. Less is normal: the memory of a big process
@@ -131,7 +130,7 @@ pub fn frozen(processes: &ContainerProcesses, stop: Option<(BootTime, u8)>) -> O
 pub fn evidence(processes: &ContainerProcesses) -> Option<Evidence> {
     let UnkilledProcess { process, looked, .. } = survivor(processes)?;
     Some(Evidence {
-        at: looked,
+        at: looked.into(),
         source: Source::Proc,
         kind: EvidenceKind::Process(process.clone()),
     })

@@ -17,7 +17,11 @@ pub use kernel::*;
 pub use proc::*;
 pub use traffic::*;
 
-use super::labels;
+pub use coroner_report::{
+    ConnectionEvent, ContainerKind, ContainerState, Disposition, ExitStatus, Hook, LossKind,
+    ProcProcess, SignalResult, TaskState, TrafficBlindness, TrafficPeer, Workload,
+};
+
 use crate::{ids::*, time::*};
 use serde::{Deserialize, Serialize};
 
@@ -90,39 +94,5 @@ impl Loss {
     /// A recent loss.
     pub fn new(kind: LossKind, count: u64) -> Self {
         Self { kind, count, since: None }
-    }
-}
-
-labels! {
-    /// Kinds of loss. A closed set: it is a metric's label.
-    pub enum LossKind {
-        /// The ring for deciding records was full.
-        DecidingRingFull = "deciding_ring_full",
-        /// The ring for detail records was full.
-        DetailRingFull = "detail_ring_full",
-        /// A container used up its budget of detail records; [`KernelFact::BudgetSpent`] names it.
-        BudgetSpent = "budget_spent",
-        /// The kernel skipped both programs of a hook, because it had preempted them on the same CPU.
-        ProgramSkipped = "program_skipped",
-        /// The same for an event of a connection, also because of an interrupt: the counts may be too low.
-        ConnectionSkipped = "connection_skipped",
-        /// A record of an unknown kind or a wrong length.
-        Undecodable = "undecodable",
-        /// The kernel programs' map of cgroups was full.
-        CgroupMapFull = "cgroup_map_full",
-        /// A store of the engine was full and something was evicted or refused.
-        EngineFull = "engine_full",
-        /// The runtime never listed the container of a cgroup.
-        NeverResolved = "never_resolved",
-        /// Only in a replay: inputs are missing in the recording.
-        Unrecorded = "unrecorded",
-    }
-}
-
-impl LossKind {
-    /// Only detail records were lost: deliveries of signals, processes from outside, signals among a
-    /// container's own processes.
-    pub fn is_detail_only(self) -> bool {
-        matches!(self, Self::DetailRingFull | Self::BudgetSpent)
     }
 }

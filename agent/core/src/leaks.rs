@@ -11,6 +11,7 @@ mod evidence;
 mod facts;
 mod netns;
 mod orphans;
+mod remedy;
 mod resources;
 mod sandbox_status;
 mod tracker;

@@ -1,5 +1,4 @@
-//! The pure core: identities, evidence, engine, verdicts.
-//!
+//! The pure core: stores, engine, verdicts. Its reports are the types of `coroner-report`.
 //!
 //! **Architecture invariant.** No I/O, no clock, no failure; memory is bounded. All inputs are
 //! [`input::Input`], all outputs [`output::Outputs`]. `Cargo.toml` and `tests/purity.rs` enforce it.
@@ -14,32 +13,19 @@ pub mod cri;
 pub mod dirty;
 pub mod engine;
 pub mod events;
-pub mod evidence;
 pub mod exit_blockers;
 pub mod gaps;
-pub mod ids;
 pub mod input;
 pub mod isolation;
-mod labels;
-pub mod leak;
 pub mod leaks;
 pub mod node;
 pub mod output;
 pub mod phases;
 pub mod pod_view;
 pub mod process;
-pub mod report;
-pub mod signal;
 pub mod table;
-pub mod time;
 pub mod traffic;
-pub mod types;
 pub mod unkillable;
 pub mod verdict;
 
-#[cfg(feature = "openapi")]
-#[doc(hidden)]
-pub use labels::label_schema;
-#[cfg(feature = "openapi")]
-#[doc(hidden)]
-pub use utoipa;
+pub use coroner_report::{self as report, ids, labels, leak, signal, time, types};

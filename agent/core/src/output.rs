@@ -1,7 +1,6 @@
 //! The outputs of a step: reports, and requests to the adapters.
 
-use super::leak::Leak;
-use crate::{ids::*, report::*, types::*};
+use crate::report::*;
 use std::sync::Arc;
 
 /// The outputs of a step, each kind in the order of emission.
@@ -44,6 +43,23 @@ pub enum Report {
     LeakResolved(Arc<Leak>),
     /// A container survives SIGKILL: when it is first seen, when its blocker changes, and when it has ended.
     Unkillable(Box<UnkillableContainer>),
+}
+
+/// A container that survives SIGKILL.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct UnkillableContainer {
+    /// The container, where known.
+    pub container: Option<ContainerId>,
+    /// The name in the pod; empty until the runtime reports it.
+    pub name: String,
+    /// The container's kind.
+    pub kind: ContainerKind,
+    /// The pod, where known.
+    pub pod: Option<PodRef>,
+    /// The process that is left and where it hangs, as one sentence.
+    pub detail: String,
+    /// The container has ended.
+    pub over: bool,
 }
 
 /// A request to an adapter.

@@ -1,6 +1,6 @@
 //! The phases of a pod's termination: milestones → additive phases along the critical path.
 
-use crate::{input::*, report::*, time::*, types::*};
+use crate::{input::*, report::*};
 
 /// Phases from `began` to `ended` along the path of one container. They are additive: each begins where the
 /// one before ended, and none goes backwards, so an event earlier than its place in the graph (an object gone
@@ -15,7 +15,7 @@ pub fn phases(
 ) -> Vec<Phase> {
     use MilestoneKind as M;
     let of_container = critical.map(|c| c.milestones.as_slice()).unwrap_or_default();
-    let at = |kind| of_container.iter().chain(pod).find(|m| m.kind == kind).map(|m| m.at);
+    let at = |kind| of_container.iter().chain(pod).find(|m| m.kind == kind).map(|m| m.at.boot);
     let intervals: Vec<&Milestone> = pod.iter().filter(|m| !m.uncertainty.is_zero()).collect();
     let mut walk = Walk { cur: began, ended, intervals, phases: Vec::new() };
 
@@ -74,13 +74,14 @@ impl Walk<'_> {
     fn to(&mut self, at: Option<BootTime>, kind: PhaseKind) {
         let Some(at) = at.map(|at| at.min(self.ended)).filter(|at| *at > self.cur) else { return };
         let from = match self.phases.pop_if(|last| last.kind == kind) {
-            Some(last) => last.from,
+            Some(last) => last.from.boot,
             None => self.cur,
         };
         let ends = self.intervals.iter().filter(|milestone| milestone.at == at);
         let uncertainty = ends.map(|milestone| milestone.uncertainty).max().unwrap_or_default();
-        let uncertainty = uncertainty.min(at.since(from));
-        self.phases.push(Phase { kind, from, to: at, uncertainty });
+        let took = at.since(from);
+        let uncertainty = uncertainty.min(took);
+        self.phases.push(Phase { kind, from: from.into(), to: at.into(), took, uncertainty });
         self.cur = at;
     }
 

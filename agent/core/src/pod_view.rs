@@ -21,7 +21,6 @@ use super::{
 };
 use crate::{ids::*, input::*, time::*};
 use std::{collections::BTreeSet, time::Duration};
-pub use traffic::{CLIENTS, OPENED, REFUSED};
 
 /// All stores.
 #[derive(Debug, Default)]

@@ -15,11 +15,8 @@ use super::{
     },
     signal,
 };
-use crate::{ids::*, input::*, report::*, time::*, types::*};
+use crate::{ids::*, input::*, report::*};
 use std::time::Duration;
-
-/// The kubelet's floor for the grace before SIGKILL (`minimumGracePeriodInSeconds`, kuberuntime_manager.go).
-pub const GRACE_FLOOR_SECONDS: i64 = 2;
 
 /// What the kubelet and the runtime add to a grace period: the kubelet's floor of 2 s
 /// (`minimumGracePeriodInSeconds`, kuberuntime_container.go), the rounds of its pod workers, and the
@@ -97,7 +94,7 @@ pub struct Assessment {
 impl Assessment {
     /// When the stop began.
     pub fn stop_began(&self) -> Option<BootTime> {
-        self.milestones.iter().find(|m| m.kind == MilestoneKind::StopBegan).map(|m| m.at)
+        self.milestones.iter().find(|m| m.kind == MilestoneKind::StopBegan).map(|m| m.at.boot)
     }
 
     /// The verdict of a container that the host's kernel does not see into: signals and exits are the

@@ -1,6 +1,7 @@
 //! `coroner explain`: one pod's end, from a running agent, a recording, or the sample.
 
 use super::{
+    client::AgentAddress,
     kubelet_log,
     output::document,
     print_note,
@@ -11,12 +12,11 @@ use crate::{
     config::args::{ExplainArgs, TextOutput},
     outputs::{
         recording::{self, Reader, replay::Replay},
-        report::{self, Style},
+        report,
     },
 };
 use anyhow::{Context, anyhow, bail};
-use coroner_api::{ListQuery, client::AgentAddress, openapi, terminations::Termination};
-use coroner_core::report::PodTermination;
+use coroner_report::{ListQuery, PodTermination, openapi};
 use std::{
     io::{self, Write},
     sync::Arc,
@@ -46,14 +46,14 @@ pub(super) fn main(args: &ExplainArgs) -> anyhow::Result<()> {
     let mut stdout = io::stdout().lock();
     let text = match args.output {
         TextOutput::Text => {
-            let style = Style::for_stdout();
+            let style = report::stdout_style();
             let mut text = report::explain(&account, &same, args.verbose, &style);
             if let Some(log) = &args.kubelet_log {
                 text.push_str(&kubelet_log::lane(log, &account, &style)?);
             }
             text
         }
-        form => document(&Termination::from(&account), form == TextOutput::Yaml)?,
+        form => document(&account, form == TextOutput::Yaml)?,
     };
     stdout.write_all(text.as_bytes())?;
     stdout.flush()?;
@@ -84,12 +84,12 @@ impl Chosen {
 fn from_agent(args: &ExplainArgs, wanted: &PodSelector) -> anyhow::Result<Chosen> {
     let agent = AgentAddress(args.agent.socket.clone());
     let asked =
-        super::wait(agent.list::<Termination>(openapi::TERMINATIONS, &ListQuery::default()));
+        super::wait(agent.list::<PodTermination>(openapi::TERMINATIONS, &ListQuery::default()));
     let list = asked.context(
         "cannot query an agent; use --from FILE to read a recording, or --sample to see the \
          built-in one",
     )?;
-    let accounts: Vec<_> = list.items.into_iter().map(|one| Arc::new(one.into())).collect();
+    let accounts: Vec<_> = list.items.into_iter().map(Arc::new).collect();
     Chosen::of(wanted, &accounts).map_err(|error| match error {
         SelectError::Ambiguous(text) => anyhow!(text),
         SelectError::NotFound(text) => anyhow!(

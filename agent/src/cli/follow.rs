@@ -1,7 +1,7 @@
 //! Follows a list of a running agent for as long as the user wants.
 
-use super::print_note;
-use coroner_api::{List, ListQuery, client::AgentAddress};
+use super::{client::AgentAddress, print_note};
+use coroner_report::{List, ListQuery};
 use serde::de::DeserializeOwned;
 use std::time::Duration;
 use tokio::time::sleep;

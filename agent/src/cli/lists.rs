@@ -1,6 +1,7 @@
 //! `coroner terminations` and `coroner deaths`: the lists of a running agent, once or as they grow.
 
 use super::{
+    client::AgentAddress,
     columns::Columns,
     follow::follow,
     output::{document, json_line},
@@ -8,16 +9,8 @@ use super::{
 };
 use crate::config::args::{ListArgs, ListOutput};
 use crate::outputs::report::{self, ended_at, printable, seconds};
-use coroner_api::{
-    List, ListQuery, Open,
-    client::AgentAddress,
-    openapi,
-    terminations::{Death, Termination},
-};
-use coroner_core::{
-    ids::PodRef,
-    report::{ContainerDeath, PodTermination},
-    types::MilestoneKind,
+use coroner_report::{
+    ContainerDeath, List, ListQuery, MilestoneKind, PodRef, PodTermination, openapi,
 };
 use serde::{Serialize, de::DeserializeOwned};
 use std::io::{self, Write};
@@ -35,7 +28,7 @@ pub(super) trait Row: Serialize + DeserializeOwned + 'static {
     fn name(&self) -> String;
 }
 
-impl Row for Termination {
+impl Row for PodTermination {
     const PATH: &'static str = openapi::TERMINATIONS;
     const NOUN: &'static str = "pod terminations";
     const TRY: &'static str = "delete a pod on this node to see one";
@@ -49,7 +42,7 @@ impl Row for Termination {
     }
 
     fn row(&self, wide: bool) -> Vec<String> {
-        termination_row(&self.clone().into(), wide)
+        termination_row(self, wide)
     }
 
     fn node(&self) -> &str {
@@ -61,7 +54,7 @@ impl Row for Termination {
     }
 }
 
-impl Row for Death {
+impl Row for ContainerDeath {
     const PATH: &'static str = openapi::DEATHS;
     const NOUN: &'static str = "container deaths";
     const TRY: &'static str = "delete a pod on this node to see those of its containers";
@@ -75,26 +68,22 @@ impl Row for Death {
     }
 
     fn row(&self, wide: bool) -> Vec<String> {
-        let death = ContainerDeath::from(self.clone());
         let pod = self.pod.as_ref();
-        let died = self.milestones.iter().filter_map(|one| match one {
-            Open::Known(one) => Some(one.at),
-            Open::Newer(_) => None,
-        });
-        let died = died.max_by_key(|at| at.boot()).and_then(|at| report::utc(at.time.0, 0));
+        let died = self.milestones.iter().map(|one| one.at).max();
+        let died = died.and_then(|at| report::utc(at.time.0, 0));
         let mut row = vec![
             pod.map_or_else(none, |pod| or_none(&pod.namespace)),
             pod.map_or_else(none, |pod| or_none(&pod.name)),
-            printable(report::container_name(&death)),
-            death.verdict.to_string(),
-            death.cause.to_string(),
-            death.exit.map_or_else(none, report::exit),
+            printable(report::container_name(self)),
+            self.verdict.to_string(),
+            self.cause.to_string(),
+            self.exit.map_or_else(none, report::exit),
             died.unwrap_or_else(none),
         ];
         if wide {
-            let findings: Vec<_> = death.findings.iter().map(|one| one.kind.to_string()).collect();
-            row.extend([or_none(&findings.join(" ")), or_none(&death.proof.message)]);
-            row.push(printable(death.id.as_str()));
+            let findings: Vec<_> = self.findings.iter().map(|one| one.kind.to_string()).collect();
+            row.extend([or_none(&findings.join(" ")), or_none(&self.proof.message)]);
+            row.push(printable(self.id.as_str()));
         }
         row
     }
@@ -193,7 +182,7 @@ fn watched<T: Row>(columns: &mut Columns, items: &[T], args: &ListArgs) -> anyho
 /// One row a report, newest first; of a recording, too.
 pub(super) fn termination_table(all: &[PodTermination], wide: bool) -> String {
     let rows = all.iter().map(|report| termination_row(report, wide));
-    Columns::new(Termination::header(wide)).rows(rows)
+    Columns::new(PodTermination::header(wide)).rows(rows)
 }
 
 fn termination_row(account: &PodTermination, wide: bool) -> Vec<String> {
@@ -203,15 +192,15 @@ fn termination_row(account: &PodTermination, wide: bool) -> Vec<String> {
         line.pod,
         line.cause.to_owned(),
         account.grace_seconds.map_or_else(none, |grace| format!("{grace} s")),
-        seconds(account.total()),
+        seconds(account.took),
         ended_at(account).unwrap_or_else(none),
         line.verdicts,
     ];
     if wide {
-        let longest = account.phases.iter().max_by_key(|phase| phase.to.since(phase.from));
-        row.push(longest.map_or_else(none, |phase| {
-            format!("{} {}", phase.kind, seconds(phase.to.since(phase.from)))
-        }));
+        let longest = account.phases.iter().max_by_key(|phase| phase.took);
+        row.push(
+            longest.map_or_else(none, |phase| format!("{} {}", phase.kind, seconds(phase.took))),
+        );
         let removed = account.milestone(MilestoneKind::SandboxRemoved);
         row.push(removed.map_or_else(none, |removed| {
             format!("{:+.3} s", removed.at.signed_since(account.ended) as f64 / 1e9)
@@ -255,9 +244,9 @@ mod tests {
         ];
         samples::golden("table.txt", &termination_table(&all, false));
         samples::golden("table_wide.txt", &termination_table(&all, true));
-        let deaths = all.iter().flat_map(|report| Termination::from(report).containers);
+        let deaths = all.iter().flat_map(|report| &report.containers);
         let deaths: Vec<_> = deaths.map(|death| death.row(true)).collect();
-        let table = Columns::new(Death::header(true)).rows(deaths.into_iter());
+        let table = Columns::new(ContainerDeath::header(true)).rows(deaths.into_iter());
         samples::golden("deaths_wide.txt", &table);
     }
 

@@ -1,5 +1,6 @@
 //! The command line: parse, set up the log, do it, say how it went.
 
+pub mod client;
 mod columns;
 mod doctor;
 mod explain;
@@ -23,10 +24,7 @@ use crate::{
     },
 };
 use clap::{CommandFactory, Parser, error::ErrorKind};
-use coroner_api::{
-    printable::shown,
-    terminations::{Death, Termination},
-};
+use coroner_report::{ContainerDeath, PodTermination, printable::shown};
 use std::{
     io::{self, Write},
     process::ExitCode,
@@ -61,8 +59,8 @@ pub fn main() -> ExitCode {
             Ok(code) => code,
             Err(error) => print_failure(&error),
         },
-        Command::Terminations(args) => answered(lists::main::<Termination>(&args)),
-        Command::Deaths(args) => answered(lists::main::<Death>(&args)),
+        Command::Terminations(args) => answered(lists::main::<PodTermination>(&args)),
+        Command::Deaths(args) => answered(lists::main::<ContainerDeath>(&args)),
         Command::Leaks(args) => leaks::main(&args).unwrap_or_else(|error| print_failure(&error)),
         Command::Explain(args) => answered(explain::main(&args)),
         Command::Replay(args) => answered(replay::main(&args)),

@@ -97,7 +97,7 @@ impl Observer {
         self.take(received);
         let gauges = self.engine.gauges().leaks;
         self.health.set_detection_state(gauges.detection_state);
-        self.store.update_progress(&gauges);
+        self.store.update_detection(&gauges);
         Ok(is_tick)
     }
 

@@ -1,6 +1,6 @@
 //! The forms in which a command answers.
 
-use coroner_api::printable::{json, shown};
+use coroner_report::printable::{json, shown};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -41,7 +41,7 @@ mod tests {
         let yaml = document(&value, true).unwrap();
         for text in [json, yaml, json_line(&value).unwrap()] {
             assert!(
-                !text.replace('\n', "").contains(coroner_api::printable::is_hidden),
+                !text.replace('\n', "").contains(coroner_report::printable::is_hidden),
                 "{text:?}"
             );
         }

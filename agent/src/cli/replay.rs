@@ -4,10 +4,9 @@ use super::{lists::termination_table, output::json_line, print_note};
 use crate::config::args::{ReplayArgs, ReplayOutput};
 use crate::outputs::{
     recording::{Reader, replay::Replay},
-    report::{self, Style},
+    report,
 };
 use anyhow::Context;
-use coroner_api::terminations::Termination;
 use std::{
     io::{self, Write},
     path::Path,
@@ -44,11 +43,11 @@ fn print(to: &mut impl Write, replay: &Replay, form: ReplayOutput) -> anyhow::Re
     match form {
         ReplayOutput::Json => {
             for account in replay.timelines() {
-                to.write_all(json_line(&Termination::from(&**account))?.as_bytes())?;
+                to.write_all(json_line(&**account)?.as_bytes())?;
             }
         }
         ReplayOutput::Text => {
-            let style = Style::for_stdout();
+            let style = report::stdout_style();
             for (number, account) in replay.timelines().enumerate() {
                 if number > 0 {
                     to.write_all(b"\n")?;

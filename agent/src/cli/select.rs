@@ -73,7 +73,7 @@ fn several<'a>(pod: Option<&str>, found: impl Iterator<Item = &'a PodTermination
         None => "several pods terminated; choose one (NAME, NAMESPACE/NAME or UID)".to_owned(),
     };
     let mut found: Vec<_> = found.collect();
-    found.sort_by_key(|a| (std::cmp::Reverse(a.began_wall_ns), a.ended));
+    found.sort_by_key(|a| (std::cmp::Reverse(a.began.time), a.ended));
     list(&mut text, &found);
     text
 }
@@ -105,7 +105,7 @@ fn list(text: &mut String, found: &[&PodTermination]) {
             line.pod,
             line.uid,
             ended_at(one).unwrap_or_else(|| "-".into()),
-            seconds(one.total())
+            seconds(one.took)
         );
         if one.life > 1 {
             let _ = write!(text, "  life {}", one.life);

@@ -1,7 +1,7 @@
 //! Command-line flags and their environment variables. What contradicts itself is refused in [`crate::config`].
 
 use super::parse::{self, OrOff};
-use crate::outputs::metrics;
+use crate::outputs::{http::DEFAULT_SOCKET, metrics};
 use crate::sources::{cri::parse_endpoint, traffic::Attachment};
 use clap::{Args, Parser, Subcommand, ValueEnum, builder::BoolishValueParser};
 
@@ -119,7 +119,7 @@ pub struct SourceArgs {
 #[derive(Args, Clone, Debug)]
 pub struct AgentArgs {
     /// Unix socket of the running agent.
-    #[arg(long, env = "CORONER_SOCKET", value_name = "FILE", default_value = coroner_api::DEFAULT_SOCKET)]
+    #[arg(long, env = "CORONER_SOCKET", value_name = "FILE", default_value = DEFAULT_SOCKET)]
     pub socket: PathBuf,
 }
 
@@ -158,7 +158,7 @@ pub struct RunArgs {
     pub tls_key: Option<PathBuf>,
     /// Unix socket of the API, accessible to this user only. `coroner terminations`, `leaks` and `explain` use
     /// it. Its folder must exist, unless it is the default. `off` disables it.
-    #[arg(long, env = "CORONER_SOCKET", value_name = "FILE", default_value = coroner_api::DEFAULT_SOCKET)]
+    #[arg(long, env = "CORONER_SOCKET", value_name = "FILE", default_value = DEFAULT_SOCKET)]
     #[arg(value_parser = |text: &str| parse::or_off(text, parse::absolute))]
     pub socket: OrOff<PathBuf>,
     /// Address of the API for `kubectl port-forward`, on the loopback interface. With hostNetwork, every user on

@@ -1,6 +1,5 @@
 //! Values of flags and variables. Each error says what to use instead.
 
-use coroner_api::query;
 use std::{
     fmt::Display,
     net::SocketAddr,
@@ -37,7 +36,7 @@ pub(super) fn or_off<T, E: Display>(
 
 /// `5s`, `250ms`, `1m 30s`: never negative.
 pub(super) fn duration(text: &str) -> Parsed<Duration> {
-    let duration = query::parse_duration(text);
+    let duration = coroner_report::parse_duration(text);
     duration.ok_or_else(|| "use a number with a unit, for example 250ms, 5s, 1m or 1d".to_owned())
 }
 

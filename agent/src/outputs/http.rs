@@ -26,13 +26,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::get,
 };
-use coroner_api::{openapi, terminations::Termination};
-use coroner_core::{
-    ids::PodUid,
-    leak::Leak,
-    report::{ContainerDeath, PodTermination},
-    time::BootTime,
-};
+use coroner_report::{BootTime, ContainerDeath, Leak, PodTermination, PodUid, openapi};
 use flate2::{Compression, write::GzEncoder};
 use lists::list;
 use parking_lot::Mutex;
@@ -44,6 +38,9 @@ use std::{
     sync::{Arc, LazyLock, OnceLock},
     time::Duration,
 };
+
+/// The socket on which `coroner run` serves the API on the node, and which the command line queries.
+pub const DEFAULT_SOCKET: &str = "/run/coroner/coroner.sock";
 
 /// Who is served.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -312,7 +309,7 @@ async fn termination(
     match found {
         Some(report) => {
             let node = shared.observed.node.clone();
-            Json(Termination { node, ..Termination::from(&*report) }).into_response()
+            Json(PodTermination { node, ..(*report).clone() }).into_response()
         }
         None => no(
             StatusCode::NOT_FOUND,

@@ -4,9 +4,9 @@
 use crate::store::entry::Entry;
 use coroner_core::{
     input::PersistedLeak,
-    leak::{DetectionState, Leak, LeakKey},
+    leak::{Detection, Leak, LeakKey},
     leaks::LeakGauges,
-    time::{Anchor, WallTime},
+    time::{Anchor, Moment},
 };
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -31,23 +31,9 @@ pub struct LeakStore {
     forgotten: u64,
     /// Leaks of an earlier run that this run may still confirm.
     restored: BTreeMap<LeakKey, PersistedLeak>,
-    progress: DetectionProgress,
+    detection: Detection,
     /// Changed since [`LeakStore::take_changed`] was last called.
     changed: bool,
-}
-
-/// State of leak detection.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct DetectionProgress {
-    /// Whether leak detection is active, and if not, why. Leaks confirmed before an outage stay in the list.
-    pub detection_state: DetectionState,
-    /// Seconds of active leak detection since the agent started. While less than the threshold, an empty list
-    /// proves nothing.
-    pub watched_seconds: u64,
-    /// Seconds that a candidate must be observed before it is confirmed.
-    pub threshold_seconds: u64,
-    /// Number of candidates that are not confirmed.
-    pub candidate_count: usize,
 }
 
 impl LeakStore {
@@ -56,7 +42,7 @@ impl LeakStore {
         // Rounded up, so that no leak is promised too early.
         let threshold_seconds = threshold.as_secs() + u64::from(threshold.subsec_nanos() > 0);
         Self {
-            progress: DetectionProgress { threshold_seconds, ..DetectionProgress::default() },
+            detection: Detection { threshold_seconds, ..Detection::default() },
             ..Self::default()
         }
     }
@@ -90,24 +76,23 @@ impl LeakStore {
     }
 
     /// Converts the timestamps after a step of the system clock.
-    pub fn clock_was_set(&mut self, old: &Anchor, new: &Anchor) {
+    pub fn clock_was_set(&mut self, new: &Anchor) {
         for entry in self.leaks.values_mut() {
             self.changes += 1;
             entry.version = self.changes;
             let leak = Arc::make_mut(&mut entry.item);
-            leak.first_observed = new.wall(old.boot(leak.first_observed));
-            leak.confirmed = new.wall(old.boot(leak.confirmed));
+            leak.first_observed = Moment::of_boot(leak.first_observed.boot, new);
+            leak.confirmed = Moment::of_boot(leak.confirmed.boot, new);
             self.changed = true;
         }
     }
 
-    /// Takes the state of leak detection; true if `detection_state` changed.
-    pub fn update_progress(&mut self, gauges: &LeakGauges) -> bool {
-        let before = self.progress.detection_state;
-        self.progress.detection_state = gauges.detection_state;
-        self.progress.watched_seconds = gauges.watched.as_secs();
-        self.progress.candidate_count = gauges.candidates;
-        let until = Duration::from_secs(self.progress.threshold_seconds) + GRACE;
+    /// Takes the state of leak detection; true if it is another one.
+    pub fn update_detection(&mut self, gauges: &LeakGauges) -> bool {
+        let before = std::mem::replace(&mut self.detection.state, gauges.detection_state);
+        self.detection.watched_seconds = gauges.watched.as_secs();
+        self.detection.candidate_count = gauges.candidates;
+        let until = Duration::from_secs(self.detection.threshold_seconds) + GRACE;
         if gauges.watched > until && !self.restored.is_empty() {
             self.restored.clear();
             self.changed = true;
@@ -120,15 +105,15 @@ impl LeakStore {
         std::mem::take(&mut self.changed)
     }
 
-    /// State of leak detection.
-    pub fn progress(&self) -> DetectionProgress {
-        self.progress
+    /// State of leak detection, without its message.
+    pub fn detection(&self) -> &Detection {
+        &self.detection
     }
 
     /// All leaks, oldest first.
     pub fn oldest_first(&self) -> Vec<Arc<Leak>> {
         let mut leaks: Vec<_> = self.leaks.values().map(|entry| Arc::clone(&entry.item)).collect();
-        leaks.sort_by_key(|leak| since(leak));
+        leaks.sort_by_key(|leak| leak.since());
         leaks
     }
 
@@ -144,10 +129,10 @@ impl LeakStore {
 
     /// The leaks to persist for the next run, sorted by key. Includes restored leaks that this run may still
     /// confirm.
-    pub fn persisted(&self, anchor: &Anchor) -> Vec<PersistedLeak> {
+    pub fn persisted(&self) -> Vec<PersistedLeak> {
         let persist = |entry: &Entry<Leak>| PersistedLeak {
             key: entry.item.key.clone(),
-            first_observed: anchor.boot(entry.item.first_observed),
+            first_observed: entry.item.first_observed.boot,
             preexisting: entry.item.preexisting,
         };
         let restored = self.restored.values().cloned();
@@ -157,23 +142,11 @@ impl LeakStore {
     }
 }
 
-impl DetectionProgress {
-    /// Leak detection was active for long enough that an empty list means that there are no leaks.
-    pub fn has_seen_enough(&self) -> bool {
-        self.watched_seconds >= self.threshold_seconds
-    }
-}
-
-/// Since when the resource has leaked at most: its creation, or its first observation.
-pub fn since(leak: &Leak) -> WallTime {
-    leak.created.unwrap_or(leak.first_observed).min(leak.first_observed)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::outputs::report::samples;
-    use coroner_core::time::BootTime;
+    use coroner_core::time::{BootTime, WallTime};
 
     const THRESHOLD: Duration = Duration::from_secs(300);
     const ANCHOR: Anchor = Anchor { boot_ns: 0, wall_ns: 0 };
@@ -185,7 +158,8 @@ mod tests {
 
     fn leak(id: &str) -> Arc<Leak> {
         let key = LeakKey::Sandbox { id: id.into() };
-        Arc::new(Leak { key, first_observed: WallTime(7), preexisting: true, ..samples::leaked() })
+        let first_observed = Moment::of_boot(BootTime(7), &ANCHOR);
+        Arc::new(Leak { key, first_observed, preexisting: true, ..samples::leaked() })
     }
 
     fn watched(seconds: u64) -> LeakGauges {
@@ -197,11 +171,11 @@ mod tests {
         let mut store = LeakStore::new(THRESHOLD);
         store.restore(["a", "b", "c"].map(restored).into());
         let all = ["a", "b", "c"].map(restored);
-        assert_eq!(store.persisted(&ANCHOR), all);
+        assert_eq!(store.persisted(), all);
         store.put(leak("b"));
-        assert_eq!(store.persisted(&ANCHOR), all, "the same, whether confirmed again or not");
+        assert_eq!(store.persisted(), all, "the same, whether confirmed again or not");
         store.remove(&restored("b").key);
-        assert_eq!(store.persisted(&ANCHOR), ["a", "c"].map(restored));
+        assert_eq!(store.persisted(), ["a", "c"].map(restored));
     }
 
     #[test]
@@ -210,11 +184,11 @@ mod tests {
         store.put(leak("a"));
         store.take_changed();
         let three_hours_on = Anchor { boot_ns: 100, wall_ns: 3 * 3_600_000_000_000 + 100 };
-        store.clock_was_set(&ANCHOR, &three_hours_on);
+        store.clock_was_set(&three_hours_on);
         assert!(store.take_changed(), "the list changed");
         let leaks = store.oldest_first();
-        assert_eq!(leaks[0].first_observed, WallTime(3 * 3_600_000_000_000 + 7));
-        assert_eq!(store.persisted(&three_hours_on), [restored("a")]);
+        assert_eq!(leaks[0].first_observed.time, WallTime(3 * 3_600_000_000_000 + 7));
+        assert_eq!(store.persisted(), [restored("a")]);
     }
 
     #[test]
@@ -223,13 +197,13 @@ mod tests {
         store.restore(["a", "b"].map(restored).into());
         store.put(leak("b"));
         store.take_changed();
-        store.update_progress(&watched(900));
+        store.update_detection(&watched(900));
         assert!(!store.take_changed());
-        assert_eq!(store.persisted(&ANCHOR).len(), 2);
-        store.update_progress(&watched(901));
+        assert_eq!(store.persisted().len(), 2);
+        store.update_detection(&watched(901));
         assert!(store.take_changed(), "the file is to be written");
-        assert_eq!(store.persisted(&ANCHOR), [restored("b")]);
-        store.update_progress(&watched(902));
+        assert_eq!(store.persisted(), [restored("b")]);
+        store.update_detection(&watched(902));
         assert!(!store.take_changed());
     }
 }

@@ -9,7 +9,6 @@ mod reading;
 #[path = "../replay/recordings.rs"]
 mod recordings;
 mod writing;
-use coroner_api::terminations::Termination;
 use coroner_core::{
     engine::{Engine, Settings},
     input::{ApiEvent, Input, Received},
@@ -85,7 +84,7 @@ fn said_live(anchor: Anchor, inputs: &[Received]) -> Vec<String> {
 }
 
 fn json(account: &PodTermination) -> String {
-    serde_json::to_string(&Termination::from(account)).unwrap()
+    serde_json::to_string(account).unwrap()
 }
 
 fn replayed(file: &[u8]) -> Vec<String> {

@@ -176,7 +176,7 @@ fn every_recording_has_the_leaks_of_its_truth() {
                 let leak = found.last.get(pod).unwrap_or_else(|| panic!("{pod} of {shown}"));
                 assert_eq!(wanted["class"], leak.class.as_str(), "{shown}");
                 let cause = wanted["likely_cause"].as_str().unwrap();
-                let said = report::leak_cause(leak).replace(" v1.", " 1.");
+                let said = leak.cause.message.replace(" v1.", " 1.");
                 let start = said.get(..cause.len()).unwrap_or(&said);
                 assert_eq!(start, cause, "{shown}");
             }
@@ -193,7 +193,7 @@ fn every_recording_has_the_leaks_of_its_truth() {
 fn the_story_of_the_stuck_worker_is_told() {
     let found = run("k1.23-containerd1.7/leak-notready");
     let leak = &found.last["default/leak2"];
-    let text = report::leak(leak, leak.confirmed, &Style::default());
+    let text = report::leak(leak, leak.confirmed.time, &Style::default());
     for wanted in [
         "its object was deleted",
         "its sandbox was no longer ready",
@@ -203,6 +203,6 @@ fn the_story_of_the_stuck_worker_is_told() {
         assert!(text.contains(wanted), "{wanted}: {text}");
     }
     assert!(!leak.preexisting);
-    let seen = (leak.confirmed.0 - leak.first_observed.0) / 1_000_000_000;
+    let seen = leak.confirmed.since(leak.first_observed).as_secs();
     assert!((60..=66).contains(&seen), "one threshold, less the outage: {seen} s");
 }

@@ -113,7 +113,7 @@ fn check(end: &PodTermination, deaths: &[ContainerDeath], truth: &Value) {
         assert_eq!(end.grace_seconds, Some(grace), "{shown}");
     }
     let sum: Duration = end.phases.iter().map(|p| p.to.since(p.from)).sum();
-    assert_eq!(sum, end.total(), "phases are additive: {shown}");
+    assert_eq!(sum, end.took, "phases are additive: {shown}");
     for (container, lives) in truth["containers"].as_object().unwrap() {
         let mut deaths: Vec<_> = deaths.iter().filter(|c| &c.name == container).collect();
         deaths.sort_by_key(|d| d.milestones.first().map(|m| m.at));

@@ -1,10 +1,10 @@
 //! What the fuzz targets share: what must be true of all that is kept or shown.
 
-use coroner_api::printable::is_hidden;
 use coroner_core::{
     input::{Input, Received},
     time::BootTime,
 };
+use coroner_report::printable::is_hidden;
 
 /// A recording gives back an input that was made of bytes as it was.
 pub(crate) fn recorded(input: Input) {

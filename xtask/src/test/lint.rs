@@ -22,7 +22,7 @@ pub(super) fn format(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// clippy, whose warnings are errors, and cargo-deny; `long`: also known faults of the dependencies.
+/// clippy, whose warnings are errors, cargo-deny, and the report's crate for another platform; `long`: also known faults of the dependencies.
 ///
 /// # Errors
 /// At the first that complains.
@@ -48,6 +48,15 @@ pub(super) fn run(workspace: &Workspace, long: bool) -> Result<()> {
     let mut clippy = cargo("clippy");
     clippy.args(["--workspace", "--all-targets", "--locked", "--", "-Dwarnings"]);
     show("clippy", &mut clippy)?;
+    let mut report = cargo("check");
+    report.args([
+        "--package=coroner-report",
+        "--all-features",
+        "--locked",
+        "--target",
+        setup::WINDOWS,
+    ]);
+    show("the report's crate, for another platform", &mut report)?;
     fuzz::check_lock_file()
 }
 

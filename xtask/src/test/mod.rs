@@ -135,7 +135,7 @@ fn needs(layers: &[Layer], order: &TestOrder) -> Vec<Need> {
     let mut needs = setup::BUILD.to_vec();
     for layer in layers {
         needs.extend(match layer {
-            Layer::Lint => vec![Need::Pypi],
+            Layer::Lint => setup::LINT.to_vec(),
             Layer::Unit => Vec::new(),
             Layer::Programs => Vec::new(),
             Layer::Lab if order.long => [setup::LAB, setup::VARIANTS].concat(),

@@ -7,7 +7,7 @@ use crate::{
     process::ContainerProcesses,
     table::push_latest,
 };
-use crate::{ids::*, input::*, report::*, time::*};
+use crate::{ids::*, input::*, report::*};
 use std::{collections::BTreeSet, time::Duration};
 
 /// A cgroup whose container the runtime never listed is given up after this, for which a late watch may name it,
@@ -37,8 +37,8 @@ impl Engine {
         let exists = api.get(uid).is_none_or(|object| object.gone.is_none());
         let is_open = |report: &PodTermination| {
             !report.is_final
-                && api.may_show(report.ended)
-                && !api.watch.gaps.is_complete_since(report.ended)
+                && api.may_show(report.ended.boot)
+                && !api.watch.gaps.is_complete_since(report.ended.boot)
         };
         exists && reported.is_some_and(|one| is_open(&one.report))
     }

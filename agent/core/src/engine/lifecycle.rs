@@ -2,7 +2,7 @@
 //! follows.
 
 use super::{Engine, reported::ReportedTermination};
-use crate::{ids::*, report::*, time::*, types::*};
+use crate::{ids::*, report::*};
 use crate::{
     output::{CriRequest, Outputs, Report, Request},
     pod_view::PodView,
@@ -208,7 +208,7 @@ impl Engine {
             for death in earlier {
                 pod.events_requested.remove(&death.id);
                 pod.reported.insert(death.id.clone());
-                report_alone(death, out);
+                report_alone(death, &self.stores.anchor, out);
             }
             let mut uncounted = BTreeSet::new();
             for death in &report.containers {
@@ -277,7 +277,7 @@ impl Engine {
                 }
                 pod.events_requested.remove(id);
                 pod.reported.insert(id.clone());
-                report_alone(death, out);
+                report_alone(death, &self.stores.anchor, out);
             }
         }
         waiting
@@ -285,7 +285,8 @@ impl Engine {
 }
 
 /// Reports a death that is not part of a pod report. It is never updated, so it is counted at once.
-fn report_alone(death: ContainerDeath, out: &mut Outputs) {
+fn report_alone(mut death: ContainerDeath, clock: &Anchor, out: &mut Outputs) {
+    death.date(clock);
     let death = Box::new(death);
     out.reports.push(Report::ContainerDied(death.clone()));
     out.reports.push(Report::CountDeath(death));

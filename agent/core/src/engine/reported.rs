@@ -1,6 +1,6 @@
 //! A terminated pod after its first report: updates, when the report becomes final, and when it is counted.
 
-use crate::{ids::*, report::*, time::*, types::*};
+use crate::{ids::*, report::*};
 use crate::{
     output::{Outputs, Report},
     pod_view::{HeldEvidence, PodContainers, PodView},
@@ -34,7 +34,7 @@ pub(super) struct ReportedTermination {
 impl ReportedTermination {
     /// Counts the report if it is due. True: it is not counted yet.
     pub(super) fn count_if_due(&mut self, now: BootTime, out: &mut Outputs) -> bool {
-        if self.report.is_final || now >= self.report.ended + COUNTED_AFTER {
+        if self.report.is_final || now >= self.report.ended.boot + COUNTED_AFTER {
             self.count(out);
         }
         self.uncounted.is_some()
@@ -98,7 +98,7 @@ impl ReportedTermination {
             return;
         }
         let is_new = |milestone: &Milestone| self.report.milestone(milestone.kind).is_none();
-        let mut tail = view.tail(self.report.began).filter(is_new).peekable();
+        let mut tail = view.tail(self.report.began.boot).filter(is_new).peekable();
         if tail.peek().is_some() {
             let mut report = self.report.clone();
             report.milestones.extend(tail);
@@ -109,17 +109,18 @@ impl ReportedTermination {
 
     /// Emits the rebuilt report, if it differs.
     fn replace(&mut self, mut report: PodTermination, out: &mut Outputs) {
-        if report.began == self.report.began {
+        let Moment { boot, time } = self.report.began;
+        if report.began == boot {
             // A changed wall clock is no evidence.
-            report.began_wall_ns = self.report.began_wall_ns;
+            report.date(&Anchor { boot_ns: boot.0, wall_ns: time.0 });
             report.request_lag_seconds = self.report.request_lag_seconds;
         }
-        let change = self.report.change(&report);
+        let change = change(&self.report, &report);
         self.held = None;
         if change.is_some()
             && !report.is_final
             && self.uncounted.is_some()
-            && self.report.concludes_the_same(&report)
+            && conclusions(&self.report) == conclusions(&report)
         {
             self.held = Some(report);
             return;
@@ -134,4 +135,29 @@ impl ReportedTermination {
             out.reports.push(Report::PodUpdated(Box::new(self.report.clone()), change));
         }
     }
+}
+
+/// What a later report of the same incarnation changes; `None`: only the removal of sandbox and cgroup,
+/// its number, or that it is final.
+fn change(before: &PodTermination, later: &PodTermination) -> Option<Change> {
+    let comparable = |report: &PodTermination| {
+        let mut report = PodTermination { revision: 0, is_final: false, ..report.clone() };
+        report.milestones.retain(|milestone| !milestone.kind.is_of_the_tail());
+        report
+    };
+    if comparable(before) == comparable(later) {
+        return None;
+    }
+    let has_another_verdict = |now: &ContainerDeath| {
+        let before = before.containers.iter().find(|before| before.id == now.id);
+        before.is_some_and(|before| before.verdict != now.verdict)
+    };
+    let verdict = later.containers.iter().any(has_another_verdict);
+    Some(if verdict { Change::Verdict } else { Change::Other })
+}
+
+/// The cause, and the containers with their verdicts and causes.
+fn conclusions(report: &PodTermination) -> (Cause, Vec<(&ContainerId, Verdict, Cause)>) {
+    let all = report.containers.iter().map(|death| (&death.id, death.verdict, death.cause));
+    (report.cause, all.collect())
 }

@@ -1,8 +1,8 @@
 //! The apiserver's events.
 
-use crate::{ids::*, time::*};
+use crate::{ids::*, report::Hook, time::*};
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, fmt};
+use std::collections::BTreeMap;
 
 /// An event of the apiserver's watch, or of the connection to it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -123,30 +123,6 @@ pub struct ApiPod {
     pub containers: BTreeMap<String, ApiContainer>,
 }
 
-/// What a pod is a replica of.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct Workload {
-    /// The controller's kind: `Deployment`, `StatefulSet`, `DaemonSet`, `Job`, or another.
-    pub kind: String,
-    /// The controller's name.
-    pub name: String,
-}
-
-impl fmt::Display for Workload {
-    /// As kubectl takes it: `Deployment/web`.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.kind, self.name)
-    }
-}
-
-impl Workload {
-    /// A Job or the runs of a CronJob, to whose pods no Service sends clients.
-    pub fn is_job(&self) -> bool {
-        matches!(&*self.kind, "Job" | "CronJob")
-    }
-}
-
 impl ApiPod {
     /// The phase is final, so the pod gets no other sandbox.
     pub fn is_finished(&self) -> bool {
@@ -246,21 +222,6 @@ impl ApiContainer {
     }
 }
 
-/// A lifecycle hook: its kind and, for exec, its binary. The arguments are never kept.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum Hook {
-    /// A process in the container; the file name of its binary.
-    Exec(String),
-    /// A request by the kubelet: no process in the container.
-    HttpGet,
-    /// A connection by the kubelet: no process in the container.
-    TcpSocket,
-    /// The kubelet waits this many seconds: no process in the container.
-    Sleep(i64),
-}
-
 /// A liveness or startup probe.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ApiProbe {
@@ -273,22 +234,6 @@ pub struct ApiProbe {
     /// failureThreshold: the kubelet stops the container after this many failures in a row.
     #[serde(default)]
     pub failures: u32,
-}
-
-/// The kind of a container in its pod.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum ContainerKind {
-    /// spec.containers.
-    #[default]
-    Main,
-    /// spec.initContainers.
-    Init,
-    /// spec.initContainers with restartPolicy Always.
-    Sidecar,
-    /// spec.ephemeralContainers.
-    Ephemeral,
 }
 
 /// A terminated state in a container's status.

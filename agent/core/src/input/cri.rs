@@ -1,7 +1,7 @@
 //! The container runtime's answers.
 
-use super::{api::Hook, host::DaemonProcess};
-use crate::{ids::*, time::*};
+use super::host::DaemonProcess;
+use crate::{ids::*, report::Hook, time::*};
 use serde::{Deserialize, Serialize};
 
 /// An answer of the container runtime, or the failure of a call.
@@ -178,21 +178,6 @@ pub struct CriContainer {
     /// Annotation `io.kubernetes.container.preStopHandler`, reduced to kind and binary.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pre_stop: Option<Hook>,
-}
-
-/// State of a container.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum ContainerState {
-    /// CONTAINER_CREATED.
-    Created,
-    /// CONTAINER_RUNNING.
-    Running,
-    /// CONTAINER_EXITED.
-    Exited,
-    /// CONTAINER_UNKNOWN, or a value this version does not know.
-    Unknown,
 }
 
 /// ContainerStatus of an exited container.

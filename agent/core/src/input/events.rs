@@ -1,7 +1,6 @@
 //! The Events that the kubelet has posted about a pod. No verdict depends on them.
 
-use super::labels;
-use crate::{ids::*, time::*};
+use crate::{ids::*, labels, time::*};
 use serde::{Deserialize, Serialize};
 
 /// News of the look-up of Events.

@@ -27,7 +27,6 @@ pub enum HostEvent {
 
 /// The daemons that clean up after pods.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Daemon {
     /// The container runtime: the process behind the CRI socket.
@@ -91,7 +90,6 @@ pub struct HostSurvey {
 
 /// What a person on the node can use, for remedies. `None`: unknown.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct NodeTools {
     /// The systemd unit of the kubelet's process, such as `k3s-agent`.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,6 +1,10 @@
 //! The kernel programs' records, and the scan of the cgroup hierarchy at the start.
 
-use crate::{ids::*, time::*};
+use crate::{
+    ids::*,
+    report::{Disposition, ExitStatus, Process, SignalResult, Target},
+    time::*,
+};
 use serde::{Deserialize, Serialize};
 
 /// A kernel record with the kernel's own time.
@@ -172,6 +176,13 @@ pub struct ProcessRef {
     pub in_container: Option<bool>,
 }
 
+impl From<&ProcessRef> for Process {
+    fn from(of: &ProcessRef) -> Self {
+        let ProcessRef { tgid: pid, comm, cgroup, in_container } = of.clone();
+        Self { pid, comm, cgroup, in_container }
+    }
+}
+
 /// The `signal_generate` record of one signal and its target.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SignalGenerated {
@@ -264,36 +275,6 @@ pub(super) fn is_zero<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// The `result` of `signal_generate` (`include/trace/events/signal.h`).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum SignalResult {
-    /// 0: queued, or it took effect.
-    Delivered,
-    /// 1: discarded; the target's state shows why.
-    Ignored,
-    /// 2: one with this number is pending already.
-    AlreadyPending,
-    /// 3, 4: the queue overflowed, information was lost.
-    Overflow,
-    /// A value this version does not know.
-    Unknown,
-}
-
-/// The disposition of a signal.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum Disposition {
-    /// SIG_DFL.
-    Default,
-    /// SIG_IGN.
-    Ignore,
-    /// A handler.
-    Handler,
-}
-
 /// The target's state (`task_struct.signal`, `.sighand`, `.blocked`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct TargetState {
@@ -311,36 +292,10 @@ pub struct TargetState {
     pub pending: u64,
 }
 
-/// How a process ended (wait status).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum ExitStatus {
-    /// It exited with this code (0–255).
-    Code(u8),
-    /// A signal ended it; `core`: with a core dump.
-    Signal {
-        /// The signal's number.
-        signal: u8,
-        /// WCOREDUMP.
-        core: bool,
-    },
-}
-
-impl ExitStatus {
-    /// From the kernel's wait-status encoding (`task_struct.exit_code`).
-    pub fn from_wait(raw: u32) -> Self {
-        match raw & 0x7f {
-            0 => Self::Code(((raw >> 8) & 0xff) as u8),
-            signal => Self::Signal { signal: signal as u8, core: raw & 0x80 != 0 },
-        }
-    }
-
-    /// As container runtimes report it: the code, or 128 + the signal.
-    pub fn runtime_code(self) -> i32 {
-        match self {
-            Self::Code(code) => i32::from(code),
-            Self::Signal { signal, .. } => 128 + i32::from(signal),
-        }
+impl From<TargetState> for Target {
+    fn from(of: TargetState) -> Self {
+        let TargetState { unkillable, group_exit, disposition, blocked, pending } = of;
+        let pending = (1..=64).filter(|n| pending & (1 << (n - 1)) != 0).collect();
+        Self { unkillable, group_exit, disposition, blocked, pending }
     }
 }

@@ -1,8 +1,7 @@
 //! TCP connections of a terminating pod: what the kernel programs count, and what /proc shows.
 
 use super::kernel::is_zero;
-use crate::labels;
-use crate::{ids::*, time::*};
+use crate::{ids::*, report::*};
 use serde::{Deserialize, Serialize};
 
 /// About the connections of one sandbox's network namespace.
@@ -79,60 +78,4 @@ pub struct NetworkCounters {
     /// closed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub listening: Vec<u16>,
-}
-
-labels! {
-    /// Who is connected to a port on which the pod listens, from outside the pod. A closed set.
-    pub enum TrafficPeer {
-        /// Any client but the next.
-        Client = "client",
-        /// One of the node's own addresses: the kubelet's probes, but also clients behind SNAT.
-        Node = "node",
-    }
-}
-
-labels! {
-    /// What happens to a client's connection or a listener: transitions of a socket's state (`inet_sock_set_state`),
-    /// and RST segments (`tcp_send_reset`). A closed set.
-    pub enum ConnectionEvent {
-        /// A handshake was completed, before the first stop signal of the pod.
-        Opened = "opened",
-        /// A handshake was completed after the stop signal.
-        OpenedAfterStop = "opened_after_stop",
-        /// RST to a SYN to a port without a listener, before the stop signal (Linux 6.10).
-        Refused = "refused",
-        /// RST to a SYN to a port without a listener, after the stop signal (Linux 6.10).
-        RefusedAfterStop = "refused_after_stop",
-        /// The exit of the process ended it with a request in flight: data had come after the last that was sent, or
-        /// was not read (RST).
-        Cut = "cut",
-        /// The exit of the process ended it otherwise. What had been sent is still delivered.
-        CutIdle = "cut_idle",
-        /// LISTEN → CLOSE by a process that is not exiting.
-        ListenerClosed = "listener_closed",
-        /// LISTEN → CLOSE by the exit of the process.
-        ListenerCut = "listener_cut",
-    }
-}
-
-labels! {
-    /// Why the connections of a pod are not visible. A closed set.
-    pub enum TrafficBlindness {
-        /// `--traffic off`.
-        Off = "off",
-        /// The pod is in the host's network.
-        HostNetwork = "host_network",
-        /// Counting began when a container had already ended: what its exit cost was not counted.
-        TooLate = "too_late",
-        /// No process of the pod was left to find the network namespace.
-        NoProcess = "no_process",
-        /// The kernel has no such tracepoint, or the self-test refused the program.
-        NoProgram = "no_program",
-        /// The program could not be attached.
-        NotAttached = "not_attached",
-        /// The map of the programs was full.
-        MapFull = "map_full",
-        /// A runtime with a network stack of its own (gVisor, Kata).
-        OwnStack = "own_stack",
-    }
 }

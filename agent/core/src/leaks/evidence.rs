@@ -1,14 +1,7 @@
 //! Collects the evidence for one leak: what each source shows, with a time where there is one.
 
 use super::facts::LeakFacts;
-use crate::{
-    cri::Sandbox,
-    exit_blockers,
-    ids::*,
-    input::*,
-    leak::{LeakEvidence, LeakEvidenceKind as Kind},
-    time::*,
-};
+use crate::{cri::Sandbox, exit_blockers, ids::*, input::*, leak::LeakEvidence, time::*, types::*};
 
 /// Bounds on the evidence of one leak, and on the containers of one sandbox.
 const MAX_ENTRIES: usize = 24;
@@ -23,7 +16,8 @@ pub(super) fn collect(
 ) -> Vec<LeakEvidence> {
     let mut evidence = EvidenceList { facts, entries: Vec::new() };
     if let Some((asked, exists)) = queried {
-        evidence.add(Some(asked), Kind::PodQueried { exists });
+        let found = if exists { "still has the pod" } else { "has no pod of this UID" };
+        evidence.add(Some(asked), Source::Api, format!("the apiserver, queried directly, {found}"));
     }
     match key {
         LeakKey::Sandbox { id } => {
@@ -60,8 +54,9 @@ struct EvidenceList<'a> {
 
 impl<'a> EvidenceList<'a> {
     /// Adds an entry, unless it is there already.
-    fn add(&mut self, at: Option<BootTime>, kind: Kind) {
-        let one = LeakEvidence { at: at.map(|at| self.facts.wall(at)), kind };
+    fn add(&mut self, at: Option<BootTime>, source: Source, message: impl Into<String>) {
+        let at = at.map(|at| self.facts.moment(at));
+        let one = LeakEvidence { at, source, message: message.into() };
         if self.entries.len() < MAX_ENTRIES && !self.entries.contains(&one) {
             self.entries.push(one);
         }
@@ -73,14 +68,19 @@ impl<'a> EvidenceList<'a> {
         sandboxes.for_each(|sandbox| self.sandbox(sandbox));
         if let Some((from, to)) = self.facts.around_end(uid) {
             for outage in self.facts.stores.cri.connection.gaps.between(from, to) {
-                let lasted = outage.to.map(|to| to.since(outage.from).as_millis());
-                let kind = Kind::RuntimeFailed {
-                    error: outage.reason.error.clone(),
-                    code: outage.reason.code.clone(),
-                    outage_ms: lasted.map(|lasted| u64::try_from(lasted).unwrap_or(u64::MAX)),
-                    restarted: outage.reason.restarted,
+                let code = outage.reason.code.as_ref();
+                let code = code.map(|code| format!(" ({code})")).unwrap_or_default();
+                let process = match outage.reason.restarted {
+                    Some(true) => ", another process",
+                    Some(false) => ", the same process",
+                    None => "",
                 };
-                self.add(Some(outage.from), kind);
+                let back = match outage.to.map(|to| to.since(outage.from).as_secs_f64()) {
+                    Some(lasted) => format!("and answered again after {lasted:.1} s{process}"),
+                    None => "and has not answered since".to_owned(),
+                };
+                let message = format!("the runtime failed{code}: {} {back}", outage.reason.error);
+                self.add(Some(outage.from), Source::Cri, message);
             }
             self.restarts(Daemon::Runtime, from, to);
             self.restarts(Daemon::Kubelet, from, to);
@@ -89,54 +89,71 @@ impl<'a> EvidenceList<'a> {
 
     fn object(&mut self, uid: &PodUid) {
         let Some(object) = self.facts.object(uid) else {
-            return self.add(None, Kind::ObjectUnknown);
+            let message =
+                "no record of this pod's object; its deletion was not observed, or too long ago";
+            return self.add(None, Source::Api, message);
         };
         if let Some(request) = object.request() {
-            let grace_seconds = request.grace_seconds;
-            self.add(Some(request.estimate), Kind::DeletionRequested { grace_seconds });
+            let message = match request.grace_seconds {
+                0 => "force deleted (grace period 0)".to_owned(),
+                grace => format!("its deletion was requested with a grace period of {grace} s"),
+            };
+            self.add(Some(request.estimate), Source::Api, message);
         }
         if let Some(gone) = object.gone {
-            let was_observed = gone.earliest == gone.latest;
-            let within_seconds = (!was_observed).then(|| gone.uncertainty().as_secs());
-            self.add(Some(gone.latest), Kind::ObjectDeleted { within_seconds });
+            let message = match gone.uncertainty().as_secs() {
+                _ if gone.earliest == gone.latest => "its object was deleted".to_owned(),
+                within => format!(
+                    "its object was missing from a new list; it was deleted within the last {within} s before that"
+                ),
+            };
+            self.add(Some(gone.latest), Source::Api, message);
         }
     }
 
     fn sandbox(&mut self, sandbox: &Sandbox) {
-        let stopped = sandbox.ended.map(|stopped| stopped.latest);
-        if sandbox.info.ready {
-            self.add(None, Kind::SandboxReady);
-        } else {
-            self.add(stopped, Kind::SandboxStopped { seen_ready: sandbox.seen_alive });
-        }
+        let (at, message) = match (sandbox.info.ready, sandbox.seen_alive) {
+            (true, _) => (None, "its sandbox is still ready"),
+            (false, true) => (sandbox.ended, "its sandbox was no longer ready"),
+            (false, false) => (sandbox.ended, "its sandbox was not ready when it was first listed"),
+        };
+        self.add(at.map(|stopped| stopped.latest), Source::Cri, message);
         let since = self.facts.end_of(&sandbox.info.pod).map(|(from, _)| from);
         for container in self.facts.containers_of(&sandbox.info.id).take(MAX_CONTAINERS) {
-            let (name, state) = (container.info.name.clone(), container.info.state);
+            let (name, state) = (&container.info.name, container.info.state.words());
             let alive = self.facts.stores.processes_of(&container.info.id);
             let Some(processes) = alive.filter(|_| self.facts.is_alive(container)) else {
-                self.add(None, Kind::ContainerListed { name, state });
+                self.add(None, Source::Cri, format!("the runtime still lists {name}, {state}"));
                 continue;
             };
             let mut sent = processes.sent().filter(|sent| sent.from_outside());
             let last = sent.rfind(|sent| since.is_none_or(|since| sent.at >= since));
-            let signal = last.map(|sent| sent.signal.signal);
-            let unkillable = exit_blockers::unkillable(processes).map(|finding| finding.detail);
-            let kind = Kind::ContainerAlive { name, state, signal, unkillable };
-            self.add(last.map(|sent| sent.at), kind);
+            let what = match last {
+                Some(sent) => format!("was sent signal {} and is still alive", sent.signal.signal),
+                None => "is alive and was not sent a signal".to_owned(),
+            };
+            let detail =
+                exit_blockers::unkillable(processes).map(|one| format!(": {}", one.detail));
+            let message = format!("{name} ({state}) {what}{}", detail.unwrap_or_default());
+            self.add(last.map(|sent| sent.at), Source::Kernel, message);
         }
         if let Some((code, at)) = self.facts.statuses.refusal(&sandbox.info.id) {
-            self.add(Some(at), Kind::StatusRefused { code: code.to_owned() });
+            let message = format!("the runtime refused the status of its sandbox: {code}");
+            self.add(Some(at), Source::Cri, message);
         }
         let Some(status) = self.facts.statuses.current(sandbox) else { return };
-        let kind = match &status.network {
-            SandboxNetwork::Own { closed: Some(closed), path } => {
-                let path = path.clone().filter(|_| !closed);
-                Kind::NetworkNamespace { open: !closed, path }
+        let message = match &status.network {
+            SandboxNetwork::Own { closed: Some(true), .. } => {
+                "its network namespace is closed".to_owned()
             }
-            SandboxNetwork::Host => Kind::HostNetwork,
+            SandboxNetwork::Own { closed: Some(false), path } => {
+                let path = path.as_ref().map(|path| format!(" ({path})")).unwrap_or_default();
+                format!("its network namespace is still open{path}")
+            }
+            SandboxNetwork::Host => "it used the host network".to_owned(),
             SandboxNetwork::Own { closed: None, .. } | SandboxNetwork::Unknown => return,
         };
-        self.add(Some(status.asked), kind);
+        self.add(Some(status.asked), Source::Cri, message);
     }
 
     /// Adds the failures that the kubelet has posted, the last ones first.
@@ -146,46 +163,67 @@ impl<'a> EvidenceList<'a> {
         let failures = all.iter().rev().filter(|posted| posted.event.is_failure());
         for posted in failures.take(MAX_EVENTS) {
             let event = &posted.event;
-            let (about, container) = (event.about, event.container.clone());
-            let kind = Kind::EventPosted { event: about, count: posted.count, container };
-            self.add(Some(event.time), kind);
+            let what = match event.about {
+                EventReason::ExceededGrace => "a container did not end in its grace period",
+                _ => "the kubelet failed to stop the pod",
+            };
+            let of = event.container.as_ref().map(|name| format!(" ({name})")).unwrap_or_default();
+            let often = match posted.count {
+                0 | 1 => String::new(),
+                count => format!(", {count} times"),
+            };
+            let message = format!("by the kubelet's Event, {what}{of}{often}");
+            self.add(Some(event.time), Source::Kubelet, message);
         }
     }
 
     /// Adds what still holds the object of a pod that is being deleted.
     fn leftovers(&mut self, uid: &PodUid) {
-        let volumes: Vec<String> = self.facts.volumes(uid).map(str::to_owned).collect();
-        if !volumes.is_empty() {
-            self.add(None, Kind::VolumesMounted { volumes });
+        let mut volumes = self.facts.volumes(uid);
+        if let Some(first) = volumes.next() {
+            let more = match volumes.count() {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            let message = format!("still mounted below the pod's directory: {first}{more}");
+            self.add(None, Source::Proc, message);
         }
         if let Some(group) = self.facts.pod_cgroup(uid).filter(|group| group.tasks > 0) {
-            self.add(None, Kind::Tasks { count: group.tasks });
+            self.add(None, Source::Proc, format!("{} tasks in {}", group.tasks, group.path));
         }
         if let Some(object) = self.facts.object(uid).filter(|o| !o.pod.finalizers.is_empty()) {
-            let names = object.pod.finalizers.clone();
-            self.add(object.final_delete, Kind::Finalizers { names });
+            let message = format!("finalizers: {}", object.pod.finalizers.join(", "));
+            self.add(object.final_delete, Source::Api, message);
         }
     }
 
     /// Adds what the sources show of a thing on the host without a pod, or without a sandbox.
     fn orphan(&mut self, key: &LeakKey) {
-        self.add(None, Kind::NotListed);
+        let not_listed = match key {
+            LeakKey::Shim { id, .. } => format!("the runtime lists nothing with the id {id}"),
+            LeakKey::Netns { .. } => "no sandbox that the runtime lists uses it".to_owned(),
+            _ => "the runtime has no sandbox of this pod".to_owned(),
+        };
+        self.add(None, Source::Cri, not_listed);
         match key {
             LeakKey::Shim { pid, .. } => {
                 let shims = self.facts.survey.and_then(|survey| survey.shims.as_ref());
                 let shim = shims.into_iter().flatten().find(|shim| shim.process.pid == *pid);
                 if let Some(shim) = shim {
-                    let (comm, children) = (shim.comm.clone(), shim.children);
-                    self.add(None, Kind::ShimRunning { comm, children });
+                    let message = format!("{} runs with {} children", shim.comm, shim.children);
+                    self.add(None, Source::Proc, message);
                 }
             }
             LeakKey::PodCgroup { pod, .. } => {
                 self.object(pod);
                 if let Some(group) = self.facts.cgroup_of(key) {
-                    self.add(None, Kind::Tasks { count: group.tasks });
+                    self.add(None, Source::Proc, format!("{} tasks in it and below", group.tasks));
                 }
             }
-            _ => self.add(None, Kind::Tasks { count: 0 }),
+            LeakKey::Netns { inode, .. } => {
+                self.add(None, Source::Proc, format!("no process is in it (inode {inode})"));
+            }
+            LeakKey::Sandbox { .. } | LeakKey::Pod { .. } => {}
         }
         self.kubelet(None);
         self.restarts(Daemon::Runtime, BootTime(0), self.facts.now);
@@ -193,18 +231,18 @@ impl<'a> EvidenceList<'a> {
 
     fn restarts(&mut self, daemon: Daemon, from: BootTime, to: BootTime) {
         let node = &self.facts.stores.node;
-        let history = match daemon {
-            Daemon::Runtime => &node.runtime,
-            Daemon::Kubelet => &node.kubelet,
+        let (name, history) = match daemon {
+            Daemon::Runtime => ("the runtime", &node.runtime),
+            Daemon::Kubelet => ("the kubelet", &node.kubelet),
         };
         let runs: Vec<_> = history.changes(from, to).collect();
         for run in runs.into_iter().rev().take(MAX_RUNS) {
             let pid = run.process.pid;
             if from <= run.began() && run.began() <= to {
-                self.add(Some(run.began()), Kind::DaemonStarted { daemon, pid });
+                self.add(Some(run.began()), Source::Proc, format!("{name} started (pid {pid})"));
             }
             if let Some(ended) = run.ended.filter(|ended| from <= *ended && *ended <= to) {
-                self.add(Some(ended), Kind::DaemonEnded { daemon, pid });
+                self.add(Some(ended), Source::Proc, format!("{name} exited (pid {pid})"));
             }
         }
     }
@@ -212,15 +250,18 @@ impl<'a> EvidenceList<'a> {
     /// Adds the kubelet's version, and whether it was restarted since.
     fn kubelet(&mut self, since: Option<BootTime>) {
         let node = &self.facts.stores.node;
-        let version = node.kubelet_version().map(|(_, text)| text.to_owned());
+        let version = node.kubelet_version().map(|(_, text)| format!(" {text}"));
+        let version = version.unwrap_or_default();
         if node.kubelet_is_down() {
-            self.add(node.kubelet.last_end(), Kind::KubeletDown { version });
+            let message = format!("the kubelet{version} does not run");
+            self.add(node.kubelet.last_end(), Source::Proc, message);
         } else if let Some(run) = node.kubelet.running() {
             let restarted = since.is_none_or(|since| run.began() > since);
-            let kind = Kind::KubeletRunning { version, pid: run.process.pid, restarted };
-            self.add(restarted.then_some(run.began()), kind);
-        } else if let Some(version) = version {
-            self.add(None, Kind::KubeletVersion { version });
+            let what = if restarted { "started" } else { "has not been restarted since" };
+            let message = format!("the kubelet{version} (pid {}) {what}", run.process.pid);
+            self.add(restarted.then_some(run.began()), Source::Proc, message);
+        } else if !version.is_empty() {
+            self.add(None, Source::Api, format!("the kubelet is{version}"));
         }
     }
 }

@@ -6,7 +6,6 @@ use crate::{
     cri::{Container, Sandbox},
     ids::*,
     input::*,
-    leak::RuntimeAtEnd,
     pod_view::Stores,
     time::*,
     verdict::KUBELET_SLACK,
@@ -16,6 +15,17 @@ use std::time::Duration;
 /// A daemon's failure this long before and after a pod's end may be related.
 const RELATED_BEFORE: Duration = Duration::from_secs(10);
 const RELATED_AFTER: Duration = Duration::from_secs(120);
+
+/// The runtime around a pod's end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum RuntimeAtEnd {
+    /// No failure is known.
+    Answered,
+    /// Calls failed; the process was the same before and after.
+    Failed,
+    /// The runtime was down: another process answered afterwards, or that is unknown.
+    Down,
+}
 
 /// A view of all stores, surveys and statuses.
 #[derive(Clone, Copy, Debug)]
@@ -31,9 +41,9 @@ pub(super) struct LeakFacts<'a> {
 }
 
 impl<'a> LeakFacts<'a> {
-    /// The wall clock at `at`.
-    pub(super) fn wall(&self, at: BootTime) -> WallTime {
-        self.stores.anchor.wall(at)
+    /// `at`, by both clocks.
+    pub(super) fn moment(&self, at: BootTime) -> Moment {
+        Moment::of_boot(at, &self.stores.anchor)
     }
 
     /// The pod's object, including one that is gone.

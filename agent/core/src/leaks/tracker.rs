@@ -10,7 +10,7 @@ use super::{classify::Classes, facts::LeakFacts, netns::UnusedNamespaces, orphan
 use crate::{
     ids::*,
     input::*,
-    leak::{BlockedOn, DetectionState, Leak, LeakCause, LeakClass, LeakKey},
+    leak::{BlockedOn, DetectionState, Leak, LeakCause, LeakClass},
     output::{Outputs, Report, Request},
     table::Table,
     time::*,

@@ -8,9 +8,9 @@ use crate::{
     exit_blockers,
     isolation::Isolation,
     process::{ContainerProcesses, SIGKILL, SIGTERM, SentSignal},
-    verdict::{Assessment, GRACE_FLOOR_SECONDS, VerdictInputs, assess},
+    verdict::{Assessment, VerdictInputs, assess},
 };
-use crate::{ids::*, input::*, report::*, time::*, types::*};
+use crate::{ids::*, input::*, report::*};
 use std::time::Duration;
 
 /// The grace of a container that is restarted with all others: 0, which the kubelet raises to its floor.
@@ -113,7 +113,7 @@ impl<'a> PodView<'a> {
         Some(format!("It runs in {within} ({shown_by} {name})"))
     }
 
-    /// One container's report. `pod_cause`: the cause of the pod's termination, if one is in progress.
+    /// One container's report, not dated yet. `pod_cause`: the cause of the pod's termination, if one is in progress.
     pub fn death(&self, id: &ContainerId, pod_cause: Option<&AttributedCause>) -> ContainerDeath {
         let nothing = ContainerProcesses::default();
         let processes = self.processes_of(id).unwrap_or(&nothing);
@@ -146,7 +146,7 @@ impl<'a> PodView<'a> {
         let exited = container.and_then(|c| c.ended);
         milestones.extend(Milestone::within(MilestoneKind::ContainerExited, exited, Source::Cri));
         milestones.sort_by_key(|m| (m.at, m.kind));
-        let at = |kind| milestones.iter().find(|m| m.kind == kind).map(|m| m.at);
+        let at = |kind| milestones.iter().find(|m| m.kind == kind).map(|m| m.at.boot);
         let stop_began = at(MilestoneKind::StopBegan);
         let children = processes.killed_with_namespace(stop_signal, stop_began);
 
@@ -188,6 +188,7 @@ impl<'a> PodView<'a> {
         proof.evidence.extend(exit_blockers::evidence(processes));
         proof.evidence.sort_by_key(|e| e.at);
         ContainerDeath {
+            node: String::new(),
             id: id.clone(),
             pod: Some(self.pod_ref()),
             workload: self.workload(),
@@ -204,7 +205,7 @@ impl<'a> PodView<'a> {
             grace_seconds: grace_seconds.map(granted),
             grace_ratio,
             pre_stop: pre_stop.cloned(),
-            killer: assessment.killer,
+            killer: assessment.killer.as_ref().map(Process::from),
             children_killed: children.killed,
             children_names: children.names,
             milestones,

@@ -7,7 +7,7 @@ use crate::{
     process::{Children, ContainerProcesses},
     signal,
 };
-use crate::{ids::*, input::*, report::*, time::*, types::*};
+use crate::{ids::*, input::*, report::*};
 use std::time::Duration;
 
 /// The interval of lists while a pod terminates, plus the runtime's own delay.

@@ -8,7 +8,7 @@ use crate::{
     phases::phases,
     verdict::{Assessment, KUBELET_SLACK},
 };
-use crate::{ids::*, input::*, report::*, time::*, types::*};
+use crate::{ids::*, input::*, report::*};
 use std::{collections::BTreeSet, time::Duration};
 
 impl<'a> PodView<'a> {
@@ -198,7 +198,7 @@ impl<'a> PodView<'a> {
             request.is_none() || c.cause == cause.cause || c.cause == Cause::Unknown
         };
         let its_stop = containers.iter().filter(for_it).filter_map(|c| c.milestone(M::StopBegan));
-        let its_stop = its_stop.map(|began| began.at).min();
+        let its_stop = its_stop.map(|began| began.at.boot).min();
         let began = self.began(request, gone, cause.cause, its_stop, &containers);
         let ended = self.last().unwrap_or(began).max(began);
         let object = self.object().filter(|_| request.is_some());
@@ -209,7 +209,7 @@ impl<'a> PodView<'a> {
         let by_api = |kind, at| Milestone::exact(kind, at, Source::Api);
         let requested = request.map(|request| Milestone {
             kind: M::DeleteRequested,
-            at: began,
+            at: began.into(),
             uncertainty: request.uncertainty,
             source: if began < request.estimate { Source::Inferred } else { Source::Api },
         });
@@ -234,8 +234,8 @@ impl<'a> PodView<'a> {
         let path = critical.map(|c| c.milestones.as_slice()).unwrap_or_default();
         let phases = phases((began, ended), critical, &pod, stopping, cause.cause);
         // The pod ended no earlier than the last of these events could have happened.
-        let until = |m: &Milestone| m.at - m.uncertainty;
-        let of_end = |m: &&Milestone| !m.kind.is_of_the_tail() && m.at <= ended;
+        let until = |m: &Milestone| m.at.boot - m.uncertainty;
+        let of_end = |m: &&Milestone| !m.kind.is_of_the_tail() && m.at.boot <= ended;
         let earliest = path.iter().chain(&pod).filter(of_end).map(until).max();
         let uncertainty = ended.since(earliest.unwrap_or(ended))
             + request.map(|request| request.uncertainty).unwrap_or_default();
@@ -256,8 +256,10 @@ impl<'a> PodView<'a> {
         }
         let lost = containers.iter().flat_map(|container| container.incomplete.iter().copied());
         let incomplete: BTreeSet<LossKind> = lost.chain(self.traffic_loss()).collect();
-        let began_wall_ns = self.stores.anchor.wall(began).0;
-        PodTermination {
+        let clock = &self.stores.anchor;
+        let began_wall_ns = clock.wall(began).0;
+        let mut report = PodTermination {
+            node: String::new(),
             pod: self.pod_ref(),
             life: incarnation,
             revision: 1,
@@ -269,9 +271,9 @@ impl<'a> PodView<'a> {
             cause_message: cause.message,
             grace_seconds: self.graces(None, request).next(),
             shortened_to_seconds: shortened.map(|s| s.grace_seconds),
-            began,
-            ended,
-            began_wall_ns,
+            began: began.into(),
+            ended: ended.into(),
+            took: ended.since(began),
             request_lag_seconds: request
                 .map(|r| began_wall_ns.saturating_sub(r.api_time.0) as f64 / 1e9),
             critical: critical.map(|c| c.id.clone()),
@@ -283,7 +285,9 @@ impl<'a> PodView<'a> {
             findings,
             truncated,
             incomplete: incomplete.into_iter().collect(),
-        }
+        };
+        report.date(clock);
+        report
     }
 
     /// The end of a postStart hook that ran after the deletion was requested: the pod's worker waits for it
@@ -339,7 +343,7 @@ impl<'a> PodView<'a> {
         use MilestoneKind as M;
         let ended = |c: &ContainerDeath| {
             let kinds = [M::Exited, M::CgroupEmpty, M::ContainerExited];
-            kinds.into_iter().find_map(|kind| Some(c.milestone(kind)?.at))
+            kinds.into_iter().find_map(|kind| Some(c.milestone(kind)?.at.boot))
         };
         // The last main container that exited; sidecars are stopped after it.
         let is_main = |c: &&ContainerDeath| c.kind == ContainerKind::Main;

@@ -1,19 +1,12 @@
 //! The pod's connections: what of them is reported, and the findings.
 
 use super::PodView;
-use crate::{input::*, report::*, time::*, traffic::CountedTraffic, types::*};
+use crate::{input::*, report::*, traffic::CountedTraffic};
 use std::time::Duration;
 
 /// Connections that come sooner after the stop signal were on their way.
 const IN_FLIGHT: Duration = Duration::from_secs(1);
-/// All clients of the pod.
-pub const CLIENTS: [TrafficPeer; 2] = [TrafficPeer::Client, TrafficPeer::Node];
-/// New connections.
-pub const OPENED: [ConnectionEvent; 2] =
-    [ConnectionEvent::Opened, ConnectionEvent::OpenedAfterStop];
-/// Refused connections.
-pub const REFUSED: [ConnectionEvent; 2] =
-    [ConnectionEvent::Refused, ConnectionEvent::RefusedAfterStop];
+
 /// Dates these counts, all of which are of the time after the stop signal.
 fn after_stop(counts: &[TrafficCount]) -> Vec<TrafficCount> {
     let mut dated: Vec<TrafficCount> = Vec::new();
@@ -54,9 +47,9 @@ impl PodView<'_> {
         let (stopped, sees_refusals) = (counted.stopped, counted.sees_refusals);
         let empty = Traffic {
             not_visible: counted.not_visible,
-            since: counted.last.at,
-            until: counted.last.at,
-            stopped,
+            since: counted.last.at.into(),
+            until: counted.last.at.into(),
+            stopped: stopped.map(Moment::from),
             sees_refusals,
             at_begin: None,
             at_stop: None,
@@ -74,9 +67,12 @@ impl PodView<'_> {
         if lacks_an_end(began) {
             return Some(Traffic { not_visible: Some(TrafficBlindness::TooLate), ..empty });
         }
-        let share = |count: TrafficCount| {
-            let TrafficCount { peer, event, count, first, last } = count;
-            TrafficShare { peer, event, count, first, last }
+        let share = |count: TrafficCount| TrafficShare {
+            peer: count.peer,
+            event: count.event,
+            count: count.count,
+            first: count.first.into(),
+            last: count.last.into(),
         };
         let open = |reading: &TrafficReading| {
             let NetworkCounters { established, listening } = reading.network.clone()?;
@@ -88,7 +84,7 @@ impl PodView<'_> {
         };
         Some(Traffic {
             not_visible: None,
-            since: began.at,
+            since: began.at.into(),
             at_begin: open(began),
             at_stop: at_stop.filter(|at| !lacks_an_end(at)).and_then(open),
             counts: counts.into_iter().map(share).collect(),
@@ -130,7 +126,8 @@ impl PodView<'_> {
         let refused = client(&REFUSED);
         if let Some((first, last)) = refused.first.zip(refused.last).filter(|_| !never_listened) {
             // A preStop hook may close the listener before the stop signal.
-            let from = |time: BootTime| match traffic.stopped.filter(|stopped| time >= *stopped) {
+            let from = |time: BootTime| match traffic.stopped.filter(|stopped| time >= stopped.boot)
+            {
                 Some(stopped) => (stopped, "the stop signal"),
                 None => (traffic.since, "the deletion request"),
             };
@@ -156,7 +153,7 @@ impl PodView<'_> {
         }
         let late = client(&[ConnectionEvent::OpenedAfterStop]);
         if let Some((last, stopped)) = late.last.zip(traffic.stopped)
-            && last > stopped + IN_FLIGHT
+            && last > stopped.boot + IN_FLIGHT
         {
             let detail = format!(
                 "Clients opened {} connection(s) after the stop signal, the last {} after it: the removal of the \

@@ -1,18 +1,16 @@
 //! The evidence of a verdict as data, and the milestones that follow from it.
 
 use super::{DeathFacts, HookRun};
-use crate::evidence::{Evidence, EvidenceKind};
-use crate::{input::*, report::*, time::*, types::*};
+use crate::{input::*, report::*};
 
 impl<'a> DeathFacts<'a> {
     pub(super) fn evidence(&self) -> Vec<Evidence> {
-        let kernel = |at, kind| Evidence { at, source: Source::Kernel, kind };
+        let kernel = |at: BootTime, kind| Evidence { at: at.into(), source: Source::Kernel, kind };
         let mut list = Vec::new();
         let inner_kill = self.inner_kill();
         for sent in [self.stop, self.kill, self.kernel_kill, inner_kill].into_iter().flatten() {
-            let SignalGenerated { signal, code, result, ref sender, state: target, .. } =
-                sent.signal;
-            let sender = sender.clone();
+            let SignalGenerated { signal, code, result, ref sender, state, .. } = sent.signal;
+            let (sender, target) = (Process::from(sender), state.map(Target::from));
             let kind = EvidenceKind::SignalGenerate { signal, code, result, sender, target };
             list.push(kernel(sent.at, kind));
         }
@@ -20,7 +18,7 @@ impl<'a> DeathFacts<'a> {
         list.extend(taken.map(|t| kernel(t.at, EvidenceKind::SignalDeliver { signal: t.signal })));
         if let Some(hook) = &self.hook {
             let HookRun { began: at, source, .. } = *hook;
-            list.push(Evidence { at, source, kind: hook.evidence.clone() });
+            list.push(Evidence { at: at.into(), source, kind: hook.evidence.clone() });
             let ended = hook.ended.zip(hook.status);
             list.extend(ended.map(|(at, status)| kernel(at, EvidenceKind::PreStopExit { status })));
         }

@@ -1,7 +1,7 @@
 //! The proof of a verdict as one sentence, for each row of the table.
 
 use super::{
-    CONVENTIONAL_STOP_SIGNALS, DeathFacts, GRACE_FLOOR_SECONDS, ended_with, longest_grace,
+    CONVENTIONAL_STOP_SIGNALS, DeathFacts, ended_with, longest_grace,
     table::{Absence, ContainerEnd, Response},
 };
 use crate::process::{Origin, SI_KERNEL, SIGKILL, SentSignal, is_of_the_node};

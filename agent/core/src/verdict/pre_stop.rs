@@ -2,11 +2,8 @@
 //! spec and the gap before the stop signal show.
 
 use super::{DeathFacts, HOOK_GAP, KUBELET_REACTION, KUBELET_SLACK};
-use crate::{
-    evidence::EvidenceKind,
-    process::{ExecProcess, SentSignal, discarded, is_of_the_node},
-};
-use crate::{ids::*, input::*, time::*, types::*};
+use crate::process::{ExecProcess, SentSignal, discarded, is_of_the_node};
+use crate::{input::*, report::*};
 use std::time::Duration;
 
 /// One run of the hook.

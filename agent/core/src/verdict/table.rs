@@ -2,7 +2,7 @@
 //! signal. Each row has the event that must not have happened, which a gap may hide; `message.rs` has its sentence. The rows are in the
 //! order of precedence of [`Verdict`].
 
-use super::{DeathFacts, GRACE_FLOOR_SECONDS, KUBELET_SLACK, SELF_INFLICTED, longest_grace};
+use super::{DeathFacts, KUBELET_SLACK, SELF_INFLICTED, longest_grace};
 use crate::process::{SI_KERNEL, SIGKILL, SentSignal, discarded, queued_for_sigwait};
 use crate::{ids::*, input::*, time::*, types::*};
 use std::time::Duration;

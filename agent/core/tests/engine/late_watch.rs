@@ -189,7 +189,7 @@ fn what_was_queued_in_an_outage_is_not_dated_by_its_delivery() {
     let end = &world.ended[0];
     let milestone = |kind| end.milestone(kind).unwrap_or_else(|| panic!("no {kind}: {end:?}"));
     assert_eq!(end.cause, Cause::ApiDelete);
-    assert!(milestone(MilestoneKind::DeleteRequested).at <= asked, "{end:?}");
+    assert!(milestone(MilestoneKind::DeleteRequested).at.boot <= asked, "{end:?}");
     let gone = milestone(MilestoneKind::ObjectGone);
     assert!(gone.at == back && gone.uncertainty.as_secs() >= 20, "{end:?}");
     assert!(!end.is_exact(), "{end:?}");

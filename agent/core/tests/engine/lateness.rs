@@ -96,7 +96,7 @@ fn a_late_watch_event_hides_no_hook() {
     world.ticks(60);
     let end = &world.ended[0];
     let spent = end.phase(PhaseKind::PreStop);
-    assert_eq!(spent, Duration::from_millis(2400), "{:?} {:?}", end.total(), end.phases);
+    assert_eq!(spent, Duration::from_millis(2400), "{:?} {:?}", end.took, end.phases);
 }
 
 /// The kernel's records of a container are missing, and the runtime did not answer the agent for

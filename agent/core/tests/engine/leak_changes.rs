@@ -148,7 +148,7 @@ fn a_late_answer_is_no_restart() {
         }
     }
     let leak = last.unwrap();
-    let said: Vec<_> = leak.evidence.iter().map(|e| &e.kind).collect();
+    let said: Vec<_> = leak.evidence.iter().map(|e| &e.message).collect();
     assert_ne!(leak.cause.kind, LeakCause::RuntimeRestarted, "{:?} {said:#?}", leak.cause);
 }
 

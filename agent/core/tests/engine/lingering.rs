@@ -5,14 +5,13 @@ use super::world::{
     signal,
 };
 use coroner_core::{
-    evidence::EvidenceKind,
     ids::Tgid,
     input::{
         ApiEvent, ContainerState, Disposition, Input, KernelFact, Loss, LossKind, ProcProcess,
         ProcReport, SignalResult, Task, TaskState,
     },
     output::{InspectProcesses, Report, Request},
-    report::ContainerDeath,
+    report::{ContainerDeath, EvidenceKind},
     types::{FindingKind, Source, Verdict},
 };
 

@@ -38,9 +38,9 @@ fn a_deleted_pod_is_told_once_with_additive_phases() {
     assert_eq!(phase(PhaseKind::KubeletReaction), 150);
     assert_eq!(phase(PhaseKind::Shutdown), 2000);
     assert_eq!(phase(PhaseKind::Unattributed), 0);
-    assert_eq!(end.total(), Duration::from_millis(2350));
+    assert_eq!(end.took, Duration::from_millis(2350));
     let sum: Duration = end.phases.iter().map(|p| p.to.since(p.from)).sum();
-    assert_eq!(sum, end.total());
+    assert_eq!(sum, end.took);
     assert_eq!(world.died.len(), 1);
     assert_eq!(world.died[0].verdict, Verdict::Graceful);
     assert_eq!(world.counted, world.ended, "it is final at once, and counted");
@@ -67,7 +67,7 @@ fn the_second_tail_is_an_update() {
     assert_eq!((end.revision, end.is_final), (1, true), "the tail is no new revision");
     assert!(end.milestone(MilestoneKind::SandboxRemoved).is_some());
     assert!(end.milestone(MilestoneKind::CgroupRemoved).is_some());
-    assert_eq!(end.total(), world.ended[0].total(), "the tail is not part of the whole");
+    assert_eq!(end.took, world.ended[0].took, "the tail is not part of the whole");
 }
 
 #[test]

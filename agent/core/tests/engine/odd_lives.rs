@@ -175,7 +175,7 @@ fn a_pod_that_the_runtime_was_never_asked_about_alive() {
     world.ticks(10);
     let end = &world.ended[0];
     let stopped = end.milestone(MilestoneKind::SandboxStopped).unwrap();
-    assert_eq!(stopped.at - stopped.uncertainty, listed, "after the last list without it");
+    assert_eq!(stopped.at.boot - stopped.uncertainty, listed, "after the last list without it");
     assert_eq!(end.containers[0].verdict, Verdict::Graceful);
     assert_eq!(end.phase(PhaseKind::Unattributed), Duration::ZERO);
 }
@@ -279,7 +279,7 @@ fn a_job_that_was_restarted_by_its_probe_still_completes() {
         (world.ended[0].cause, world.ended[0].containers.len()),
         (Cause::Completed, 1),
         "total {:?}",
-        world.ended[0].total()
+        world.ended[0].took
     );
 }
 

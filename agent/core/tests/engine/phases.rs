@@ -17,7 +17,7 @@ use PhaseKind as P;
 fn marks(list: &[(M, u64)]) -> Vec<Milestone> {
     let mark = |(kind, at): &(M, u64)| Milestone {
         kind: *kind,
-        at: BootTime(*at),
+        at: BootTime(*at).into(),
         uncertainty: Duration::ZERO,
         source: Source::Kernel,
     };
@@ -25,12 +25,13 @@ fn marks(list: &[(M, u64)]) -> Vec<Milestone> {
 }
 
 fn spans(phases: &[Phase]) -> Vec<(P, u64)> {
-    phases.iter().map(|p| (p.kind, p.to.0 - p.from.0)).collect()
+    phases.iter().map(|p| (p.kind, p.took.as_nanos() as u64)).collect()
 }
 
 /// A container's death with these milestones. `stopped`: a stop signal belongs to it.
 fn death(kind: ContainerKind, stopped: bool, path: &[(M, u64)]) -> ContainerDeath {
     ContainerDeath {
+        node: String::new(),
         id: "c".into(),
         name: "c".into(),
         pod: None,
@@ -70,14 +71,15 @@ fn check_of(
     expected: &[(P, u64)],
 ) {
     let (began, pod) = (BootTime(1000), marks(pod));
-    let ended = critical.milestones.iter().chain(&pod).map(|m| m.at).max().unwrap();
+    let ended = critical.milestones.iter().chain(&pod).map(|m| m.at.boot).max().unwrap();
     let stopping = stopping.map(BootTime);
     let phases = phases((began, ended), Some(critical), &pod, stopping, Cause::ApiDelete);
     assert_eq!(spans(&phases), expected);
     let mut at = began;
     for phase in &phases {
         assert_eq!(phase.from, at, "each begins where the one before ended");
-        at = phase.to;
+        assert_eq!(phase.took, phase.to.since(at));
+        at = phase.to.boot;
     }
     assert_eq!(at, ended.max(began));
 }

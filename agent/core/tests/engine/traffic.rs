@@ -301,7 +301,7 @@ fn the_stop_of_a_container_that_no_list_has_shown_is_dated() {
         kills_pause(&mut world);
         let pod = deleted(&world);
         let traffic = world.ends(pod).traffic.expect("counted");
-        assert_eq!((traffic.stopped, traffic.not_visible), (Some(stopped), None));
+        assert_eq!((traffic.stopped.unwrap().boot, traffic.not_visible), (stopped, None));
         assert_eq!(traffic.counts.len(), 1);
     }
 }
@@ -351,7 +351,7 @@ fn counting_starts_over_with_the_stop_of_a_container_that_no_list_has_shown() {
     world.api(ApiEvent::Deleted(pod));
     world.ticks(60);
     let traffic = world.ended[0].traffic.as_ref().expect("counted");
-    assert_eq!((traffic.stopped, traffic.not_visible), (Some(stopped), None));
+    assert_eq!((traffic.stopped.unwrap().boot, traffic.not_visible), (stopped, None));
 }
 
 /// A container that waits to be restarted has ended: its clients' refusals are of no deletion.
@@ -415,7 +415,7 @@ fn all_that_is_counted_is_after_a_stop_signal_that_comes_while_counting_begins()
         let pod = deleted(&world);
         let traffic = world.later(500).ends(pod).traffic.expect("counted");
         let counts =
-            traffic.counts.iter().map(|one| (one.event, one.count, one.last.0 / 1_000_000));
+            traffic.counts.iter().map(|one| (one.event, one.count, one.last.boot.0 / 1_000_000));
         let all = [
             (E::OpenedAfterStop, 3, time + 2),
             (E::RefusedAfterStop, 4, time + 4),
@@ -713,6 +713,6 @@ fn what_an_earlier_stop_of_a_container_cost_is_not_the_deletions() {
     world.api(ApiEvent::Deleted(pod));
     world.ticks(60);
     let traffic = world.ended[0].traffic.as_ref().expect("counted");
-    assert_eq!(traffic.stopped, Some(stopped));
+    assert_eq!(traffic.stopped.unwrap(), stopped);
     assert_eq!(traffic.counts[0].event, E::Opened);
 }

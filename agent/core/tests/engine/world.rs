@@ -80,7 +80,7 @@ impl World {
                     assert_eq!(known, Some(&*end), "as it was reported last");
                     let same = |one: &&PodTermination| one.pod == end.pod && one.life == end.life;
                     assert_eq!(self.counted.iter().filter(same).count(), 0, "once: {end:?}");
-                    let due = end.ended + Duration::from_secs(60);
+                    let due = end.ended.boot + Duration::from_secs(60);
                     assert!(end.is_final || self.at() >= due, "too soon: {end:?}");
                     self.counted.push(*end);
                 }

@@ -65,8 +65,8 @@ impl Connections {
         let traffic = report.traffic.as_ref()?;
         if traffic.not_visible == Some(TrafficBlindness::TooLate) {
             let mut milestones = report.containers.iter().flat_map(|death| &death.milestones);
-            let is_late =
-                milestones.any(|one| one.kind == MilestoneKind::CgroupEmpty && one.at < self.began);
+            let is_late = milestones
+                .any(|one| one.kind == MilestoneKind::CgroupEmpty && one.at.boot < self.began);
             return (!is_late).then(|| "too late to count, and nothing had ended".to_owned());
         }
         let seen = traffic.sum(&[TrafficPeer::Client], &[ConnectionEvent::Cut]).count;

@@ -5,9 +5,8 @@ use super::{
     script::{Script, ms, request},
 };
 use coroner_core::{
-    evidence::EvidenceKind,
     input::{ContainerKind, Hook},
-    report::Milestone,
+    report::{EvidenceKind, Milestone},
     time::BootTime,
     types::{MilestoneKind, Source, Verdict},
     verdict::{Assessment, VerdictInputs, assess},
@@ -39,7 +38,7 @@ fn stopped(at: u64) -> Script {
 fn marks(of: &Assessment) -> [Option<(BootTime, Source)>; 2] {
     [MilestoneKind::PreStopBegan, MilestoneKind::PreStopEnded].map(|kind| {
         let mark: Option<&Milestone> = of.milestones.iter().find(|m| m.kind == kind);
-        mark.map(|m| (m.at, m.source))
+        mark.map(|m| (m.at.boot, m.source))
     })
 }
 

@@ -101,15 +101,15 @@ pub(in crate::cli) fn lane(
         return Ok(text);
     }
     let cells = style.width.saturating_sub(BESIDE).clamp(10, 80);
-    let scale = Scale::new(account.began, account.ended, cells);
+    let scale = Scale::new(account.began.boot, account.ended.boot, cells);
     for span in &lane.spans {
         let at = |at: WallTime| {
-            let offset = at.0.saturating_sub(account.began_wall_ns);
-            BootTime(account.began.0.saturating_add_signed(offset))
+            let offset = at.0.saturating_sub(account.began.time.0);
+            BootTime(account.began.boot.0.saturating_add_signed(offset))
         };
         let (from, to) = (at(span.from), at(span.to.unwrap_or(span.from).max(span.from)));
-        let bar = match from < account.ended && to >= account.began {
-            true => scale.bar(from.max(account.began), to.min(account.ended), span.to.is_none()),
+        let bar = match from < account.ended.boot && to >= account.began.boot {
+            true => scale.bar(from, to.min(account.ended.boot), span.to.is_none()),
             false => " ".repeat(cells),
         };
         let bar = style.paint(if span.failed { Paint::Bad } else { Paint::System }, &bar);
@@ -146,9 +146,7 @@ pub(super) struct KubeletLane {
 
 impl KubeletLane {
     pub(super) fn of(entries: &[LogEntry], pod: &NamedPod, account: &PodTermination) -> Self {
-        let began = WallTime(account.began_wall_ns);
-        let length = i64::try_from(account.total().as_nanos()).unwrap_or(i64::MAX);
-        let ended = WallTime(began.0.saturating_add(length));
+        let (began, ended) = (account.began.time, account.ended.time);
         let within = |at: WallTime, before: Duration, after: Duration| {
             let before = began.0.saturating_sub(before.as_nanos() as i64);
             let after = ended.0.saturating_add(after.as_nanos() as i64);

@@ -8,8 +8,9 @@ use super::{
 };
 use crate::outputs::report::{Style, utc, wrap};
 use coroner_core::{
-    leak::{Leak, LeakEvidenceKind, LeakKey},
+    leak::{Leak, LeakKey},
     time::WallTime,
+    types::Source,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -130,19 +131,16 @@ pub(super) struct Leaked {
 
 impl Leaked {
     pub(super) fn of(leak: &Leak) -> Self {
-        let deleted = leak.evidence.iter().filter_map(|one| match one.kind {
-            LeakEvidenceKind::DeletionRequested { .. } | LeakEvidenceKind::ObjectDeleted { .. } => {
-                one.at
-            }
-            _ => None,
-        });
+        // Later the apiserver was asked whether the pod exists.
+        let by_api = leak.evidence.iter().filter(|one| one.source == Source::Api);
+        let deleted = by_api.filter_map(|one| one.at).filter(|at| *at < leak.first_observed).min();
         let sandbox = match &leak.key {
             LeakKey::Sandbox { id } => Some(id.as_str().to_owned()),
             _ => None,
         };
         Self {
             uid: leak.pod.as_ref().map(|pod| pod.uid.as_str().to_owned()),
-            deleted: deleted.min(),
+            deleted: deleted.map(|at| at.time),
             ids: sandbox.iter().map(|id| (id.clone(), None)).collect(),
             sandboxes: sandbox.into_iter().collect(),
             older: 0,

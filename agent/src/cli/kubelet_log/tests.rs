@@ -13,7 +13,7 @@ use coroner_core::{
     ids::PodUid,
     leak::{Leak, LeakKey},
     report::PodTermination,
-    time::WallTime,
+    time::{Anchor, Moment, WallTime},
     types::Cause,
 };
 use flate2::read::GzDecoder;
@@ -301,7 +301,9 @@ fn quoted(text: &str, leak: Leak) -> Vec<Quote> {
 fn leak() -> Leak {
     let mut leak = Leak { key: LeakKey::Sandbox { id: SANDBOX.into() }, ..samples::leaked() };
     leak.pod.as_mut().unwrap().uid = PodUid::new(UID);
-    leak.evidence[0].at = Some(wall("2026-11-27T19:23:36Z"));
+    let at = |time| Some(Moment { time: wall(time), ..Moment::default() });
+    leak.evidence[0].at = at("2026-11-27T19:23:36Z");
+    leak.first_observed = at("2026-11-27T19:24:00Z").unwrap();
     leak
 }
 
@@ -417,7 +419,8 @@ fn account(pod: (&str, &str), cause: Cause, began: &str) -> PodTermination {
     let (name, uid) = pod;
     account.pod.namespace = "default".into();
     (account.pod.name, account.pod.uid) = (name.into(), PodUid::new(uid));
-    (account.cause, account.began_wall_ns) = (cause, wall(began).0);
+    account.cause = cause;
+    account.date(&Anchor { boot_ns: account.began.boot.0, wall_ns: wall(began).0 });
     account.containers.clear();
     account
 }

@@ -9,56 +9,63 @@ use crate::{
     },
     config::args::{LeaksArgs, ListOutput},
     linux::clock,
-    outputs::report::{self, LeakList, Style, age, holds, printable, seconds_between, span, thing},
+    outputs::report::{self, Style, age, holds, printable, seconds_between, span, thing},
 };
-use coroner_api::leaks as wire;
-use coroner_core::{
-    leak::{DetectionState, Leak, LeakKey},
-    time::WallTime,
-};
+use coroner_report::{Detection, DetectionState, Leak, LeakKey, WallTime};
 use serde::Serialize;
-use std::{fmt::Write, path::Path, sync::Arc, time::Duration};
+use std::{fmt::Write, path::Path, time::Duration};
 
-/// The list to print.
-#[derive(Clone, PartialEq, Debug)]
+/// The list to print, and as JSON.
+#[derive(Clone, PartialEq, Debug, Serialize)]
 pub(super) struct LeaksAnswer {
-    /// The confirmed leaks.
-    pub(super) list: LeakList,
+    /// The node's name.
+    #[serde(skip)]
+    pub(super) node: String,
     /// Without an agent.
     pub(super) standalone: bool,
+    pub(super) detection: Detection,
+    /// The confirmed leaks: the oldest first.
+    #[serde(rename = "items")]
+    pub(super) leaks: Vec<Leak>,
     /// Candidates. An agent only counts its candidates.
-    pub(super) candidates: Vec<Arc<Leak>>,
+    pub(super) candidates: Vec<Leak>,
     /// The requested namespace.
+    #[serde(skip)]
     pub(super) namespace: Option<String>,
     /// Time of the list.
+    #[serde(skip)]
     pub(super) now: WallTime,
-}
-
-/// The list as JSON: the confirmed leaks as the agent's API shows them, and what `--standalone` adds.
-#[derive(Serialize)]
-struct Document {
-    standalone: bool,
-    detection: wire::Detection,
-    items: Vec<wire::Leak>,
-    candidates: Vec<wire::Leak>,
 }
 
 impl LeaksAnswer {
     /// A list of the leaks in `namespace`.
     pub(super) fn new(
-        mut list: LeakList,
-        mut candidates: Vec<Arc<Leak>>,
-        standalone: bool,
+        node: String,
+        detection: Detection,
+        leaks: Vec<Leak>,
         namespace: Option<&str>,
     ) -> Self {
-        if let Some(wanted) = namespace {
-            let is_in =
-                |leak: &Arc<Leak>| leak.pod.as_ref().is_some_and(|pod| pod.namespace == wanted);
-            list.leaks.retain(is_in);
-            candidates.retain(is_in);
-        }
         let now = clock::anchor().wall(clock::boot_now());
-        Self { list, standalone, candidates, namespace: namespace.map(str::to_owned), now }
+        let namespace = namespace.map(str::to_owned);
+        let (standalone, candidates) = (false, Vec::new());
+        let mut answer = Self { node, standalone, detection, leaks, candidates, namespace, now };
+        let leaks = std::mem::take(&mut answer.leaks);
+        answer.leaks = answer.of_namespace(leaks);
+        answer
+    }
+
+    /// The list of a command without an agent.
+    pub(super) fn with_candidates(self, candidates: Vec<Leak>) -> Self {
+        Self { standalone: true, candidates: self.of_namespace(candidates), ..self }
+    }
+
+    fn of_namespace(&self, mut leaks: Vec<Leak>) -> Vec<Leak> {
+        if let Some(wanted) = &self.namespace {
+            leaks.retain(|leak| leak.pod.as_ref().is_some_and(|pod| pod.namespace == *wanted));
+        }
+        leaks.iter_mut().for_each(|leak| leak.node.clone_from(&self.node));
+        leaks.sort_by_key(Leak::since);
+        leaks
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -69,47 +76,32 @@ impl LeaksAnswer {
     pub(super) fn retain_younger(&mut self, since: Duration) {
         let since = i64::try_from(since.as_nanos()).unwrap_or(i64::MAX);
         let from = WallTime(self.now.0.saturating_sub(since));
-        self.list.leaks.retain(|leak| leak.confirmed >= from);
-        self.candidates.retain(|leak| leak.first_observed >= from);
+        self.leaks.retain(|leak| leak.confirmed.time >= from);
+        self.candidates.retain(|leak| leak.first_observed.time >= from);
     }
 
     pub(super) fn text(&self, args: &LeaksArgs) -> anyhow::Result<String> {
         Ok(match args.output {
-            ListOutput::Json => document(&self.document(), false)?,
-            ListOutput::Yaml => document(&self.document(), true)?,
+            ListOutput::Json => document(self, false)?,
+            ListOutput::Yaml => document(self, true)?,
             ListOutput::Name => self.all().map(|leak| name(&leak.key) + "\n").collect(),
             form => {
                 let wide = form == ListOutput::Wide;
                 let quotes = args.kubelet_log.as_deref().map(|log| self.quotes(log)).transpose()?;
                 let verbose = args.verbose || quotes.is_some();
-                let style = Style::for_stdout();
+                let style = report::stdout_style();
                 self.plain(wide, verbose, quotes.as_ref(), &style)
             }
         })
     }
 
-    fn all(&self) -> impl Iterator<Item = &Arc<Leak>> {
-        self.list.leaks.iter().chain(&self.candidates)
-    }
-
-    fn document(&self) -> Document {
-        let clock = clock::anchor();
-        let all = |leaks: &[Arc<Leak>]| {
-            let node = || self.list.node.clone();
-            let of = |leak| wire::Leak { node: node(), ..report::leak_json(leak, &clock) };
-            leaks.iter().map(|leak| of(leak)).collect()
-        };
-        Document {
-            standalone: self.standalone,
-            detection: report::detection_json(&self.list.progress, self.list.suspension.clone()),
-            items: all(&self.list.leaks),
-            candidates: all(&self.candidates),
-        }
+    fn all(&self) -> impl Iterator<Item = &Leak> {
+        self.leaks.iter().chain(&self.candidates)
     }
 
     /// What the kubelet's log states of the leaks.
     fn quotes(&self, log: &Path) -> anyhow::Result<LeakQuotes> {
-        let leaks: Vec<&Leak> = self.all().map(AsRef::as_ref).collect();
+        let leaks: Vec<&Leak> = self.all().collect();
         let quotes = kubelet_log::quotes(log, &leaks, self.now)?;
         print_note(&quotes.note);
         Ok(quotes)
@@ -132,7 +124,7 @@ impl LeaksAnswer {
         if wide {
             header.extend(["UID", "ATTEMPT", "HOLDS", "STUCK", "WHY", "NODE"]);
         }
-        let certain = self.list.leaks.iter().map(|leak| self.row(leak, "confirmed", wide));
+        let certain = self.leaks.iter().map(|leak| self.row(leak, "confirmed", wide));
         let candidates = self.candidates.iter().map(|leak| self.row(leak, "candidate", wide));
         let mut text = Columns::new(header).rows(certain.chain(candidates));
         if verbose {
@@ -156,7 +148,7 @@ impl LeaksAnswer {
             or_none(pod.map_or("", |pod| &pod.name)),
             printable(&thing(&leak.key)),
             age(leak, self.now),
-            span(seconds_between(leak.first_observed, self.now)),
+            span(seconds_between(leak.first_observed.time, self.now)),
             leak.cause.kind.to_string(),
         ];
         if self.standalone {
@@ -168,8 +160,8 @@ impl LeaksAnswer {
                 or_none(&leak.attempt.map(|attempt| attempt.to_string()).unwrap_or_default()),
                 or_none(&holds(&leak.resources)),
                 or_none(leak.blocked_on.map_or("", |reason| reason.as_str())),
-                or_none(&report::leak_cause(leak)),
-                or_none(&self.list.node),
+                or_none(&leak.cause.message),
+                or_none(&self.node),
             ]);
         }
         row
@@ -177,23 +169,23 @@ impl LeaksAnswer {
 
     /// Explains an empty list.
     pub(super) fn nothing(&self) -> String {
-        let progress = &self.list.progress;
-        let mut of = format!(" on node {}", printable(&self.list.node));
+        let detection = &self.detection;
+        let mut of = format!(" on node {}", printable(&self.node));
         if let Some(namespace) = &self.namespace {
             of += &format!(" in namespace {}", printable(namespace));
         }
-        if progress.detection_state != DetectionState::Possible {
-            return format!("leak detection is suspended{of}: {}", self.list.suspension);
+        if detection.state != DetectionState::Possible {
+            return format!("leak detection is suspended{of}: {}", detection.message);
         }
-        if !self.list.suspension.is_empty() {
+        if !detection.message.is_empty() {
             return format!(
                 "no confirmed leaks{of}, but not all can be seen: {}",
-                self.list.suspension
+                detection.message
             );
         }
         let (watched, threshold) =
-            (span(progress.watched_seconds), span(progress.threshold_seconds));
-        match (progress.candidate_count, progress.has_seen_enough()) {
+            (span(detection.watched_seconds), span(detection.threshold_seconds));
+        match (detection.candidate_count, detection.has_seen_enough()) {
             (0, true) => {
                 format!("no leaks{of} (all sources in sync, observed for {watched})")
             }
@@ -223,23 +215,12 @@ fn name(key: &LeakKey) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        outputs::report::samples::{golden, leaked, stuck},
-        store::leaks::DetectionProgress,
-    };
-    use coroner_core::leak::LeakCause;
+    use crate::outputs::report::samples::{golden, leaked, stuck};
+    use coroner_report::{LeakCause, Moment};
 
-    fn progress(
-        detection_state: DetectionState,
-        watched_seconds: u64,
-        candidates: usize,
-    ) -> DetectionProgress {
-        DetectionProgress {
-            detection_state,
-            watched_seconds,
-            threshold_seconds: 300,
-            candidate_count: candidates,
-        }
+    fn detection(state: DetectionState, watched_seconds: u64, candidate_count: usize) -> Detection {
+        let (message, threshold_seconds) = (String::new(), 300);
+        Detection { state, message, watched_seconds, threshold_seconds, candidate_count }
     }
 
     /// Of one certain leak, and one that is suspected.
@@ -247,14 +228,14 @@ mod tests {
         let mut orphan = leaked();
         orphan.pod = None;
         orphan.cause.kind = LeakCause::Unknown;
-        orphan.cause.name = Some("a\nbreak".into());
-        let now = WallTime(leaked().first_observed.0 + 400_000_000_000);
-        orphan.first_observed = WallTime(now.0 - 4_000_000_000);
-        let leaks = vec![Arc::new(leaked()), Arc::new(stuck())];
-        let progress = progress(DetectionState::Possible, 400, 1);
-        let list = LeakList { node: "n1".into(), progress, leaks, ..LeakList::default() };
-        let candidates = if standalone { vec![Arc::new(orphan)] } else { Vec::new() };
-        LeaksAnswer { list, standalone, candidates, namespace: None, now }
+        orphan.cause.message = "a\nbreak is alive and was not sent SIGKILL".into();
+        let now = WallTime(leaked().first_observed.time.0 + 400_000_000_000);
+        let time = WallTime(now.0 - 4_000_000_000);
+        orphan.first_observed = Moment { time, ..Moment::default() };
+        let detection = detection(DetectionState::Possible, 400, 1);
+        let list = LeaksAnswer::new("n1".into(), detection, vec![leaked(), stuck()], None);
+        let list = LeaksAnswer { now, ..list };
+        if standalone { list.with_candidates(vec![orphan]) } else { list }
     }
 
     #[test]
@@ -269,14 +250,9 @@ mod tests {
 
     #[test]
     fn an_empty_list_says_what_it_means() {
-        let says = |progress: DetectionProgress| {
-            let list = LeakList { node: "n1".into(), progress, ..LeakList::default() };
-            let now = WallTime(0);
-            let (standalone, candidates, namespace) = (false, Vec::new(), None);
-            LeaksAnswer { list, standalone, candidates, namespace, now }.nothing()
-        };
+        let says = |detection| LeaksAnswer::new("n1".into(), detection, vec![], None).nothing();
         let possible =
-            |watched, candidates| progress(DetectionState::Possible, watched, candidates);
+            |watched, candidates| detection(DetectionState::Possible, watched, candidates);
         for (progress, wanted) in [
             (possible(7200, 0), "no leaks on node n1 (all sources in sync, observed for"),
             (
@@ -285,7 +261,7 @@ mod tests {
                                      4s",
             ),
             (possible(7200, 2), "no confirmed leaks on node n1; 2 candidate(s), observed"),
-            (progress(DetectionState::NodeForeign, 0, 0), "leak detection is suspended"),
+            (detection(DetectionState::NodeForeign, 0, 0), "leak detection is suspended"),
         ] {
             let text = says(progress);
             assert!(text.starts_with(wanted), "{text}");
@@ -293,7 +269,7 @@ mod tests {
         for detection_state in
             DetectionState::ALL.iter().filter(|one| **one != DetectionState::Possible)
         {
-            let text = says(progress(*detection_state, 7200, 0));
+            let text = says(detection(*detection_state, 7200, 0));
             assert!(!text.contains("no leaks"), "{detection_state}: {text}");
         }
     }

@@ -3,7 +3,7 @@
 mod answer;
 mod standalone;
 
-use super::{print_note, usage};
+use super::{client::AgentAddress, print_note, usage};
 use crate::{
     config::{
         StandaloneConfig,
@@ -13,8 +13,7 @@ use crate::{
 };
 use answer::LeaksAnswer;
 use anyhow::{Context, bail};
-use coroner_api::{ListQuery, client::AgentAddress, leaks::Leak, openapi};
-use coroner_core::leak::DetectionState;
+use coroner_report::{DetectionState, Leak, ListQuery, openapi};
 use std::{
     io::{self, Write},
     process::ExitCode,
@@ -41,7 +40,7 @@ pub(super) fn main(args: &LeaksArgs) -> anyhow::Result<ExitCode> {
     // A survey of the host that hangs (a dead mount) must not keep the process alive.
     runtime.shutdown_background();
     let mut answer = answer?;
-    let confirmed = answer.list.leaks.len();
+    let confirmed = answer.leaks.len();
     if let Some(since) = args.since {
         answer.retain_younger(since);
     }
@@ -68,24 +67,25 @@ async fn ask(
         .list::<Leak>(openapi::LEAKS, &query)
         .await
         .context("use --standalone to observe this node for two minutes without an agent")?;
-    let answer = LeaksAnswer::new(list.into(), Vec::new(), false, namespace);
-    let (list, progress) = (&answer.list, &answer.list.progress);
-    let threshold = span(progress.threshold_seconds);
-    if progress.detection_state != DetectionState::Possible {
-        let why = format!("leak detection is suspended on node {}", list.node);
-        if list.leaks.is_empty() {
-            bail!("{why}: {}", list.suspension);
+    let detection = list.detection.unwrap_or_default();
+    let answer = LeaksAnswer::new(list.node, detection, list.items, namespace);
+    let (detection, is_empty) = (&answer.detection, answer.leaks.is_empty());
+    let threshold = span(detection.threshold_seconds);
+    if detection.state != DetectionState::Possible {
+        let why = format!("leak detection is suspended on node {}", answer.node);
+        if is_empty {
+            bail!("{why}: {}", detection.message);
         }
         let why = format!("{why}; the list shows the leaks confirmed before");
-        print_note(&format!("{why}: {}", list.suspension));
-    } else if list.leaks.is_empty() && conclusive && !list.suspension.is_empty() {
+        print_note(&format!("{why}: {}", detection.message));
+    } else if is_empty && conclusive && !detection.message.is_empty() {
         bail!("{}", answer.nothing());
-    } else if list.leaks.is_empty() && conclusive && !progress.has_seen_enough() {
+    } else if is_empty && conclusive && !detection.has_seen_enough() {
         bail!("{}; ask again after {threshold}", answer.nothing());
-    } else if !list.leaks.is_empty() && progress.candidate_count > 0 {
+    } else if !is_empty && detection.candidate_count > 0 {
         print_note(&format!(
             "{} more leak candidate(s) on this node, observed for less than {threshold}",
-            progress.candidate_count
+            detection.candidate_count
         ));
     }
     Ok(answer)

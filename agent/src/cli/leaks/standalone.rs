@@ -5,16 +5,14 @@ use crate::{
     cli::{observer::Observer, print_note},
     config::StandaloneConfig,
     linux::clock,
-    outputs::report::{LeakList, span},
+    outputs::report::span,
     sources::kernel,
     store::health::Health,
 };
 use anyhow::bail;
-use coroner_core::{input::HostSurvey, leak::DetectionState};
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use coroner_core::input::HostSurvey;
+use coroner_report::{Detection, DetectionState, Leak};
+use std::time::{Duration, Instant};
 
 /// Maximum outage of a source: longer than a survey of a host of which parts hang, 20 s.
 const OUTAGE: Duration = Duration::from_secs(30);
@@ -71,12 +69,11 @@ pub(super) async fn observe(
             unreadable.join(", ")
         ));
     }
-    let mut candidates = observer.engine.leak_candidates(clock::boot_now(), Duration::ZERO);
-    candidates.sort_by_key(crate::store::leaks::since);
-    let candidates = candidates.into_iter().map(Arc::new).collect();
-    let suspension = observer.health.suspension(clock::boot_now());
-    let list = LeakList { node, suspension, ..LeakList::from(&observer.store) };
-    Ok(LeaksAnswer::new(list, candidates, true, namespace))
+    let message = observer.health.suspension(clock::boot_now());
+    let detection = Detection { message, ..observer.store.detection().clone() };
+    let leaks = observer.store.oldest_first().iter().map(|leak| Leak::clone(leak)).collect();
+    let candidates = observer.engine.leak_candidates(clock::boot_now(), Duration::ZERO);
+    Ok(LeaksAnswer::new(node, detection, leaks, namespace).with_candidates(candidates))
 }
 
 fn unreadable_parts(survey: &HostSurvey) -> Vec<&'static str> {

@@ -12,8 +12,8 @@ use coroner_core::{
     input::{ContainerKind, Workload},
     labels,
     leak::{Leak, LeakClass, LeakKey},
-    output::Report,
-    report::{ContainerDeath, Finding, PodTermination, UnkillableContainer},
+    output::{Report, UnkillableContainer},
+    report::{ContainerDeath, Finding, PodTermination},
     types::{FindingKind, Verdict},
 };
 use std::collections::BTreeMap;
@@ -209,7 +209,8 @@ fn of_leak(leak: &Leak) -> Option<EventDraft> {
     // Of a cgroup only its pod's UID is known.
     let named = leak.pod.as_ref().filter(|pod| !pod.name.is_empty() && !pod.namespace.is_empty());
     let (about, what) = if leak.class == LeakClass::StuckTerminating {
-        let past = report::span(report::seconds_between(leak.first_observed, leak.confirmed));
+        let past =
+            report::span(report::seconds_between(leak.first_observed.time, leak.confirmed.time));
         let about = Regarding::Pod { pod: named?.clone(), field: None };
         (about, format!("Stuck in Terminating for {past}"))
     } else {
@@ -221,19 +222,19 @@ fn of_leak(leak: &Leak) -> Option<EventDraft> {
             LeakKey::PodCgroup { .. } | LeakKey::Pod { .. } => "The ",
         };
         let thing = report::thing(&leak.key);
-        let age = report::age(leak, leak.confirmed);
+        let age = report::age(leak, leak.confirmed.time);
         let field = Some(format!("{}{{{thing}}}", leak.class));
         let about = Regarding::Node { related: named.cloned(), field };
         (about, format!("{what}{thing}{of} leaked ({}), {age} old", leak.class))
     };
-    let mut message = format!("{what}: {}.", report::leak_cause(leak).trim_end_matches('.'));
+    let mut message = format!("{what}: {}.", leak.cause.message.trim_end_matches('.'));
     let held = report::holds(&leak.resources);
     if !held.is_empty() {
         message.push_str(&format!(" Holds {held}."));
     }
-    let steps = report::remediation(leak);
+    let steps = &leak.remediation;
     if !steps.is_empty() {
-        message.push_str(&format!(" To do: {}", in_one_line(&steps)));
+        message.push_str(&format!(" To do: {}", in_one_line(steps)));
     }
     Some(EventDraft::new(about, reason, &message))
 }

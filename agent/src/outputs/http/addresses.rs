@@ -15,7 +15,7 @@ pub async fn listen(path: &Path) -> anyhow::Result<UnixListener> {
     let shown = path.display();
     let directory = path.parent().unwrap_or(path);
     // A folder of another path is made by the user: the path may be mistyped.
-    if path == Path::new(coroner_api::DEFAULT_SOCKET) {
+    if path == Path::new(super::DEFAULT_SOCKET) {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(directory);
         made.with_context(|| format!("cannot make {}", directory.display()))?;
     } else if !directory.is_dir() {

@@ -1,24 +1,16 @@
 //! The lists of the API, which are written as the client reads.
 
 use super::{Observed, Parameters, SharedState, no};
-use crate::{linux::clock, outputs::report, store::entry::Entry};
+use crate::{linux::clock, store::entry::Entry};
 use axum::{
     body::{Body, Bytes},
     extract::State,
     http::{StatusCode, header::CONTENT_TYPE},
     response::{IntoResponse, Response},
 };
-use coroner_api::{
-    List, ListQuery, Moment,
-    leaks::{self, Detection},
-    query::parse_duration,
-    terminations::{Death, Termination},
-};
-use coroner_core::{
-    ids::PodRef,
-    leak::Leak,
-    report::{ContainerDeath, PodTermination},
-    time::{Anchor, BootTime, WallTime},
+use coroner_report::{
+    Anchor, BootTime, ContainerDeath, Detection, Leak, List, ListQuery, Moment, PodRef,
+    PodTermination, WallTime, parse_duration,
 };
 use futures::stream;
 use serde::Serialize;
@@ -35,16 +27,15 @@ pub(super) struct Changes<T> {
 }
 
 /// What can be listed.
-pub(super) trait Item: Sized + Send + Sync + 'static {
-    /// The form in the API.
-    type Wire: Serialize + Send;
+pub(super) trait Item: Clone + Serialize + Send + Sync + 'static {
     /// Newest first; else in the order in which they came.
     const NEWEST_FIRST: bool;
 
     fn pod(&self) -> Option<&PodRef>;
     /// By which `since` selects; `None`: unknown.
     fn at(&self, clock: &Anchor) -> Option<WallTime>;
-    fn wire(entry: &Entry<Self>, clock: &Anchor, node: String) -> Self::Wire;
+    /// As it is sent.
+    fn complete(self, node: String, gone: bool, clock: &Anchor) -> Self;
     fn changes(shared: &SharedState) -> Changes<Self>;
     fn detection(_: &SharedState) -> Option<Detection> {
         None
@@ -52,7 +43,6 @@ pub(super) trait Item: Sized + Send + Sync + 'static {
 }
 
 impl Item for PodTermination {
-    type Wire = Termination;
     const NEWEST_FIRST: bool = true;
 
     fn pod(&self) -> Option<&PodRef> {
@@ -60,11 +50,11 @@ impl Item for PodTermination {
     }
 
     fn at(&self, clock: &Anchor) -> Option<WallTime> {
-        Some(clock.wall(self.ended))
+        Some(clock.wall(self.ended.boot))
     }
 
-    fn wire(entry: &Entry<Self>, _: &Anchor, node: String) -> Termination {
-        Termination { node, ..Termination::from(&*entry.item) }
+    fn complete(self, node: String, _: bool, _: &Anchor) -> Self {
+        Self { node, ..self }
     }
 
     fn changes(shared: &SharedState) -> Changes<Self> {
@@ -75,7 +65,6 @@ impl Item for PodTermination {
 }
 
 impl Item for ContainerDeath {
-    type Wire = Death;
     const NEWEST_FIRST: bool = true;
 
     fn pod(&self) -> Option<&PodRef> {
@@ -83,11 +72,12 @@ impl Item for ContainerDeath {
     }
 
     fn at(&self, clock: &Anchor) -> Option<WallTime> {
-        self.milestones.iter().map(|milestone| clock.wall(milestone.at)).max()
+        self.milestones.iter().map(|milestone| clock.wall(milestone.at.boot)).max()
     }
 
-    fn wire(entry: &Entry<Self>, clock: &Anchor, node: String) -> Death {
-        Death { node, ..Death::of(&entry.item, clock) }
+    fn complete(mut self, node: String, _: bool, clock: &Anchor) -> Self {
+        self.date(clock);
+        Self { node, ..self }
     }
 
     fn changes(shared: &SharedState) -> Changes<Self> {
@@ -98,7 +88,6 @@ impl Item for ContainerDeath {
 }
 
 impl Item for Leak {
-    type Wire = leaks::Leak;
     const NEWEST_FIRST: bool = false;
 
     fn pod(&self) -> Option<&PodRef> {
@@ -106,11 +95,11 @@ impl Item for Leak {
     }
 
     fn at(&self, _: &Anchor) -> Option<WallTime> {
-        Some(self.confirmed)
+        Some(self.confirmed.time)
     }
 
-    fn wire(entry: &Entry<Self>, clock: &Anchor, node: String) -> leaks::Leak {
-        leaks::Leak { node, resolved: entry.gone, ..report::leak_json(&entry.item, clock) }
+    fn complete(self, node: String, resolved: bool, _: &Anchor) -> Self {
+        Self { node, resolved, ..self }
     }
 
     fn changes(shared: &SharedState) -> Changes<Self> {
@@ -120,8 +109,8 @@ impl Item for Leak {
     }
 
     fn detection(shared: &SharedState) -> Option<Detection> {
-        let why = shared.health.lock().suspension(clock::boot_now());
-        Some(report::detection_json(&shared.leaks.lock().progress(), why))
+        let message = shared.health.lock().suspension(clock::boot_now());
+        Some(Detection { message, ..shared.leaks.lock().detection().clone() })
     }
 }
 
@@ -214,7 +203,8 @@ fn answer<T: Item>(
     let (head, tail) = envelope.split_at(envelope.len() - "]}".len());
     let items = entries.into_iter().enumerate().map(move |(number, entry)| {
         let mut bytes = if number == 0 { Vec::new() } else { b",".to_vec() };
-        serde_json::to_writer(&mut bytes, &T::wire(&entry, &clock, node.clone()))?;
+        let item = T::clone(&entry.item).complete(node.clone(), entry.gone, &clock);
+        serde_json::to_writer(&mut bytes, &item)?;
         Ok(Bytes::from(bytes))
     });
     let parts = std::iter::once(Ok(Bytes::from(head.to_owned()))).chain(items);

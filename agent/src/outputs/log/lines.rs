@@ -7,7 +7,8 @@ use crate::{
 use coroner_core::{
     input::LossKind,
     leak::Leak,
-    report::{ContainerDeath, PodTermination, UnkillableContainer},
+    output::UnkillableContainer,
+    report::{ContainerDeath, PodTermination},
     time::WallTime,
     types::{Change, PhaseKind},
 };
@@ -153,7 +154,7 @@ pub(crate) fn death(death: &ContainerDeath) {
 pub(crate) fn leak(leak: &Leak, gone: bool, now: WallTime) {
     let pod = leak.pod.as_ref();
     let thing = report::thing(&leak.key);
-    let age = report::seconds_between(crate::store::leaks::since(leak), now);
+    let age = report::seconds_between(leak.since(), now);
     macro_rules! line {
         ($level:ident, $words:literal) => {
             $level!(
@@ -167,7 +168,7 @@ pub(crate) fn leak(leak: &Leak, gone: bool, now: WallTime) {
                 age_seconds = age,
                 stuck = leak.blocked_on.map(|reason| reason.as_str()),
                 cause = %leak.cause.kind,
-                why = report::leak_cause(leak),
+                why = leak.cause.message,
                 ips = leak.resources.ips.join(" "),
                 $words
             )

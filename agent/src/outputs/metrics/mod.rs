@@ -18,8 +18,7 @@ use coroner_core::{
     leak::{BlockedOn, DetectionState, Leak, LeakCause, LeakClass, LeakKey},
     leaks::LeakGauges,
     output::Report,
-    pod_view::REFUSED,
-    report::{ContainerDeath, Finding, PodTermination, Traffic},
+    report::{ContainerDeath, Finding, PodTermination, REFUSED, Traffic},
     time::WallTime,
     types::{Cause, Change, MilestoneKind, PhaseKind, Verdict},
 };
@@ -33,7 +32,7 @@ use crate::{
         cut::{Cut, Cuts},
         host, kernel, kube, processes,
     },
-    store::{health::Health, leaks::since},
+    store::health::Health,
 };
 use catalogue::Families;
 use parking_lot::Mutex;
@@ -290,7 +289,7 @@ impl Metrics {
             let seconds = |at: WallTime| at.0 as f64 / 1e9;
             of.leaked_observed
                 .with_label_values(&[name(|pod| &pod.namespace), id.as_str()])
-                .set(seconds(leak.first_observed));
+                .set(seconds(leak.first_observed.time));
             of.leaked_created
                 .with_label_values(&[
                     name(|pod| &pod.namespace),
@@ -300,7 +299,7 @@ impl Metrics {
                     leak.class.as_str(),
                     leak.cause.kind.as_str(),
                 ])
-                .set(seconds(since(leak)));
+                .set(seconds(leak.since()));
         }
     }
 
@@ -412,7 +411,7 @@ impl Metrics {
                 let seconds = time.as_secs_f64();
                 of.phase_seconds.with_label_values(&[kind.as_str()]).inc_by(seconds);
             };
-            add(phase.kind, phase.took().saturating_sub(lost));
+            add(phase.kind, phase.took.saturating_sub(lost));
             add(PhaseKind::Unattributed, lost);
         }
         if !account.incomplete.is_empty() {
@@ -422,7 +421,7 @@ impl Metrics {
             of.unmeasured.with_label_values::<&str>(&[]).inc();
             return;
         }
-        let took = account.total();
+        let took = account.took;
         let Some(class) = class else { return };
         of.termination_duration.with_label_values(&[class.as_str()]).observe(took.as_secs_f64());
         let slow = if took > SLOW { "true" } else { "false" };

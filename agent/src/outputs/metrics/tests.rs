@@ -480,7 +480,7 @@ fn refused_connections_have_no_series_where_the_kernel_does_not_show_them() {
             (traffic.at_begin, traffic.at_stop) = (Some(none.clone()), Some(none));
             traffic.counts.retain(|one| one.event == ConnectionEvent::RefusedAfterStop);
             assert!(!traffic.counts.is_empty());
-            traffic.since = BootTime(0);
+            traffic.since = BootTime(0).into();
             assert!(account.never_listened());
         }
         metrics.record(&Report::CountTermination(Box::new(account.clone())));

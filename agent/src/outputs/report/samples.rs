@@ -1,21 +1,19 @@
 //! Hand-made accounts for the tests, and the comparison with golden files.
 
 use coroner_core::{
-    evidence::{Evidence, EvidenceKind},
     ids::{ContainerId, PodRef, PodUid, Tgid},
     input::{
-        ConnectionEvent, ContainerKind, Disposition, ExitStatus, Hook, LossKind, NodeTools,
-        ProcessRef, SignalResult, TargetState, TrafficPeer, Workload,
+        ConnectionEvent, ContainerKind, Disposition, ExitStatus, Hook, LossKind, SignalResult,
+        TrafficPeer, Workload,
     },
     leak::{
-        self, BlockedOn, Leak, LeakCause, LeakClass, LeakEvidenceKind, LeakKey, LeakedResources,
-        LikelyCause,
+        BlockedOn, Leak, LeakCause, LeakClass, LeakEvidence, LeakKey, LeakedResources, LikelyCause,
     },
     report::{
-        ContainerDeath, Finding, Milestone, OpenConnections, Phase, PodTermination, Proof, Traffic,
-        TrafficShare,
+        ContainerDeath, Evidence, EvidenceKind, Finding, Milestone, OpenConnections, Phase,
+        PodTermination, Process, Proof, Target, Traffic, TrafficShare,
     },
-    time::{BootTime, WallTime},
+    time::{Anchor, BootTime, Moment, WallTime},
     types::{Cause, Certainty, FindingKind, MilestoneKind, PhaseKind, Source, Verdict},
 };
 use std::{path::Path, time::Duration};
@@ -31,9 +29,13 @@ pub(crate) fn golden(name: &str, text: &str) {
     assert!(text == wanted, "{name} differs; UPDATE_GOLDEN=1 accepts this:\n{text}");
 }
 
+/// By which the samples are dated.
+pub(crate) const CLOCK: Anchor =
+    Anchor { boot_ns: 1_000_000_000_000, wall_ns: 1_790_000_000_000_000_000 };
+
 /// Milliseconds after the delete request, at 1000 s of the boot clock.
-fn ms(millis: u64) -> BootTime {
-    BootTime((1_000_000 + millis) * 1_000_000)
+fn ms(millis: u64) -> Moment {
+    Moment::of_boot(BootTime((1_000_000 + millis) * 1_000_000), &CLOCK)
 }
 
 fn pod(name: &str) -> PodRef {
@@ -60,7 +62,9 @@ fn phases(all: &[(PhaseKind, u64)]) -> Vec<Phase> {
     let mut from = 0;
     all.iter()
         .map(|&(kind, to)| {
-            let phase = Phase { kind, from: ms(from), to: ms(to), uncertainty: Duration::ZERO };
+            let took = Duration::from_millis(to - from);
+            let (from_at, uncertainty) = (ms(from), Duration::ZERO);
+            let phase = Phase { kind, from: from_at, to: ms(to), took, uncertainty };
             from = to;
             phase
         })
@@ -81,6 +85,7 @@ pub(crate) fn graceful() -> PodTermination {
         (CgroupEmpty, 4_178, Kernel),
     ];
     let death = ContainerDeath {
+        node: String::new(),
         id: ContainerId::new("5d9c7c7d0e6f41d7a3b1"),
         name: "web".into(),
         pod: Some(pod("web-0")),
@@ -119,6 +124,7 @@ pub(crate) fn graceful() -> PodTermination {
     all.extend([(ContainerExited, 4_198, Cri), (SandboxStopped, 4_310, Cri)]);
     all.push((ObjectGone, 5_402, Api));
     PodTermination {
+        node: String::new(),
         pod: pod("web-0"),
         life: 1,
         revision: 1,
@@ -132,8 +138,8 @@ pub(crate) fn graceful() -> PodTermination {
         shortened_to_seconds: None,
         began: ms(0),
         ended: ms(5_402),
+        took: Duration::from_millis(5_402),
         uncertainty: Duration::ZERO,
-        began_wall_ns: 1_790_000_000_000_000_000,
         request_lag_seconds: Some(0.412),
         milestones: milestones(&all),
         phases: phases(&[
@@ -188,12 +194,12 @@ pub(crate) fn two_containers() -> PodTermination {
                     code: 0,
                     result: SignalResult::Ignored,
                     sender: runc(),
-                    target: Some(TargetState {
+                    target: Some(Target {
                         unkillable: true,
                         group_exit: false,
                         disposition: Disposition::Default,
                         blocked: false,
-                        pending: 0,
+                        pending: vec![],
                     }),
                 },
             }],
@@ -223,7 +229,7 @@ pub(crate) fn two_containers() -> PodTermination {
         (PhaseKind::Unattributed, 10_450),
         (PhaseKind::Cleanup, 11_312),
     ]);
-    account.ended = ms(11_312);
+    (account.ended, account.took) = (ms(11_312), Duration::from_millis(11_312));
     account.critical = Some(proxy.id.clone());
     account.containers = vec![web, proxy];
     account.findings = vec![Finding::new(
@@ -290,13 +296,15 @@ pub(crate) fn with_sandbox_removed(mut account: PodTermination) -> PodTerminatio
 pub(crate) fn gone_in_an_outage() -> PodTermination {
     let mut account = graceful();
     let outage = Duration::from_secs(90);
-    account.ended = account.ended + outage;
+    account.ended = ms(95_402);
+    account.took += outage;
     account.uncertainty = outage;
     let gone = |milestone: &&mut Milestone| milestone.kind == MilestoneKind::ObjectGone;
     let gone = account.milestones.iter_mut().find(gone).expect("it is gone");
     (gone.at, gone.uncertainty) = (account.ended, outage);
     let cleanup = account.phases.last_mut().expect("its clean-up");
-    (cleanup.to, cleanup.uncertainty) = (account.ended, outage);
+    (cleanup.to, cleanup.took, cleanup.uncertainty) =
+        (account.ended, cleanup.took + outage, outage);
     account
 }
 
@@ -324,25 +332,32 @@ pub(crate) fn second_life() -> PodTermination {
     death.milestones = milestones(&[(Exited, 5, Source::Kernel), (CgroupEmpty, 6, Source::Kernel)]);
     account.milestones = death.milestones.clone();
     account.phases = phases(&[(PhaseKind::Reap, 1)]);
-    account.ended = ms(1);
+    (account.ended, account.took) = (ms(1), Duration::from_millis(1));
     account
 }
 
 /// The story of seed 002: stopped, its pod gone, passed by for 92 days.
 pub(crate) fn leaked() -> Leak {
     let id = "398445f28f116ed45394c18d7697a64dceeef739379d5ac920bbf3fd6cc1bb78";
-    let wall = |seconds: i64| WallTime::from_secs(1_700_000_000 + seconds);
-    let shows = |at: Option<i64>, kind| leak::LeakEvidence { at: at.map(wall), kind };
+    let at = |seconds: i64| {
+        Moment::of_wall(WallTime::from_secs(1_700_000_000 + seconds), &Anchor::default())
+    };
+    let shows = |seconds: Option<i64>, source, message: &str| {
+        let message = message.into();
+        LeakEvidence { at: seconds.map(at), source, message }
+    };
     Leak {
-        class: LeakClass::NotreadyNoPod,
+        node: String::new(),
+                class: LeakClass::NotreadyNoPod,
         key: LeakKey::Sandbox { id: id.into() },
         pod: Some(pod("web-0")),
         workload: None,
         attempt: Some(0),
-        created: Some(wall(-92 * 86_400)),
-        first_observed: wall(0),
+        created: Some(at(-92 * 86_400)),
+        first_observed: at(0),
         preexisting: true,
-        confirmed: wall(300),
+        resolved: false,
+        confirmed: at(300),
         resources: LeakedResources {
             netns: Some("/run/netns/cni-7a3f".into()),
             ips: vec!["10.244.1.17".into()],
@@ -350,25 +365,35 @@ pub(crate) fn leaked() -> Leak {
         },
         cause: LikelyCause {
             kind: LeakCause::PodWorkerStuck,
-            name: None,
-            kubelet_version: Some("v1.23.1".into()),
-            runtime: Some(leak::RuntimeAtEnd::Down),
+            message: "kubelet pod worker stuck in terminating (kubernetes#107730): kubelet v1.23.1, runtime killed when \
+                      the object was deleted"
+                .into(),
         },
         blocked_on: None,
         evidence: vec![
-            shows(Some(-4), LeakEvidenceKind::ObjectDeleted { within_seconds: None }),
-            shows(Some(-3), LeakEvidenceKind::SandboxStopped { seen_ready: true }),
-            shows(Some(299), LeakEvidenceKind::PodQueried { exists: false }),
+            shows(Some(-4), Source::Api, "its object was deleted"),
+            shows(Some(-3), Source::Cri, "its sandbox was no longer ready"),
+            shows(
+                Some(299),
+                Source::Api,
+                "the apiserver, queried directly, has no pod of this UID",
+            ),
             shows(
                 None,
-                LeakEvidenceKind::KubeletRunning {
-                    version: Some("v1.23.1".into()),
-                    pid: 814,
-                    restarted: false,
-                },
+                Source::Proc,
+                "the kubelet v1.23.1 (pid 814) has not been restarted since",
             ),
         ],
-        tools: NodeTools { kubelet: Some("kubelet".into()), ..NodeTools::default() },
+        remediation: [
+            "Restarting the kubelet cleans up all of these at once:",
+            "$ systemctl restart kubelet",
+            "To fix the bug, upgrade the kubelet to 1.27 or later.",
+            "Or manually, only this one:",
+            &format!("$ crictl stopp {id}"),
+            &format!("$ crictl rmp {id}"),
+        ]
+        .map(str::to_owned)
+        .into(),
     }
 }
 
@@ -384,16 +409,22 @@ pub(crate) fn stuck() -> Leak {
         resources: LeakedResources::default(),
         cause: LikelyCause {
             kind: LeakCause::Finalizer,
-            name: Some("example.com/hold".into()),
-            kubelet_version: None,
-            runtime: None,
+            message:
+                "cleanup on this node is complete; the finalizer example.com/hold keeps the object"
+                    .into(),
         },
         blocked_on: Some(BlockedOn::Finalizer),
         evidence: Vec::new(),
+        remediation: [
+            "Find out why the controller behind the finalizer does not remove it:",
+            "$ kubectl -n shop get pod db-0 -o jsonpath='{.metadata.finalizers}'",
+        ]
+        .map(str::to_owned)
+        .into(),
         ..leaked()
     }
 }
 
-fn runc() -> ProcessRef {
-    ProcessRef { tgid: Tgid(4711), comm: "runc".into(), cgroup: None, in_container: Some(false) }
+fn runc() -> Process {
+    Process { pid: Tgid(4711), comm: "runc".into(), cgroup: None, in_container: Some(false) }
 }

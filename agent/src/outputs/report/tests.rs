@@ -1,11 +1,10 @@
 use super::{samples::*, *};
-use crate::store::leaks::DetectionProgress;
-use coroner_api::{
-    List, Moment,
-    terminations::{Death, Termination},
+use coroner_report::{
+    Cause, ContainerDeath, Detection, Finding, Leak, List, PhaseKind, PodTermination, Verdict,
+    WallTime, openapi,
 };
-use coroner_core::time::{Anchor, BootTime};
-use serde_json::json;
+use serde::{Serialize, de::DeserializeOwned};
+use std::{fmt::Debug, time::Duration};
 
 const PLAIN: Style = Style { width: 100, color: false };
 
@@ -92,7 +91,7 @@ fn a_terminal_is_not_told_what_to_do_by_a_container() {
 #[test]
 fn an_account_of_nothing_is_still_text() {
     let mut account = graceful();
-    account.ended = account.began;
+    (account.ended, account.took) = (account.began, Duration::ZERO);
     account.phases.clear();
     account.containers.clear();
     account.milestones.clear();
@@ -112,50 +111,40 @@ fn the_log_line() {
     assert_eq!((line.truncated, &*line.incomplete), (false, "detail_ring_full"));
 }
 
-/// agent/api's tests compare these with what was released.
+/// What the agent sends, and a client reads.
 #[test]
 fn the_api_keeps_its_form() {
-    let clock = Anchor { boot_ns: 1_000_000_000_000, wall_ns: 1_790_000_000_000_000_000 };
-    let write = |name: &str, value: serde_json::Value| {
-        let text = serde_json::to_string_pretty(&value).unwrap() + "\n";
-        golden(&format!("../../api/tests/golden/{name}.json"), &text);
-    };
+    fn sent<T: Serialize + DeserializeOwned + PartialEq + Debug>(name: &str, value: &T) {
+        let text = serde_json::to_string_pretty(value).unwrap() + "\n";
+        golden(&format!("../../report/tests/golden/{name}.json"), &text);
+        assert_eq!(serde_json::from_str::<T>(&text).unwrap(), *value);
+    }
+    let node = || "n1".to_owned();
     let report = with_sandbox_removed(two_containers());
-    let node = "n1".to_owned();
-    write("termination", json!(Termination { node, ..Termination::from(&report) }));
-    write("unfinished", json!(Termination::from(&second_life())));
-    let death = Death { node: "n1".into(), ..Death::of(&report.containers[1], &clock) };
-    write("death", json!(death));
-    let mut leak = leak_json(&leaked(), &clock);
-    leak.node = "n1".into();
-    write("leak", json!(leak));
-    write("stuck", json!(leak_json(&stuck(), &clock)));
-    let progress = DetectionProgress { watched_seconds: 4, ..DetectionProgress::default() };
+    sent("termination", &PodTermination { node: node(), ..report.clone() });
+    sent("unfinished", &second_life());
+    sent("death", &ContainerDeath { node: node(), ..report.containers[1].clone() });
+    let leak = Leak { node: node(), ..leaked() };
+    sent("leak", &leak);
+    sent("stuck", &stuck());
+    let detection =
+        Detection { watched_seconds: 4, message: "waiting".into(), ..Detection::default() };
     let list = List {
-        node: "n1".to_owned(),
+        node: node(),
         boot_id: "8c1b2f9e-0000-4000-8000-000000000001".to_owned(),
-        observed_since: Some(Moment::of_boot(BootTime(clock.boot_ns), &clock)),
-        detection: Some(detection_json(&progress, "waiting".into())),
+        observed_since: Some(report.began),
+        detection: Some(detection),
         cursor: "5-7".to_owned(),
         complete: true,
         items: vec![leak],
     };
-    write("list", json!(list));
-    golden("../../api/tests/golden/openapi.json", &(coroner_api::openapi::document() + "\n"));
-}
-
-#[test]
-fn a_client_has_the_report_that_the_agent_has() {
-    for report in [graceful(), two_containers(), second_life()] {
-        let json = serde_json::to_string(&Termination::from(&report)).unwrap();
-        let read: Termination = serde_json::from_str(&json).unwrap();
-        assert_eq!(PodTermination::from(read), report);
-    }
+    sent("list", &list);
+    golden("../../report/tests/golden/openapi.json", &(openapi::document() + "\n"));
 }
 
 #[test]
 fn a_leak_in_full() {
-    let now = coroner_core::time::WallTime::from_secs(1_700_000_400);
+    let now = WallTime::from_secs(1_700_000_400);
     golden("leak.txt", &leak(&leaked(), now, &PLAIN));
     golden("leak_narrow.txt", &leak(&leaked(), now, &Style { width: 60, ..PLAIN }));
     golden("leak_stuck.txt", &leak(&stuck(), now, &PLAIN));
@@ -164,8 +153,8 @@ fn a_leak_in_full() {
 #[test]
 fn ages() {
     let aged = |seconds: i64| {
-        let made = leaked().created.unwrap_or_default();
-        let now = coroner_core::time::WallTime(made.0 + seconds * 1_000_000_000);
+        let made = leaked().created.unwrap_or_default().time;
+        let now = WallTime(made.0 + seconds * 1_000_000_000);
         age(&leaked(), now)
     };
     for (seconds, wanted) in [
@@ -178,4 +167,12 @@ fn ages() {
     ] {
         assert_eq!(aged(seconds), wanted, "{seconds}");
     }
+}
+
+#[test]
+fn without_an_advice_the_reason_is_the_right_one() {
+    let mut report = with_traffic(graceful());
+    report.traffic.as_mut().unwrap().stopped = None;
+    let text = explain(&report, &[], true, &PLAIN);
+    assert!(text.contains("Advice: none; the pod was sent no stop signal."), "{text}");
 }

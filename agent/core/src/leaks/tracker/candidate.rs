@@ -3,7 +3,7 @@
 use crate::{
     ids::*,
     leak::{Leak, LeakCause, LeakClass, LeakEvidence},
-    leaks::{cause, evidence, facts::LeakFacts, resources},
+    leaks::{cause, evidence, facts::LeakFacts, remedy, resources},
     output::{Outputs, Report},
     time::*,
 };
@@ -167,10 +167,12 @@ impl Candidate {
         let keeps_cause = is_same_matter && (is_forgotten || leak.cause.kind == before.cause.kind);
         if keeps_cause {
             leak.cause = before.cause.clone();
+            leak.remediation = remedy::steps(&leak, &facts.stores.node.tools);
         }
         leak.confirmed = before.confirmed;
         let is_news = is_promoted || !keeps_cause || holds_other(before, &leak);
-        let is_known = |one: &LeakEvidence| before.evidence.iter().any(|b| b.kind == one.kind);
+        let is_known =
+            |one: &LeakEvidence| before.evidence.iter().any(|b| b.message == one.message);
         leak.evidence.retain(|one| !is_known(one));
         leak.evidence.splice(..0, before.evidence.iter().cloned());
         leak.evidence.truncate(MAX_EVIDENCE);
@@ -199,26 +201,31 @@ impl Candidate {
             LeakKey::Pod { uid } => (None, facts.object(uid)?.request().map(|r| r.api_time)),
             _ => (None, None),
         };
-        let cause = cause::likely(facts, self.class, key);
+        let anchor = &facts.stores.anchor;
+        let (cause, blocked_on) = cause::likely(facts, self.class, key);
         let is_pod = matches!(key, LeakKey::Pod { .. });
         let pod = facts.pod_of(key).filter(|pod| !pod.name.is_empty());
         let object = pod.as_ref().and_then(|pod| facts.object(&pod.uid));
-        Some(Leak {
+        let mut leak = Leak {
+            node: String::new(),
             class: self.class,
             key: key.clone(),
             workload: object.and_then(|object| object.pod.workload.as_deref().cloned()),
             pod,
             attempt,
-            created,
-            first_observed: facts.wall(self.first_observed),
+            created: created.map(|time| Moment::of_wall(time, anchor)),
+            first_observed: facts.moment(self.first_observed),
             preexisting: self.preexisting,
-            confirmed: facts.wall(facts.now),
+            resolved: false,
+            confirmed: facts.moment(facts.now),
             resources: resources::of(facts, key),
-            blocked_on: is_pod.then(|| cause::blocked_on(&cause)),
             cause,
+            blocked_on: is_pod.then_some(blocked_on),
             evidence: if has_evidence { evidence::collect(facts, key, queried) } else { vec![] },
-            tools: facts.stores.node.tools.clone(),
-        })
+            remediation: vec![],
+        };
+        leak.remediation = remedy::steps(&leak, &facts.stores.node.tools);
+        Some(leak)
     }
 }
 

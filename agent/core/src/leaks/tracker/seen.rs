@@ -1,7 +1,8 @@
 //! Which kinds of things the agent has surveyed before.
 
 use crate::{
-    leak::{LeakClass, LeakKey},
+    ids::LeakKey,
+    leak::LeakClass,
     leaks::{facts::LeakFacts, netns},
     time::*,
 };
