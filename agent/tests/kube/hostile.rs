@@ -84,6 +84,14 @@ async fn more_pods_than_are_kept() {
     assert_eq!(pods.iter().filter(|pod| !pod.is_finished()).count(), 2);
     assert_eq!(bench.counters.truncated.of(Cut::Pods), 6);
 
+    // One more that runs is an outage, and the list that follows makes room for it.
+    let watch = bench.server.watch().await;
+    watch.event("ADDED", ended(1_028)).await;
+    watch.event("ADDED", pod("x", 11)).await;
+    bench.server.script().pods.push(pod("x", 11));
+    bench.out_of_sync().await;
+    assert_eq!(bench.snapshot().await.iter().filter(|pod| !pod.is_finished()).count(), 3);
+
     // If the list left out pods that still run, they would count as deleted.
     let pods = (0..1_025).map(|n| pod(&n.to_string(), 7)).collect();
     let mut bench = KubeBench::new(Script { pods, version: 10, ..Script::default() });

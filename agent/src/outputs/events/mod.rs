@@ -11,6 +11,7 @@ pub use crate::sources::bucket::Rate;
 pub use note::{EventDraft, Reason, Regarding, note};
 
 use crate::sources::{
+    backoff::backoff,
     bucket::Bucket,
     kube::{KubeOptions, client},
 };
@@ -19,6 +20,7 @@ use futures::{FutureExt, future::BoxFuture};
 use send::{SendOutcome, Sender};
 use std::{
     collections::{BTreeMap, VecDeque},
+    future::pending,
     path::PathBuf,
     sync::{
         Arc,
@@ -139,37 +141,27 @@ pub async fn run(
     Ok(())
 }
 
-/// A note that may be sent, and since when.
-struct WaitingNote {
-    note: EventDraft,
-    since: Instant,
-}
-
-/// The last failure that was logged. Not its words: those of a refusal name namespace and object.
-struct SendFailure {
-    refused: bool,
-    logged: Instant,
-}
-
 struct Publisher {
     sender: Sender,
     pace: RateLimits,
     counters: Arc<EventCounters>,
     pods: Bucket,
     node: Bucket,
-    queue: VecDeque<WaitingNote>,
-    /// What is with the apiserver now, and when it became a note.
+    /// What may be sent, and since when.
+    queue: VecDeque<(EventDraft, Instant)>,
+    /// What is with the apiserver now, and since when it waits.
     sending: Option<(BoxFuture<'static, (EventDraft, SendOutcome)>, Instant)>,
     /// Not before this: the apiserver was away.
     not_before: Option<Instant>,
     backoff: ExponentialBackoff,
     left_out: BTreeMap<Reason, u64>,
-    /// Whom SIGKILL does not end, and when that was told.
+    /// Containers that SIGKILL does not end, and when that was sent.
     unkillable: Vec<(Regarding, Instant)>,
-    /// When of what was left out is told, if anything was.
+    /// When `EventsSuppressed` is due, if anything was left out.
     summary: Option<Instant>,
     last_summary: Option<Instant>,
-    failure: Option<SendFailure>,
+    /// Whether the last failure was a refusal, and when it was logged. Not its words, which name namespace and object.
+    failure: Option<(bool, Instant)>,
 }
 
 impl Publisher {
@@ -180,7 +172,7 @@ impl Publisher {
             sender: Sender::new(client, node),
             pods: Bucket::full(pace.pods, now),
             node: Bucket::full(pace.node, now),
-            backoff: backoff(&pace),
+            backoff: backoff(pace.min_pause, pace.max_pause),
             pace,
             counters,
             queue: VecDeque::new(),
@@ -194,14 +186,14 @@ impl Publisher {
         }
     }
 
-    /// Waits for one thing and deals with it; false: nobody has anything to say any more.
+    /// Waits for one thing and deals with it; false: there will be no more notes.
     async fn turn(&mut self, notes: &mut mpsc::Receiver<EventDraft>) -> bool {
         self.begin();
         let again = self.not_before.filter(|_| self.sending.is_none() && !self.queue.is_empty());
         let outcome = async {
             match &mut self.sending {
                 Some((sending, _)) => sending.await,
-                None => std::future::pending().await,
+                None => pending().await,
             }
         };
         tokio::select! {
@@ -212,19 +204,24 @@ impl Publisher {
             },
             (note, outcome) = outcome => self.conclude(note, outcome),
             () = until(again) => self.not_before = None,
-            () = until(self.summary) => self.summarise(Instant::now()),
+            () = until(self.summary) => {
+                let now = Instant::now();
+                (self.summary, self.last_summary) = (None, Some(now));
+                let left_out = std::mem::take(&mut self.left_out);
+                self.wait(note::suppressed(&left_out), now);
+            }
         }
         true
     }
 
-    /// What waits is sent once, without patience; whoever runs this cuts it off.
+    /// What waits is sent once.
     async fn finish(mut self) {
         if let Some((sending, _)) = self.sending.take() {
             let (_, outcome) = sending.await;
             self.count(&outcome);
         }
-        while let Some(waiting) = self.queue.pop_front() {
-            let (_, outcome) = self.sender.clone().send(waiting.note).await;
+        while let Some((note, _)) = self.queue.pop_front() {
+            let (_, outcome) = self.sender.clone().send(note).await;
             self.count(&outcome);
         }
     }
@@ -247,45 +244,36 @@ impl Publisher {
             Regarding::Node { .. } => &mut self.node,
         };
         if bucket.take(now) {
-            self.wait(note, now);
-            return;
+            return self.wait(note, now);
         }
         self.counters.suppressed.fetch_add(1, Relaxed);
         *self.left_out.entry(note.reason).or_default() += 1;
-        if self.summary.is_none() {
-            let soon = now + self.pace.suppressed_after;
-            let next = self.last_summary.map(|last| last + self.pace.suppressed_every);
-            self.summary = Some(next.map_or(soon, |next| next.max(soon)));
-        }
+        let soon = now + self.pace.suppressed_after;
+        let next =
+            self.last_summary.map_or(soon, |last| soon.max(last + self.pace.suppressed_every));
+        self.summary.get_or_insert(next);
     }
 
     fn wait(&mut self, note: EventDraft, now: Instant) {
         if self.queue.len() < QUEUE {
-            self.queue.push_back(WaitingNote { note, since: now });
+            self.queue.push_back((note, now));
         } else {
             self.counters.dropped.fetch_add(1, Relaxed);
         }
     }
 
-    fn summarise(&mut self, now: Instant) {
-        self.summary = None;
-        self.last_summary = Some(now);
-        let left_out = std::mem::take(&mut self.left_out);
-        self.wait(note::suppressed(&left_out), now);
-    }
-
     /// Sends the next one, if it is time.
     fn begin(&mut self) {
-        if self.sending.is_some() || self.not_before.is_some() {
-            return;
-        }
-        while let Some(WaitingNote { note, since }) = self.queue.pop_front() {
+        while self.sending.is_none()
+            && self.not_before.is_none()
+            && let Some((note, since)) = self.queue.pop_front()
+        {
             if since.elapsed() <= self.pace.patience {
                 self.sending = Some((self.sender.clone().send(note).boxed(), since));
-                return;
+            } else {
+                self.counters.failed.fetch_add(1, Relaxed);
+                debug!(reason = %note.reason, "dropped an Event that could not be sent in time");
             }
-            self.counters.failed.fetch_add(1, Relaxed);
-            debug!(reason = %note.reason, "dropped an Event that could not be sent in time");
         }
     }
 
@@ -293,7 +281,7 @@ impl Publisher {
         let since = self.sending.take().map_or_else(Instant::now, |(_, since)| since);
         match &outcome {
             SendOutcome::Sent => {
-                self.backoff = backoff(&self.pace);
+                self.backoff = backoff(self.pace.min_pause, self.pace.max_pause);
                 if self.failure.take().is_some() {
                     info!("sending Events works again");
                 }
@@ -307,8 +295,7 @@ impl Publisher {
                 let pause = self.backoff.next().unwrap_or(self.pace.max_pause);
                 self.not_before = Some(Instant::now() + pause);
                 // Behind the others: what is in the way may concern this one alone.
-                self.queue.push_back(WaitingNote { note, since });
-                return; // not concluded
+                return self.queue.push_back((note, since));
             }
         }
         self.count(&outcome);
@@ -324,27 +311,22 @@ impl Publisher {
     }
 
     /// Logs what is new, and from time to time what lasts.
-    fn complain(&mut self, refused: bool, what: &str) {
+    fn complain(&mut self, refused: bool, error: &str) {
         let now = Instant::now();
-        let again = |t: &SendFailure| {
-            t.refused != refused || now.duration_since(t.logged) >= self.pace.log_every
-        };
-        if self.failure.as_ref().is_none_or(again) {
-            warn!(error = what, "cannot send Events (--events); retrying");
-            self.failure = Some(SendFailure { refused, logged: now });
-        } else {
-            debug!(error = what, "still cannot send Events");
+        let is_logged = self.failure.is_some_and(|(was_refused, logged)| {
+            was_refused == refused && now.duration_since(logged) < self.pace.log_every
+        });
+        if is_logged {
+            return debug!(error, "still cannot send Events");
         }
+        warn!(error, "cannot send Events (--events); retrying");
+        self.failure = Some((refused, now));
     }
 }
 
 async fn until(moment: Option<Instant>) {
     match moment {
         Some(moment) => sleep_until(moment).await,
-        None => std::future::pending().await,
+        None => pending().await,
     }
-}
-
-fn backoff(pace: &RateLimits) -> ExponentialBackoff {
-    crate::sources::backoff::backoff(pace.min_pause, pace.max_pause)
 }

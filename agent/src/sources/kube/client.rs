@@ -24,33 +24,20 @@ pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 /// An apiserver that cannot be reached is told from one that is late.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 
-/// Two clients of one configuration. A connection each, so that a question never waits for the
-/// watch, nor makes a watch that is broken look as if it had been answered.
-pub(super) struct Clients {
-    /// For the watch, and the lists that it begins with.
-    pub(super) watch: Client,
-    /// For questions.
-    pub(super) ask: Client,
-}
-
-/// Reads the configuration. Nothing is sent yet.
-pub(super) async fn connect(kubeconfig: Option<&Path>) -> anyhow::Result<Clients> {
+/// A client for the watch, and the lists that it begins with. It has a connection of its own, so that a question never waits for
+/// the watch, nor makes a watch that is broken look as if it had been answered. Nothing is sent yet.
+pub(super) async fn for_watches(kubeconfig: Option<&Path>) -> anyhow::Result<Client> {
     let mut config = config(kubeconfig).await?;
-    let ask = with_timeouts(config.clone())?;
     config.read_timeout = Some(READ_TIMEOUT);
-    let watch = ClientBuilder::try_from(config).map_err(unusable)?.build();
-    Ok(Clients { watch, ask })
+    client(config)
 }
 
 /// A client for requests that are answered at once. Nothing is sent yet.
 pub(crate) async fn request_client(kubeconfig: Option<&Path>) -> anyhow::Result<Client> {
-    with_timeouts(config(kubeconfig).await?)
-}
-
-fn with_timeouts(mut config: Config) -> anyhow::Result<Client> {
+    let mut config = config(kubeconfig).await?;
     config.read_timeout = Some(ANSWER_LIMIT);
     config.connect_timeout = Some(CONNECT_LIMIT);
-    Ok(ClientBuilder::try_from(config).map_err(unusable)?.build())
+    client(config)
 }
 
 pub(crate) async fn config(kubeconfig: Option<&Path>) -> anyhow::Result<Config> {
@@ -87,6 +74,11 @@ async fn infer() -> anyhow::Result<Config> {
     })
 }
 
-fn unusable(error: kube::Error) -> anyhow::Error {
-    anyhow!("cannot use the apiserver's address or certificates: {}", with_causes(&error))
+fn client(config: Config) -> anyhow::Result<Client> {
+    let builder = ClientBuilder::try_from(config);
+    Ok(builder
+        .map_err(|error| {
+            anyhow!("cannot use the apiserver's address or certificates: {}", with_causes(&error))
+        })?
+        .build())
 }

@@ -280,7 +280,7 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for LenientVisitor<T> {
     }
 
     fn visit_str<E: Error>(self, value: &str) -> Result<Lenient<T>, E> {
-        Ok(Self::or_unsound(T::deserialize(IntoDeserializer::<E>::into_deserializer(value)).ok()))
+        Self::scalar(value)
     }
 
     // What is left of an object or list of the wrong type is passed over, so that the next value can be read.

@@ -1,7 +1,7 @@
 //! What the watch cannot tell: whether a pod exists that it has not shown, and whose node this is.
 
 use super::{
-    KubeCounters, KubeOptions,
+    Core, KubeOptions,
     client::ANSWER_LIMIT,
     decode,
     errors::describe,
@@ -12,7 +12,7 @@ use super::{
 use crate::{linux::clock, sources::Closed};
 use coroner_core::{
     ids::{PodRef, PodUid},
-    input::{ApiEvent, ApiNode, ApiPod, Input, PodCheck, Received},
+    input::{ApiEvent, ApiNode, ApiPod, PodCheck},
 };
 use futures::future::join_all;
 use kube::{
@@ -47,21 +47,12 @@ pub(super) const NODE_EVERY: Duration = Duration::from_secs(300);
 /// or while it could not be had or tells another boot than this machine's.
 const NODE_DOUBTED_EVERY: Duration = Duration::from_secs(60);
 
-/// Why a question got no answer.
-enum Unanswered {
-    /// The apiserver says that there is no such thing.
-    Missing,
-    /// Anything else, as text.
-    Failed(String),
-}
-
 pub(super) struct Lookups {
     client: Client,
-    node: String,
-    own_boot_id: Option<String>,
+    options: KubeOptions,
+    /// Notified whenever an outage of the watch is over.
     recovered: Arc<Notify>,
-    counters: Arc<KubeCounters>,
-    to: mpsc::Sender<Received>,
+    core: Core,
     /// The last failure to get the node, so that it is logged once.
     node_failure: Option<String>,
     /// A pod could not be looked up: logged once, until one could.
@@ -70,26 +61,16 @@ pub(super) struct Lookups {
 }
 
 impl Lookups {
-    /// `recovered` is notified whenever an outage of the watch is over.
     pub(super) fn new(
         client: Client,
-        options: &KubeOptions,
+        options: KubeOptions,
         recovered: Arc<Notify>,
-        to: mpsc::Sender<Received>,
+        core: Core,
     ) -> Self {
         let mut pace = interval(PACE);
         pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Self {
-            client,
-            node: options.node.clone(),
-            own_boot_id: options.own_boot_id.clone(),
-            recovered,
-            counters: Arc::clone(&options.counters),
-            to,
-            node_failure: None,
-            failing: false,
-            pace: Mutex::new(pace),
-        }
+        let (node_failure, failing, pace) = (None, false, Mutex::new(pace));
+        Self { client, options, recovered, core, node_failure, failing, pace }
     }
 
     /// Answers until either channel closes.
@@ -108,8 +89,8 @@ impl Lookups {
                 }
                 () = sleep_until(next_node) => {
                     let node = self.get_node().await;
-                    next_node = Instant::now() + pause(&node, self.own_boot_id.as_deref());
-                    self.send(node).await
+                    next_node = Instant::now() + pause(&node, self.options.own_boot_id.as_deref());
+                    self.core.send(node).await
                 }
             };
             if done.is_err() {
@@ -119,21 +100,42 @@ impl Lookups {
     }
 
     async fn get_node(&mut self) -> ApiEvent {
-        let asked = asked(self.node(), &self.node, "get of nodes").await;
-        let answer = asked.and_then(|node| {
-            node.ok_or_else(|| {
-                Unanswered::Failed(format!(
-                    "the Node {:?} has no bootID; its kubelet has not reported yet",
-                    self.node
-                ))
-            })
-        });
-        self.tell_node(answer)
+        let node = &self.options.node;
+        let (missing, error) = match asked(self.node_object(), node, "get of nodes").await {
+            Ok(Some(Some(found))) => {
+                if self.node_failure.take().is_some() {
+                    info!(node, "read the Node object");
+                }
+                return ApiEvent::Node(found);
+            }
+            Ok(Some(None)) => (
+                false,
+                format!("the Node {node:?} has no bootID; its kubelet has not reported yet"),
+            ),
+            Ok(None) => (
+                true,
+                format!(
+                    "the apiserver has no Node {node:?}; compare --node (or NODE_NAME) with `kubectl \
+                     get nodes`"
+                ),
+            ),
+            Err(error) => (false, error),
+        };
+        self.options.counters.errors.fetch_add(1, Relaxed);
+        if self.node_failure.as_ref() != Some(&error) {
+            warn!(
+                error,
+                "cannot read the Node object; leak detection is suspended until it can be read"
+            );
+            self.node_failure = Some(error.clone());
+        }
+        ApiEvent::NodeUnknown { missing, error }
     }
 
     /// The Node object; `None`: no kubelet has reported for it yet.
-    async fn node(&self) -> Result<Option<ApiNode>, RequestFailure> {
-        let request = Request::new("/api/v1/nodes").get(&self.node, &GetParams::default())?;
+    async fn node_object(&self) -> Result<Option<ApiNode>, RequestFailure> {
+        let request =
+            Request::new("/api/v1/nodes").get(&self.options.node, &GetParams::default())?;
         let node: Node = self.object(request, "a Node").await?;
         Ok(pod::node(&node))
     }
@@ -143,40 +145,10 @@ impl Lookups {
         request: http::Request<Vec<u8>>,
         what: &'static str,
     ) -> Result<T, RequestFailure> {
-        let counters = Arc::clone(&self.counters);
+        let counters = Arc::clone(&self.options.counters);
         let decode = move |body: &mut dyn Read| decode::object(body, &counters.truncated);
-        request::decoded(&self.client, request, decode)
-            .await?
-            .ok_or(RequestFailure::Unexpected(what))
-    }
-
-    fn tell_node(&mut self, answer: Result<ApiNode, Unanswered>) -> ApiEvent {
-        let (missing, error) = match answer {
-            Ok(node) => {
-                if self.node_failure.take().is_some() {
-                    info!(node = self.node, "read the Node object");
-                }
-                return ApiEvent::Node(node);
-            }
-            Err(Unanswered::Missing) => (
-                true,
-                format!(
-                    "the apiserver has no Node {:?}; compare --node (or NODE_NAME) with `kubectl \
-                     get nodes`",
-                    self.node
-                ),
-            ),
-            Err(Unanswered::Failed(error)) => (false, error),
-        };
-        self.counters.errors.fetch_add(1, Relaxed);
-        if self.node_failure.as_ref() != Some(&error) {
-            warn!(
-                error,
-                "cannot read the Node object; leak detection is suspended until it can be read"
-            );
-            self.node_failure = Some(error.clone());
-        }
-        ApiEvent::NodeUnknown { missing, error }
+        let object = request::decoded(&self.client, request, decode).await?;
+        object.ok_or(RequestFailure::Unexpected(what))
     }
 
     async fn check(&mut self, mut pods: Vec<PodRef>) -> Result<(), Closed> {
@@ -190,14 +162,9 @@ impl Lookups {
             let mut answers = join_all(named.iter().map(|pod| self.look_for(pod))).await;
             pods = named;
             if !nameless.is_empty() {
-                let existing: Vec<&PodUid> = pods
-                    .iter()
-                    .zip(&answers)
-                    .filter(|(_, answer)| matches!(answer, Ok(true)))
-                    .map(|(pod, _)| &pod.uid)
-                    .collect();
-                let more = self.look_for_all(&nameless, &existing).await;
-                answers.extend(more);
+                let found = pods.iter().zip(&answers).filter(|(_, answer)| **answer == Ok(true));
+                let existing: Vec<&PodUid> = found.map(|(pod, _)| &pod.uid).collect();
+                answers.extend(self.look_for_all(&nameless, &existing).await);
                 pods.extend(nameless);
             }
             answers
@@ -216,7 +183,7 @@ impl Lookups {
             .zip(answers)
             .map(|(pod, answer)| PodCheck { uid: pod.uid, exists: answer.ok() })
             .collect();
-        self.send(ApiEvent::Checked { asked, pods }).await
+        self.core.send(ApiEvent::Checked { asked, pods }).await
     }
 
     /// Whether the object of this name is this very pod. No resource version is given, so that the
@@ -233,9 +200,8 @@ impl Lookups {
             pod::pod(&found).ok_or(RequestFailure::Unexpected("a pod"))
         };
         match asked(found, &pod.name, "get of pods").await {
-            Ok(found) => Ok(is(&found, &pod.uid)),
-            Err(Unanswered::Missing) => Ok(false),
-            Err(Unanswered::Failed(error)) => Err(self.failed(&error)),
+            Ok(found) => Ok(found.is_some_and(|found| is(&found, &pod.uid))),
+            Err(error) => Err(self.failed(&error)),
         }
     }
 
@@ -279,7 +245,7 @@ impl Lookups {
                 format!(
                     "a pod of this machine exists, but is not assigned to the node {:?}; check \
                      whether --node (or NODE_NAME) is another node's name",
-                    self.node
+                    self.options.node
                 )
             } else {
                 "the apiserver's list lacks pods, and none of them can be read by name".into()
@@ -296,56 +262,39 @@ impl Lookups {
 
     /// The UIDs of this node's pods, as the runtime knows them, and whether these are all.
     async fn list(&self) -> Result<(BTreeSet<PodUid>, bool), String> {
-        let mut page = ListParams::default().fields(&on_node(&self.node)).limit(PAGE);
-        let (mut known, mut complete) = (BTreeSet::new(), true);
+        let mut page = ListParams::default().fields(&on_node(&self.options.node)).limit(PAGE);
+        let (mut known, mut is_complete) = (BTreeSet::new(), true);
         loop {
-            let answer = asked(self.page(&page, known), "", "list of pods").await;
-            let (all, listed, following) = answer.map_err(|unanswered| match unanswered {
-                Unanswered::Missing => "the apiserver has no pods resource".to_owned(),
-                Unanswered::Failed(error) => error,
-            })?;
-            complete &= all;
+            let counters = Arc::clone(&self.options.counters);
+            let read = move |body: &mut dyn Read| {
+                let list = decode::list(body, &counters.truncated, |pod: Option<Pod>| {
+                    match pod.as_ref().and_then(pod::pod) {
+                        Some(pod) if known.len() < MAX_LISTED => {
+                            known.extend(pod.mirror_of);
+                            known.insert(PodUid::new(pod.uid));
+                        }
+                        _ => is_complete = false,
+                    }
+                    Ok(())
+                })?;
+                Ok((known, is_complete, list.following()))
+            };
+            let answer = async {
+                request::decoded(&self.client, Request::new(PODS).list(&page)?, read).await
+            };
+            let answer = asked(answer, "", "list of pods").await?;
+            let following;
+            (known, is_complete, following) = answer.ok_or("the apiserver has no pods resource")?;
             match following {
                 Some(token) => page.continue_token = Some(token),
-                None => return Ok((listed, complete)),
+                None => return Ok((known, is_complete)),
             }
-            known = listed;
         }
     }
 
-    /// One page of that: whether all of it was understood, and where it goes on.
-    async fn page(
-        &self,
-        page: &ListParams,
-        mut known: BTreeSet<PodUid>,
-    ) -> Result<(bool, BTreeSet<PodUid>, Option<String>), RequestFailure> {
-        let request = Request::new(PODS).list(page)?;
-        let counters = Arc::clone(&self.counters);
-        let read = move |body: &mut dyn Read| {
-            let mut complete = true;
-            let metadata = decode::list(body, &counters.truncated, |pod: Option<Pod>| {
-                match pod.as_ref().and_then(pod::pod) {
-                    Some(pod) if known.len() < MAX_LISTED => {
-                        known.extend(pod.mirror_of);
-                        known.insert(PodUid::new(pod.uid));
-                    }
-                    _ => complete = false,
-                }
-                Ok(())
-            })?;
-            Ok((complete, known, metadata.following()))
-        };
-        request::decoded(&self.client, request, read).await
-    }
-
     fn failed(&self, error: &str) -> String {
-        self.counters.errors.fetch_add(1, Relaxed);
+        self.options.counters.errors.fetch_add(1, Relaxed);
         error.to_owned()
-    }
-
-    async fn send(&self, event: ApiEvent) -> Result<(), Closed> {
-        let received = Received { at: clock::boot_now(), input: Input::Api(event) };
-        self.to.send(received).await.map_err(|_| Closed)
     }
 }
 
@@ -376,28 +325,26 @@ pub(crate) fn is_name(text: &str) -> bool {
     (1..=253).contains(&text.len()) && text.bytes().all(fits) && !text.starts_with('.')
 }
 
-/// An answer in time. `name`: what was asked for; `right`: what the agent's role must allow.
+/// An answer in time; `None`: there is no such thing. `name`: what was asked for; `right`: what the agent's role must allow.
 async fn asked<T>(
     question: impl Future<Output = Result<T, RequestFailure>>,
     name: &str,
     right: &str,
-) -> Result<T, Unanswered> {
-    let Ok(answer) = timeout(ANSWER_LIMIT, question).await else {
-        let limit = ANSWER_LIMIT.as_secs();
-        return Err(Unanswered::Failed(format!("the apiserver did not answer within {limit} s")));
-    };
-    answer.map_err(|failure| match &failure {
+) -> Result<Option<T>, String> {
+    match timeout(ANSWER_LIMIT, question).await {
+        Ok(Ok(answer)) => Ok(Some(answer)),
         // Only the apiserver itself can say so, of this very thing: a proxy on the way answers 404
         // for a path that it does not know.
-        RequestFailure::Refused(status)
+        Ok(Err(RequestFailure::Refused(status)))
             if status.code == 404
                 && status.reason == "NotFound"
                 && status.details.as_ref().is_none_or(|details| details.name == name) =>
         {
-            Unanswered::Missing
+            Ok(None)
         }
-        _ => Unanswered::Failed(describe(&failure, failure.code(), right)),
-    })
+        Ok(Err(failure)) => Err(describe(&failure, failure.code(), right)),
+        Err(_) => Err(format!("the apiserver did not answer within {} s", ANSWER_LIMIT.as_secs())),
+    }
 }
 
 #[cfg(test)]
@@ -419,13 +366,5 @@ mod tests {
         ] {
             assert_eq!(pause(&answer, own), expected, "{answer:?}, {own:?}");
         }
-    }
-
-    #[test]
-    fn a_sample_is_from_all_over() {
-        let all: Vec<usize> = (100..114).collect();
-        assert_eq!(spread(&all, 5).collect::<Vec<_>>(), [100, 102, 105, 108, 111]);
-        assert_eq!(spread(&all[..2], 5).collect::<Vec<_>>(), [100, 101]);
-        assert_eq!(spread(&[], 5).count(), 0);
     }
 }

@@ -18,8 +18,14 @@ mod watch;
 pub(crate) use client::config;
 pub use events::{EventsOptions, event, lists as list_events};
 
-use crate::sources::cut::Cuts;
-use coroner_core::{ids::PodRef, input::Received};
+use crate::{
+    linux::clock,
+    sources::{Closed, cut::Cuts},
+};
+use coroner_core::{
+    ids::PodRef,
+    input::{ApiEvent, Input, Received},
+};
 use std::{
     path::PathBuf,
     sync::{Arc, atomic::AtomicU64},
@@ -65,8 +71,6 @@ impl KubeOptions {
 /// What the adapter did, since it began.
 #[derive(Debug, Default)]
 pub struct KubeCounters {
-    /// Pods received, in lists and by the watch.
-    pub events: AtomicU64,
     /// Full lists that replaced all that was known.
     pub snapshots: AtomicU64,
     /// Requests that failed, and watches that broke. That a thing does not exist is an answer.
@@ -85,13 +89,26 @@ pub async fn run(
     requests: mpsc::Receiver<Vec<PodRef>>,
 ) -> anyhow::Result<()> {
     let recovered = Arc::default();
-    let clients = client::connect(options.kubeconfig.as_deref()).await?;
-    let closed = to.clone();
-    let lookups = lookup::Lookups::new(clients.ask, &options, Arc::clone(&recovered), to.clone());
+    let core = Core(to.clone());
+    let kubeconfig = options.kubeconfig.as_deref();
+    let (watch, ask) =
+        (client::for_watches(kubeconfig).await?, client::request_client(kubeconfig).await?);
+    let lookups = lookup::Lookups::new(ask, options.clone(), Arc::clone(&recovered), core.clone());
     tokio::select! {
-        () = closed.closed() => {}
-        () = watch::Watch::new(clients.watch, &options, recovered, to).run() => {}
+        () = to.closed() => {}
+        () = watch::Watch::new(watch, options, recovered, core).run() => {}
         () = lookups.run(requests) => {}
     }
     Ok(())
+}
+
+/// Where events go.
+#[derive(Clone)]
+struct Core(mpsc::Sender<Received>);
+
+impl Core {
+    async fn send(&self, event: ApiEvent) -> Result<(), Closed> {
+        let received = Received { at: clock::boot_now(), input: Input::Api(event) };
+        self.0.send(received).await.map_err(|_| Closed)
+    }
 }

@@ -1,22 +1,20 @@
 //! The watch: what the apiserver says, through every disconnect.
 
 use super::{
-    KubeCounters, KubeOptions,
+    Core, KubeCounters, KubeOptions,
     client::WATCH_SECONDS,
     decode::{self, Item, Lenient, Text},
     errors,
     pod::{self, MAX_PODS, Pod},
     request::{self, OpenBody, RequestFailure},
 };
-use crate::{
-    linux::clock,
-    sources::{
-        Closed,
-        cut::{Cut, Cuts},
-    },
+use crate::sources::{
+    Closed,
+    backoff::backoff,
+    cut::{Cut, Cuts},
 };
 use backon::ExponentialBackoff;
-use coroner_core::input::{ApiEvent, ApiPod, Input, Received};
+use coroner_core::input::{ApiEvent, ApiPod};
 use kube::{
     Client,
     api::{ListParams, VersionMatch, WatchParams},
@@ -57,31 +55,18 @@ const BRIEF: Duration = Duration::from_secs(1);
 /// apiserver restored from a backup refuses a place in its future for ever.)
 const REFUSALS: u32 = 3;
 
-/// How far the core is in sync with the apiserver.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum WatchState {
-    /// A list is needed: the core got none yet, or the last one is too old to resume from.
-    Listing,
-    /// The core has all events.
-    Current,
-    /// The watch failed; it may be resumed.
-    Broken,
-}
-
 pub(super) struct Watch {
     client: Client,
-    node: String,
+    options: KubeOptions,
+    /// Notified whenever an outage is over.
     recovered: Arc<Notify>,
-    spread: Duration,
-    counters: Arc<KubeCounters>,
-    to: mpsc::Sender<Received>,
-    state: WatchState,
+    core: Core,
     /// The resource version to resume from; `None`: a list is needed.
     place: Option<String>,
     /// No list was made yet.
     fresh: bool,
-    /// This outage was reported to the core.
-    outage_reported: bool,
+    /// The core is out of sync, and has been told so.
+    is_outage: bool,
     /// The UIDs of the pods that the core has.
     known: HashSet<String>,
     refusals: u32,
@@ -108,34 +93,30 @@ pub(super) struct Line {
 }
 
 impl Watch {
-    /// `recovered` is notified whenever an outage is over.
     pub(super) fn new(
         client: Client,
-        options: &KubeOptions,
+        options: KubeOptions,
         recovered: Arc<Notify>,
-        to: mpsc::Sender<Received>,
+        core: Core,
     ) -> Self {
         Self {
             client,
-            node: options.node.clone(),
+            options,
             recovered,
-            spread: options.spread,
-            counters: Arc::clone(&options.counters),
-            to,
-            state: WatchState::Listing,
+            core,
             place: None,
             fresh: true,
-            outage_reported: false,
+            is_outage: false,
             known: HashSet::new(),
             refusals: 0,
-            backoff: backoff(),
+            backoff: backoff(MIN_PAUSE, MAX_PAUSE),
             last_failure: None,
         }
     }
 
     /// Watches until the channel closes.
     pub(super) async fn run(mut self) {
-        sleep(any_up_to(self.spread)).await;
+        sleep(any_up_to(self.options.spread)).await;
         loop {
             let done = match self.place.clone() {
                 None => self.list().await,
@@ -149,23 +130,22 @@ impl Watch {
 
     /// Lists this node's pods, for the core to begin with.
     async fn list(&mut self) -> Result<(), Closed> {
-        self.state = WatchState::Listing;
         let (pods, version) = match self.pods().await {
             Ok(listed) => listed,
             Err(failure) => return self.failure(&failure, "cannot list pods").await,
         };
         info!(pods = pods.len(), "listed this node's pods");
-        self.counters.snapshots.fetch_add(1, Relaxed);
+        self.options.counters.snapshots.fetch_add(1, Relaxed);
         self.known = pods.iter().map(|pod| pod.uid.clone()).collect();
         (self.fresh, self.place) = (false, Some(version));
-        self.send(ApiEvent::Snapshot { pods }).await?;
+        self.core.send(ApiEvent::Snapshot { pods }).await?;
         self.is_current();
         Ok(())
     }
 
     /// All pods of this node, and the version that the watch begins at.
     async fn pods(&self) -> Result<(Vec<ApiPod>, String), RequestFailure> {
-        let mut params = ListParams::default().fields(&on_node(&self.node));
+        let mut params = ListParams::default().fields(&on_node(&self.options.node));
         if self.fresh {
             // Any apiserver's cache will do, however old: there is nothing that could go backwards,
             // and the watch tells what it lacks. Whole, for a list in pages is not answered from it.
@@ -179,7 +159,7 @@ impl Watch {
         let mut list = PodList::default();
         loop {
             let request = Request::new(PODS).list(&params)?;
-            let counters = Arc::clone(&self.counters);
+            let counters = Arc::clone(&self.options.counters);
             let page = request::decoded(&self.client, request, move |body| {
                 let metadata = decode::list(body, &counters.truncated, |pod| {
                     sensible(pod, &counters)
@@ -201,15 +181,14 @@ impl Watch {
         // Of different lengths, so that agents which began together do not go on renewing their
         // watches together.
         let seconds = WATCH_SECONDS - fastrand::u32(..WATCH_SECONDS / 4);
-        let params = WatchParams::default().fields(&on_node(&self.node)).timeout(seconds);
+        let params = WatchParams::default().fields(&on_node(&self.options.node)).timeout(seconds);
         let begun = Instant::now();
         let (mut lines, _open) = match self.open(&params, &place).await {
             Ok(open) => open,
             Err(failure) => return self.watch_failed(&failure).await,
         };
         // Deadline of the grace time of a resumed watch.
-        let is_broken = self.state == WatchState::Broken;
-        let mut resume_grace = is_broken.then(|| Instant::now() + RESUME_GRACE);
+        let mut resume_grace = self.is_outage.then(|| Instant::now() + RESUME_GRACE);
         let silence = Duration::from_secs(seconds.into()) + OVERDUE;
         loop {
             let line = tokio::select! {
@@ -252,7 +231,7 @@ impl Watch {
         let request = Request::new(PODS).watch(params, place)?;
         let (body, open) = request::send(&self.client, request).await?;
         let (to, lines) = mpsc::channel(1);
-        let counters = Arc::clone(&self.counters);
+        let counters = Arc::clone(&self.options.counters);
         spawn_blocking(move || {
             decode::lines(body, &counters.truncated, |line| {
                 to.blocking_send(line.and_then(|line| read_line(line, &counters))).is_ok()
@@ -269,15 +248,15 @@ impl Watch {
             WatchLine::Bookmark | WatchLine::Senseless => Ok(()),
             WatchLine::Applied(pod) if self.has_room(&pod) => {
                 self.known.insert(pod.uid.clone());
-                self.send(ApiEvent::Applied(*pod)).await
+                self.core.send(ApiEvent::Applied(*pod)).await
             }
             WatchLine::Applied(_) => {
-                self.counters.truncated.add(Cut::Pods, 1);
+                self.options.counters.truncated.add(Cut::Pods, 1);
                 Ok(())
             }
             WatchLine::Deleted(pod) => {
                 let is_known = self.known.remove(&pod.uid) || self.has_room(&pod);
-                if is_known { self.send(ApiEvent::Deleted(*pod)).await } else { Ok(()) }
+                if is_known { self.core.send(ApiEvent::Deleted(*pod)).await } else { Ok(()) }
             }
         }
     }
@@ -288,42 +267,39 @@ impl Watch {
 
     /// The watch goes on from where it broke, if it was broken.
     async fn resumed(&mut self) -> Result<(), Closed> {
-        if self.state != WatchState::Broken {
+        if !self.is_outage {
             return Ok(());
         }
         info!("pod watch resumed");
-        self.send(ApiEvent::Resumed).await?;
+        self.core.send(ApiEvent::Resumed).await?;
         self.is_current();
         Ok(())
     }
 
     fn is_current(&mut self) {
-        self.state = WatchState::Current;
         self.refusals = 0;
-        if std::mem::take(&mut self.outage_reported) {
+        if std::mem::take(&mut self.is_outage) {
             self.recovered.notify_one();
         }
     }
 
     async fn watch_failed(&mut self, failure: &RequestFailure) -> Result<(), Closed> {
         if !self.keeps_place(failure) {
-            (self.state, self.place) = (WatchState::Listing, None);
-        } else if self.state == WatchState::Current {
-            self.state = WatchState::Broken;
+            self.place = None;
         }
         self.failure(failure, "the pod watch failed").await
     }
 
     async fn failure(&mut self, failure: &RequestFailure, what: &str) -> Result<(), Closed> {
-        self.counters.errors.fetch_add(1, Relaxed);
+        self.options.counters.errors.fetch_add(1, Relaxed);
         let error = errors::describe(failure, failure.code(), "list and watch of pods");
         let error = format!("{what}: {error}");
-        if self.outage_reported {
+        if self.is_outage {
             debug!(error, "pod watch still failing");
         } else {
             warn!(error, "pod watch failed; retrying");
-            self.outage_reported = true;
-            self.send(ApiEvent::OutOfSync { error }).await?;
+            self.is_outage = true;
+            self.core.send(ApiEvent::OutOfSync { error }).await?;
         }
         self.pause().await;
         Ok(())
@@ -347,15 +323,10 @@ impl Watch {
     async fn pause(&mut self) {
         let now = Instant::now();
         if self.last_failure.is_none_or(|last| now.duration_since(last) > BACKOFF_RESET_AFTER) {
-            self.backoff = backoff();
+            self.backoff = backoff(MIN_PAUSE, MAX_PAUSE);
         }
         self.last_failure = Some(now);
-        sleep(self.backoff.next().unwrap_or(MAX_PAUSE) + any_up_to(self.spread)).await;
-    }
-
-    async fn send(&self, event: ApiEvent) -> Result<(), Closed> {
-        let received = Received { at: clock::boot_now(), input: Input::Api(event) };
-        self.to.send(received).await.map_err(|_| Closed)
+        sleep(self.backoff.next().unwrap_or(MAX_PAUSE) + any_up_to(self.options.spread)).await;
     }
 }
 
@@ -388,7 +359,6 @@ impl PodList {
 
 /// Leaves pods out that make no sense, counted, and cuts those that are too large.
 fn sensible(pod: Option<Pod>, counters: &KubeCounters) -> Option<ApiPod> {
-    counters.events.fetch_add(1, Relaxed);
     let Some(mut pod) = pod.as_ref().and_then(pod::pod) else {
         counters.skipped.fetch_add(1, Relaxed);
         return None;
@@ -437,49 +407,4 @@ async fn until(moment: Option<Instant>) {
 /// Any time up to `most`.
 fn any_up_to(most: Duration) -> Duration {
     most.mul_f64(fastrand::f64())
-}
-
-fn backoff() -> ExponentialBackoff {
-    crate::sources::backoff::backoff(MIN_PAUSE, MAX_PAUSE)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{
-        outputs::events::RateLimits,
-        sources::{
-            cri,
-            kube::{SPREAD, lookup::NODE_EVERY},
-        },
-    };
-
-    #[test]
-    fn docs_scale_md_has_what_the_agent_does() {
-        let page = include_str!("../../../../docs/scale.md").replace('\n', " ");
-        let s = |time: Duration| format!("{} s", time.as_secs_f64());
-        let least = WATCH_SECONDS - WATCH_SECONDS / 4 + 1;
-        for words in [
-            format!("up to {} at random", s(SPREAD)),
-            format!("from {} to {}", s(MIN_PAUSE), s(MAX_PAUSE)),
-            format!("Watches last {least} to {WATCH_SECONDS} s"),
-            format!("one every {}", s(NODE_EVERY)),
-            format!("at most one Event on pods every {}", s(RateLimits::default().pods.every)),
-            format!("two full lists every {}", s(cri::CriOptions::new(None).idle)),
-        ] {
-            assert!(page.contains(&words), "docs/scale.md does not say {words:?}");
-        }
-    }
-
-    #[test]
-    fn nobody_waits_longer_than_the_spread() {
-        fastrand::seed(13); // of this thread alone: the same waits in every run
-        let waits: Vec<Duration> = (0..1_000).map(|_| any_up_to(SPREAD)).collect();
-        assert!(waits.iter().all(|wait| *wait < SPREAD));
-        let (least, most) = (waits.iter().min(), waits.iter().max());
-        assert!(
-            least < Some(&(SPREAD / 4)) && most > Some(&(SPREAD * 3 / 4)),
-            "{least:?} {most:?}"
-        );
-    }
 }
