@@ -459,7 +459,7 @@ mod tests {
 
     #[test]
     fn an_item_has_an_end() {
-        let endless = br#"{"items":[{},{"name":""#.to_vec();
+        let endless = br#"{"items":[{},{"name":""#;
         let body = endless.as_slice().chain(io::repeat(b'x'));
         let mut read = 0;
         let list = list(body, &Cuts::default(), |_: Option<Thing>| {

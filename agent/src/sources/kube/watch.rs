@@ -76,10 +76,8 @@ pub(super) struct Watch {
 
 /// An event of the watch.
 pub(super) enum WatchLine {
-    /// Only a resource version.
-    Bookmark,
-    /// A pod that was added or modified and makes no sense.
-    Senseless,
+    /// A bookmark, or a pod that was added or modified and makes no sense.
+    Nothing,
     Applied(Box<ApiPod>),
     Deleted(Box<ApiPod>),
 }
@@ -156,23 +154,24 @@ impl Watch {
         } else {
             params.limit = Some(PAGE);
         }
-        let mut list = PodList::default();
+        let mut pods = Vec::new();
         loop {
             let request = Request::new(PODS).list(&params)?;
             let counters = Arc::clone(&self.options.counters);
             let page = request::decoded(&self.client, request, move |body| {
-                let metadata = decode::list(body, &counters.truncated, |pod| {
-                    sensible(pod, &counters)
-                        .map_or(Ok(()), |pod| list.add(pod, &counters.truncated))
+                let cuts = &counters.truncated;
+                let metadata = decode::list(body, cuts, |pod| match sensible(pod, &counters) {
+                    Some(pod) => add(&mut pods, pod, cuts),
+                    None => Ok(()),
                 })?;
-                Ok((metadata, list))
+                Ok((metadata, pods))
             });
-            let (metadata, listed) = page.await?;
+            let metadata;
+            (metadata, pods) = page.await?;
             match metadata.following() {
                 Some(token) => params.continue_token = Some(token),
-                None => return Ok((listed.pods, metadata.version())),
+                None => return Ok((pods, metadata.version())),
             }
-            list = listed;
         }
     }
 
@@ -241,11 +240,9 @@ impl Watch {
     }
 
     async fn line(&mut self, line: WatchLine) -> Result<(), Closed> {
-        if !matches!(line, WatchLine::Bookmark) {
-            self.resumed().await?;
-        }
+        self.resumed().await?;
         match line {
-            WatchLine::Bookmark | WatchLine::Senseless => Ok(()),
+            WatchLine::Nothing => Ok(()),
             WatchLine::Applied(pod) if self.has_room(&pod) => {
                 self.known.insert(pod.uid.clone());
                 self.core.send(ApiEvent::Applied(*pod)).await
@@ -330,31 +327,18 @@ impl Watch {
     }
 }
 
-/// The pods of a list, as far as there is room: those that have ended make room for others.
-#[derive(Default)]
-struct PodList {
-    pods: Vec<ApiPod>,
-    /// Which of them have ended.
-    finished: Vec<usize>,
-}
-
-impl PodList {
-    fn add(&mut self, pod: ApiPod, cuts: &Cuts) -> Result<(), RequestFailure> {
-        let is_finished = pod.is_finished();
-        if self.pods.len() < MAX_PODS {
-            if is_finished {
-                self.finished.push(self.pods.len());
-            }
-            self.pods.push(pod);
-            return Ok(());
-        }
-        if !is_finished {
-            let at = self.finished.pop().ok_or(RequestFailure::TooMany(MAX_PODS))?;
-            self.pods[at] = pod;
-        }
-        cuts.add(Cut::Pods, 1);
-        Ok(())
+/// Adds a pod to a list as far as there is room: those that have ended make room for others.
+fn add(pods: &mut Vec<ApiPod>, pod: ApiPod, cuts: &Cuts) -> Result<(), RequestFailure> {
+    if pods.len() < MAX_PODS {
+        pods.push(pod);
+        return Ok(());
     }
+    if !pod.is_finished() {
+        let at = pods.iter().position(ApiPod::is_finished);
+        pods[at.ok_or(RequestFailure::TooMany(MAX_PODS))?] = pod;
+    }
+    cuts.add(Cut::Pods, 1);
+    Ok(())
 }
 
 /// Leaves pods out that make no sense, counted, and cuts those that are too large.
@@ -381,8 +365,8 @@ pub(super) fn read_line(line: Item<Line>, counters: &KubeCounters) -> ReadLine {
     let version = version.to_owned();
     let pod = || sensible(Some(object).filter(|_| line.is_sound), counters).map(Box::new);
     let line = match kind {
-        "BOOKMARK" => WatchLine::Bookmark,
-        "ADDED" | "MODIFIED" => pod().map_or(WatchLine::Senseless, WatchLine::Applied),
+        "BOOKMARK" => WatchLine::Nothing,
+        "ADDED" | "MODIFIED" => pod().map_or(WatchLine::Nothing, WatchLine::Applied),
         // A list says who is gone, whatever this is.
         "DELETED" => {
             WatchLine::Deleted(pod().ok_or(RequestFailure::Unexpected("a pod that was deleted"))?)
