@@ -173,7 +173,22 @@ async fn the_same_again_is_counted_in_the_event_that_is_there() {
 }
 
 #[tokio::test]
-async fn an_event_that_was_deleted_is_made_anew() {
+async fn leaks_without_a_pod_are_told_apart() {
+    let bench = EventsBench::new(Script::default(), pace());
+    for sandbox in ["a", "b", "a"] {
+        let mut note = on_node(sandbox);
+        if let Regarding::Node { related, .. } = &mut note.about {
+            *related = None;
+        }
+        bench.tell(note);
+    }
+    bench.counted([3, 0, 0, 0, 0]).await;
+    let methods: Vec<String> = bench.end().await.into_iter().map(|(method, ..)| method).collect();
+    assert_eq!(methods, ["POST", "POST", "PATCH"]);
+}
+
+#[tokio::test]
+async fn an_event_that_was_deleted_is_made_again() {
     let bench = EventsBench::new(Script::default(), pace());
     bench.tell(on_pod("web"));
     bench.counted([1, 0, 0, 0, 0]).await;

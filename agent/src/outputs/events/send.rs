@@ -53,17 +53,18 @@ impl Sender {
 
     /// Sends one. Owns what it needs, so that it can go on while its owner does something else.
     pub(super) async fn send(self, note: EventDraft) -> (EventDraft, SendOutcome) {
-        let (regarding, secondary) = match &note.about {
-            Regarding::Pod { pod, field } => (pod_reference(pod, field.clone()), None),
+        let (regarding, field, secondary) = match &note.about {
+            Regarding::Pod { pod, field } => (pod_reference(pod), field, None),
             Regarding::Node { related, field } => {
-                let related = related.as_ref().and_then(|pod| pod_reference(pod, None));
-                (Some(self.node_reference(field.clone())), related)
+                (Some(node_reference(&self.node)), field, related.as_ref().and_then(pod_reference))
             }
         };
         let Some(regarding) = regarding else {
             let why = "the runtime reported a pod with an invalid name".into();
             return (note, SendOutcome::Pointless(why));
         };
+        // Part of what the recorder counts as the same: another sandbox is another Event.
+        let regarding = ObjectReference { field_path: field.clone(), ..regarding };
         let event = Event {
             type_: EventType::Warning,
             reason: note.reason.as_str().to_owned(),
@@ -84,18 +85,17 @@ impl Sender {
         let sent = timeout(ANSWER_LIMIT, recorder.publish(event, regarding)).await;
         sent.map_err(|late| kube::Error::Service(Box::new(late)))?
     }
+}
 
-    /// The kubelet's Events on a node have its name as UID (pkg/kubelet/kubelet.go, `nodeRef`);
-    /// `kubectl describe node` looks for that one, in the namespace `default`.
-    fn node_reference(&self, field: Option<String>) -> ObjectReference {
-        ObjectReference {
-            api_version: Some("v1".into()),
-            kind: Some("Node".into()),
-            name: Some(self.node.clone()),
-            uid: Some(self.node.clone()),
-            field_path: field,
-            ..Default::default()
-        }
+/// The kubelet's Events on a node have its name as UID (pkg/kubelet/kubelet.go, `nodeRef`);
+/// `kubectl describe node` looks for that one, in the namespace `default`.
+fn node_reference(node: &str) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("v1".into()),
+        kind: Some("Node".into()),
+        name: Some(node.into()),
+        uid: Some(node.into()),
+        ..Default::default()
     }
 }
 
@@ -106,15 +106,13 @@ fn recorder(client: &Client, node: &str) -> Recorder {
 }
 
 /// `None`: what the runtime says cannot be a pod's name, and must not become part of a path.
-fn pod_reference(pod: &PodRef, field: Option<String>) -> Option<ObjectReference> {
+fn pod_reference(pod: &PodRef) -> Option<ObjectReference> {
     (is_name(&pod.namespace) && is_name(&pod.name)).then(|| ObjectReference {
-        api_version: Some("v1".into()),
         kind: Some("Pod".into()),
         namespace: Some(pod.namespace.clone()),
         name: Some(pod.name.clone()),
-        uid: Some(pod.uid.as_str().to_owned()),
-        field_path: field,
-        ..Default::default()
+        uid: Some(pod.uid.as_str().into()),
+        ..node_reference("")
     })
 }
 
