@@ -6,6 +6,7 @@ pub(crate) mod blocking;
 pub mod cgroupfs;
 pub mod clock;
 pub mod landlock;
+pub(crate) mod mountinfo;
 pub mod privileges;
 pub mod process_cgroup;
 pub mod procfs;

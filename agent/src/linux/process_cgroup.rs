@@ -1,13 +1,16 @@
 //! From a process to the cgroup it is in.
 
-use crate::linux::{cgroupfs, procfs::read_lossy};
+use crate::linux::{
+    cgroupfs,
+    mountinfo::{self, Mount},
+    procfs::read_lossy,
+};
 use coroner_core::ids::CgroupId;
 use parking_lot::Mutex;
 use std::{
     collections::BTreeMap,
-    ffi::OsString,
     fs,
-    os::unix::{ffi::OsStringExt, fs::MetadataExt},
+    os::unix::fs::MetadataExt,
     path::{Component, Path, PathBuf},
 };
 
@@ -106,19 +109,11 @@ fn mount_of(mountinfo: &str, path: &Path) -> Option<CgroupMount> {
         .max_by_key(|mount| mount.at.components().count())
 }
 
-/// The mounted cgroup hierarchies. Format: proc(5), `/proc/PID/mountinfo`.
+/// The mounted cgroup hierarchies.
 pub fn mounts(mountinfo: &str) -> impl Iterator<Item = CgroupMount> {
-    mountinfo.lines().filter_map(|line| {
-        let (left, right) = line.split_once(" - ")?;
-        let mut left = left.split(' ').skip(3);
-        let (root, at) = (unescape(left.next()?), unescape(left.next()?));
-        let is_v2 = match right.split(' ').next()? {
-            "cgroup2" => true,
-            "cgroup" => false,
-            _ => return None,
-        };
-        Some(CgroupMount { is_v2, root, at })
-    })
+    mountinfo::mounts(mountinfo.as_bytes())
+        .filter(|mount| matches!(&*mount.kind, "cgroup" | "cgroup2"))
+        .map(|Mount { root, at, kind }| CgroupMount { is_v2: kind == "cgroup2", root, at })
 }
 
 /// The path of a process' cgroup. Format: cgroups(7), `/proc/PID/cgroup`.
@@ -126,22 +121,6 @@ fn path_in(memberships: &str) -> Option<&str> {
     let path = memberships.lines().find_map(|line| line.strip_prefix("0::"))?;
     // A removed cgroup is shown with this suffix.
     (!path.ends_with(" (deleted)")).then_some(path)
-}
-
-/// A path as mountinfo writes it: blanks, tabs, newlines and backslashes in octal.
-pub fn unescape(text: &str) -> PathBuf {
-    let bytes = text.as_bytes();
-    let mut out = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while at < bytes.len() {
-        let octal = (bytes[at] == b'\\')
-            .then(|| text.get(at + 1..at + 4))
-            .flatten()
-            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
-        out.push(octal.unwrap_or(bytes[at]));
-        at += if octal.is_some() { 4 } else { 1 };
-    }
-    PathBuf::from(OsString::from_vec(out))
 }
 
 #[cfg(test)]

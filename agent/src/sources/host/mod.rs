@@ -16,16 +16,14 @@ mod shims;
 mod table;
 mod tools;
 
-use coroner_core::input::{DaemonProcess, DaemonState, HostSurvey};
-pub use run::{HostCounters, HostOptions, RuntimeConnected, run};
+use coroner_core::input::{DaemonProcess, HostSurvey};
+pub use run::{HostCounters, HostOptions, RuntimeConnected, run, survey};
 
 use crate::linux::{blocking::CallError, clock, socket_file::SocketId};
 use std::{
     fs, io,
     path::{Path, PathBuf},
 };
-use table::Table;
-use tracing::warn;
 
 /// Maximum number of entries of each kind in a survey; more are counted as errors.
 const MAX_ENTRIES: usize = 16_384;
@@ -189,30 +187,6 @@ impl PartialSurvey {
     }
 }
 
-/// Surveys the host once and logs the parts that cannot be read. Blocks, and hangs if a file system hangs.
-pub fn survey(host: &HostView) -> HostSurvey {
-    let mut looked = PartialSurvey::begin();
-    if let Some(table) = looked.seen(SurveyPart::Processes, Table::read(host)) {
-        looked.survey.shims =
-            looked.list(SurveyPart::Shims, shims::shims(&table, shims::ours(host, &table)));
-        let namespaces = netns::namespaces(host, &table);
-        looked.survey.netns = looked.list(SurveyPart::NetworkNamespaces, namespaces);
-        looked.survey.pod_cgroups =
-            looked.list(SurveyPart::PodCgroups, pods::cgroups(host, &table));
-    }
-    looked.survey.volumes = looked.list(SurveyPart::Volumes, mounts::volumes(host));
-    looked.survey.tools = tools::tools(host);
-    for (part, why) in &looked.errors {
-        warn!(?part, %why, not_reported = part.cost(), "the host survey is incomplete");
-    }
-    looked.survey
-}
-
-/// Finds the kubelet once.
-pub fn kubelet(host: &HostView) -> DaemonState {
-    Table::read(host).map_or(DaemonState::Unknown, |table| kubelet::find(host, &table))
-}
-
 /// The boot id, `8c1b2f9e-…`. `None`: cannot be read.
 ///
 /// The kernel has one id for all namespaces (`proc_do_uuid` in `drivers/char/random.c`), so that this
@@ -267,33 +241,29 @@ mod tests {
     }
 
     /// As with hostPID where /proc/1/root is closed.
-    #[test]
-    fn a_closed_root_costs_the_network_namespaces_alone() {
+    #[tokio::test]
+    async fn a_closed_root_costs_the_network_namespaces_alone() {
         let mut fake = Fake::new();
         fake.kthreadd();
         fake.file("proc/1/mountinfo", "22 1 8:1 / / rw - ext4 /dev/vda1 rw\n");
-        let process = fake.process(9, "kubelet", 1, 90);
         fake.close_root();
-        let found = survey(&fake.host);
+        let found = survey(&fake.host).await;
         assert_eq!(found.netns, None, "unknown, not empty");
         assert_eq!((found.shims, found.pod_cgroups), (Some(vec![]), Some(vec![])));
         assert_eq!(found.volumes, Some(vec![]));
-        assert_eq!(kubelet(&fake.host), DaemonState::Running { process });
     }
 
-    #[test]
-    fn one_look_without_the_adapter() {
+    #[tokio::test]
+    async fn each_part_is_unknown_alone() {
         let mut fake = Fake::new();
         fake.file("proc/1/mountinfo", "22 1 8:1 / / rw - ext4 /dev/vda1 rw\n");
-        let blind = survey(&fake.host);
+        let blind = survey(&fake.host).await;
         assert_eq!((blind.shims, blind.netns), (None, None), "not the host's /proc");
         assert_eq!((blind.pod_cgroups, blind.volumes), (None, Some(vec![])));
-        assert_eq!(kubelet(&fake.host), DaemonState::Unknown);
         fake.kthreadd();
         fake.host.cgroup_root = "/nonexistent".into();
-        let seeing = survey(&fake.host);
+        let seeing = survey(&fake.host).await;
         assert_eq!((seeing.shims, seeing.netns), (Some(vec![]), Some(vec![])));
         assert_eq!(seeing.pod_cgroups, None);
-        assert_eq!(kubelet(&fake.host), DaemonState::Absent);
     }
 }

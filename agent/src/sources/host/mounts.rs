@@ -1,13 +1,12 @@
 //! The host's mounts: volumes below pods' directories, and the network namespaces that mounts keep.
-//! Format: proc(5), /proc/PID/mountinfo.
 
 use super::{Bounded, HostView, SurveyError, table::namespace_inode};
-use crate::linux::process_cgroup::unescape;
+use crate::linux::mountinfo::mounts;
 use coroner_core::{ids::PodUid, input::PodVolume};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 /// The mounts of the namespace in which the kubelet mounts volumes.
@@ -15,7 +14,7 @@ use std::{
 /// That is the kubelet's own (which OpenShift hides from the rest of the host, and Talos puts into
 /// a container); while it does not run, the runtime's; and otherwise the one of the host's first
 /// process. An agent's own namespace comes last: it shows what was mounted when the agent began.
-fn read(host: &HostView) -> Result<String, SurveyError> {
+fn read(host: &HostView) -> Result<Vec<u8>, SurveyError> {
     let daemons = [host.kubelet, host.runtime].into_iter().flatten();
     let whose = daemons.map(|daemon| daemon.pid.to_string()).chain(["1".into(), "self".into()]);
     let mut failure = None;
@@ -23,7 +22,7 @@ fn read(host: &HostView) -> Result<String, SurveyError> {
         let path = host.proc.join(pid).join("mountinfo");
         match fs::read(&path) {
             // Empty: a process that has ended and is not reaped.
-            Ok(text) if !text.is_empty() => return Ok(String::from_utf8_lossy(&text).into_owned()),
+            Ok(text) if !text.is_empty() => return Ok(text),
             Ok(_) => {}
             Err(error) => {
                 failure.get_or_insert_with(|| SurveyError::unread(&path, &error));
@@ -38,14 +37,11 @@ pub(super) fn volumes(host: &HostView) -> Result<Bounded<PodVolume>, SurveyError
     Ok(volumes_in(&read(host)?))
 }
 
-pub(super) fn volumes_in(mountinfo: &str) -> Bounded<PodVolume> {
+fn volumes_in(mountinfo: &[u8]) -> Bounded<PodVolume> {
     let mut found = Bounded::default();
     let mut known = BTreeSet::new();
-    for (_, at) in mounts(mountinfo).filter(|(_, at)| at.contains("/pods/")) {
-        let at = unescape(at);
-        if let Some(volume) = volume(&at.to_string_lossy())
-            && known.insert((volume.pod.clone(), volume.volume.clone()))
-        {
+    for volume in mounts(mountinfo).filter_map(|mount| volume(&mount.at.to_string_lossy())) {
+        if known.insert((volume.pod.clone(), volume.volume.clone())) {
             found.push(volume);
         }
     }
@@ -57,19 +53,12 @@ pub(super) fn net_namespaces(host: &HostView) -> Result<BTreeMap<PathBuf, u64>, 
     Ok(net_namespaces_in(&read(host)?))
 }
 
-pub(super) fn net_namespaces_in(mountinfo: &str) -> BTreeMap<PathBuf, u64> {
-    mounts(mountinfo)
-        .filter(|(root, _)| root.starts_with("net:["))
-        .filter_map(|(root, at)| Some((unescape(at), namespace_inode(root)?)))
-        .collect()
-}
-
-/// What is mounted where: the root within its file system, and the mount point, both as written.
-fn mounts(mountinfo: &str) -> impl Iterator<Item = (&str, &str)> {
-    mountinfo.lines().filter_map(|line| {
-        let mut fields = line.split(' ').skip(3);
-        Some((fields.next()?, fields.next()?))
-    })
+fn net_namespaces_in(mountinfo: &[u8]) -> BTreeMap<PathBuf, u64> {
+    let network = |root: &Path| {
+        let root = root.to_str().filter(|root| root.starts_with("net:["))?;
+        namespace_inode(root)
+    };
+    mounts(mountinfo).filter_map(|mount| Some((mount.at, network(&mount.root)?))).collect()
 }
 
 /// `…/pods/UID/volumes/PLUGIN/NAME`, or something below. A plugin's name always has a `~`, which is
@@ -111,7 +100,7 @@ garbage
 
     #[test]
     fn volumes_of_pods_and_nothing_else() {
-        let found = volumes_in(&MOUNTS.replace("{pod}", POD));
+        let found = volumes_in(MOUNTS.replace("{pod}", POD).as_bytes());
         let all: Vec<_> = found.list.iter().map(|v| (v.pod.as_str(), v.volume.as_str())).collect();
         assert_eq!(
             all,
@@ -127,7 +116,7 @@ garbage
     #[test]
     fn namespaces_that_are_mounted() {
         let expected = BTreeMap::from([(PathBuf::from("/run/netns/cni-1"), 4_026_532_567)]);
-        assert_eq!(net_namespaces_in(MOUNTS), expected);
+        assert_eq!(net_namespaces_in(MOUNTS.as_bytes()), expected);
     }
 
     #[test]
@@ -142,9 +131,9 @@ garbage
             if pid == "9" {
                 fake.host.kubelet = Some(DaemonProcess { pid: 9, started: 90 });
             }
-            assert_eq!(read(&fake.host).unwrap(), format!("of {pid}"));
+            assert_eq!(read(&fake.host).unwrap(), format!("of {pid}").as_bytes());
         }
         fake.file("proc/9/mountinfo", "");
-        assert_eq!(read(&fake.host).unwrap(), "of 7");
+        assert_eq!(read(&fake.host).unwrap(), b"of 7");
     }
 }

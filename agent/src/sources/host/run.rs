@@ -24,7 +24,7 @@ use std::{
 };
 use tokio::{
     sync::mpsc,
-    time::{Instant, sleep_until},
+    time::{Instant, MissedTickBehavior, interval, sleep_until},
 };
 use tracing::{debug, info, warn};
 
@@ -35,6 +35,8 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_HANGING: usize = 8;
 /// Surveys are at least so far apart, however often the runtime reconnects.
 const MIN_PAUSE: Duration = Duration::from_secs(1);
+/// Between two looks at the daemons' processes.
+const DAEMON_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Where to look, and how often.
 #[derive(Clone, Debug)]
@@ -131,6 +133,8 @@ impl HostAdapter {
         let mut under_way: Option<BoxFuture<'static, Findings>> = None;
         let mut next = Instant::now() + self.options.runtime_wait;
         let (mut answered, mut again) = (false, false);
+        let mut seconds = interval(DAEMON_INTERVAL);
+        seconds.set_missed_tick_behavior(MissedTickBehavior::Skip);
         loop {
             tokio::select! {
                 connected = connected.recv() => {
@@ -144,7 +148,7 @@ impl HostAdapter {
                         (under_way, next) = (None, Instant::now());
                     }
                 }
-                event = self.daemons.ended() => self.tell(event).await?,
+                _ = seconds.tick() => self.tell_all(Daemons::poll).await?,
                 () = sleep_until(next), if under_way.is_none() => {
                     again = false;
                     under_way = Some(look(self.host(), self.pool.clone()).boxed());
@@ -179,7 +183,7 @@ impl HostAdapter {
     }
 
     async fn looked(&mut self, seen: Findings) -> Result<HostSurvey, Closed> {
-        let Findings { looked, processes } = seen;
+        let Findings { looked, kubelet } = seen;
         let counters = &self.options.counters;
         counters.surveys.fetch_add(1, Relaxed);
         counters.errors.fetch_add(looked.left_out, Relaxed);
@@ -200,7 +204,7 @@ impl HostAdapter {
             info!(?part, "the host survey includes this part again");
         }
         self.troubled = troubled;
-        self.tell_all(|daemons| daemons.surveyed(processes)).await?;
+        self.tell_all(|daemons| daemons.surveyed(kubelet)).await?;
         Ok(looked.survey)
     }
 
@@ -223,11 +227,19 @@ impl HostAdapter {
 /// What one look found.
 struct Findings {
     looked: PartialSurvey,
-    /// The processes and the kubelet among them, if they could be seen.
-    processes: Option<(Arc<Table>, DaemonState)>,
+    kubelet: DaemonState,
 }
 
-/// [`survey`](super::survey), except that each part may hang by itself.
+/// Surveys the host once; the errors of its parts are logged.
+pub async fn survey(host: &HostView) -> HostSurvey {
+    let looked = look(host.clone(), BlockingPool::new(TIMEOUT, MAX_HANGING)).await.looked;
+    for (part, why) in &looked.errors {
+        warn!(?part, %why, not_reported = part.cost(), "the host survey is incomplete");
+    }
+    looked.survey
+}
+
+/// A survey, of which each part may hang.
 async fn look(mut host: HostView, pool: BlockingPool) -> Findings {
     let mut looked = PartialSurvey::begin();
     let processes = in_time(&pool, &host, |host| {
@@ -236,7 +248,8 @@ async fn look(mut host: HostView, pool: BlockingPool) -> Findings {
         Ok((Arc::new(table), kubelet))
     });
     let processes = looked.seen(SurveyPart::Processes, processes.await);
-    if let Some((_, DaemonState::Running { process })) = processes {
+    let kubelet = processes.as_ref().map_or(DaemonState::Unknown, |(_, kubelet)| kubelet.clone());
+    if let DaemonState::Running { process } = kubelet {
         host.kubelet = Some(process);
     }
     let tools = in_time(&pool, &host, |host| Ok(tools(host)));
@@ -259,7 +272,7 @@ async fn look(mut host: HostView, pool: BlockingPool) -> Findings {
     };
     looked.survey.tools = tools.unwrap_or_default();
     looked.survey.volumes = looked.list(SurveyPart::Volumes, volumes);
-    Findings { looked, processes }
+    Findings { looked, kubelet }
 }
 
 /// A part of a look, on a thread of its own.
@@ -379,9 +392,8 @@ mod tests {
         // The next one is an hour away, unless the runtime reconnects.
         fake.ended(9);
         bench.connect(None).await;
-        assert_eq!(bench.daemon().await, (Daemon::Runtime, DaemonState::Unknown));
-        let ended = DaemonState::Ended { process: kubelet };
-        assert_eq!(bench.daemon().await, (Daemon::Kubelet, ended));
+        let ended = (Daemon::Kubelet, DaemonState::Ended { process: kubelet });
+        while bench.daemon().await != ended {}
         bench.survey().await;
         drop(bench.connected);
         bench.adapter.await.unwrap().unwrap();
@@ -441,7 +453,7 @@ mod tests {
         let (daemons, pool) = (Daemons::new(&fake.host.proc), BlockingPool::new(TIMEOUT, 1));
         let mut adapter = HostAdapter { options, to, daemons, pool, troubled: BTreeSet::new() };
         let looked = PartialSurvey { left_out: 3, ..PartialSurvey::begin() };
-        assert!(adapter.looked(Findings { looked, processes: None }).await.is_ok());
+        assert!(adapter.looked(Findings { looked, kubelet: DaemonState::Unknown }).await.is_ok());
         assert_eq!(counters.errors.load(Relaxed), 3);
     }
 
