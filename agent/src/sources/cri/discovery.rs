@@ -183,20 +183,6 @@ mod tests {
     }
 
     #[test]
-    fn what_is_listed_says_whose_pods_they_are() {
-        let candidates = [
-            ("/a", DialAnswer::Runtime("cri-o 1.36".into(), pods(&["a", "b"]))),
-            ("/b", DialAnswer::NoCri),
-            ("/c", DialAnswer::None("connection refused".into())),
-        ]
-        .map(|(path, answer)| Candidate { path: path.into(), answer });
-        let text = list(&candidates, &pods(&["b", "c"]));
-        let expected = "/a: cri-o 1.36, 1 of its 2 pods have cgroups here; /b: no container runtime (it \
-                        does not speak the CRI); /c: connection refused";
-        assert_eq!(text, expected);
-    }
-
-    #[test]
     fn a_closed_root_is_named() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("proc")).unwrap();

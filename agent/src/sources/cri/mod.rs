@@ -28,7 +28,7 @@ pub struct CriOptions {
     /// The socket's path on the host, or as this process sees it; `None`: found among [`KNOWN_SOCKETS`], and
     /// kept from the first connection on.
     pub endpoint: Option<PathBuf>,
-    /// Full lists, unless decoding one takes more than 1 % of a core.
+    /// Full lists, unless they take more than 1 % of a core.
     pub idle: Duration,
     /// Filtered lists of sandboxes in which a stop is in progress.
     pub busy: Duration,

@@ -20,18 +20,16 @@ use crate::{
 use backon::ExponentialBackoff;
 use coroner_core::{
     ids::{CgroupId, ContainerId, SandboxId},
-    input::{CriContainer, CriEvent, CriSandbox, CriSandboxStatus, Input, Received},
+    input::{CriContainer, CriEvent, CriSandbox, Input, Received},
     output::CriRequest,
     time::BootTime,
 };
-use coroner_cri_api::read::ContainerStatusResponse;
+use coroner_cri_api::read::{ContainerStatusResponse, PodSandboxStatusResponse};
 use futures::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use index::Index;
 use rustix::time::{ClockId, clock_gettime};
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
-    future::poll_fn,
-    pin::pin,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -48,8 +46,10 @@ const READ_TIMEOUT: Duration = Duration::from_secs(10);
 const MIN_PAUSE: Duration = Duration::from_millis(100);
 /// The longest pause (jitter at most doubles it).
 const MAX_PAUSE: Duration = Duration::from_millis(2_500);
-/// Full lists take at most one part in so many of a core: with 14,000 leaked sandboxes they come more seldom.
+/// Full lists take at most one part in so many of a core: with thousands of leaked sandboxes they come more seldom,
 const CORE_SHARE: u32 = 100;
+/// but at least so often, whatever else the thread did meanwhile.
+const MAX_INTERVAL: Duration = Duration::from_secs(60);
 /// Full lists on request take at most one part in so many of the time: a storm of requests must not turn into a storm
 /// of answers of several megabytes.
 const REQUEST_SHARE: u32 = 5;
@@ -69,49 +69,21 @@ enum Kind {
     SandboxStatus,
 }
 
-/// An answer.
-enum Answer {
-    Connected {
-        connection: Connection,
-        runtime: String,
-        socket: SocketId,
-    },
-    Sandboxes {
-        of: List,
-        list: Items<CriSandbox>,
-    },
-    Containers {
-        of: List,
-        list: Items<CriContainer>,
-    },
-    Status {
-        container: ContainerId,
-        status: Result<ContainerStatusResponse, CallFailure>,
-    },
-    Cgroup {
-        container: ContainerId,
-        runtime: Option<String>,
-        found: Result<(CgroupId, String), String>,
-    },
-    SandboxStatus {
-        sandbox: SandboxId,
-        status: Result<Option<Readable>, CallFailure>,
-    },
-}
-
-type Readable = (CriSandboxStatus, Result<(), Invalid>);
-
 /// ListPodSandbox and ListContainers, one after the other.
 struct List {
+    kind: Kind,
     /// `None`: a full list.
     only: Option<SandboxId>,
     began: Instant,
     asked: BootTime,
-    /// The CPU time for decoding the answers.
-    cost: Duration,
+    /// [`cpu_time`] when it began.
+    cpu: Duration,
 }
 
-type Call = BoxFuture<'static, (Kind, BootTime, Result<Answer, CallFailure>)>;
+/// What an answer changes.
+type Apply = Box<dyn FnOnce(&mut Poller, BootTime) + Send>;
+
+type Call = BoxFuture<'static, (Kind, BootTime, Result<Apply, CallFailure>)>;
 
 pub(super) struct Poller {
     options: Arc<CriOptions>,
@@ -206,7 +178,10 @@ impl Poller {
                 Some((kind, at, answer)) = self.calls.next() => {
                     self.under_way.remove(&kind);
                     match answer {
-                        Ok(answer) => self.take(at, answer),
+                        Ok(apply) => {
+                            self.outage_logged = false;
+                            apply(&mut self, at);
+                        }
                         Err(failure) => self.outage(at, failure),
                     }
                 }
@@ -244,7 +219,10 @@ impl Poller {
         }
         let Some(connection) = self.connection.clone() else {
             let (options, pool) = (Arc::clone(&self.options), self.pool.clone());
-            self.call(Kind::Connect, || async move { connect(&options, &pool).await });
+            self.call(Kind::Connect, async move {
+                let (connection, runtime, socket) = connect(&options, &pool).await?;
+                Ok(move |me: &mut Self, at| me.connected(at, connection, runtime, socket))
+            });
             return None;
         };
         self.plan_lists(now);
@@ -264,9 +242,9 @@ impl Poller {
             && let Some(container) = self.index.next_container()
         {
             let connection = Arc::clone(&connection);
-            self.call(Kind::Status, || async move {
+            self.call(Kind::Status, async move {
                 let status = unless_broken(connection.status(&container, false).await)?;
-                Ok(Answer::Status { container, status })
+                Ok(move |me: &mut Self, at| me.take_status(at, container, status))
             });
         }
         if !self.under_way.contains(&Kind::Cgroup)
@@ -275,18 +253,19 @@ impl Poller {
             self.finding = Some(container.clone());
             let (options, pool) = (Arc::clone(&self.options), self.pool.clone());
             let connection = Arc::clone(&connection);
-            self.call(Kind::Cgroup, || async move {
-                find_cgroup(&connection, &options, &pool, container).await
+            self.call(Kind::Cgroup, async move {
+                let (runtime, found) =
+                    find_cgroup(&connection, &options, &pool, &container).await?;
+                Ok(move |me: &mut Self, at| me.take_cgroup(at, container, runtime, found))
             });
         }
         if !self.under_way.contains(&Kind::SandboxStatus)
             && let Some(sandbox) = self.statuses.pop_front()
         {
-            self.call(Kind::SandboxStatus, || async move {
-                let asked = clock::boot_now();
+            let asked = clock::boot_now();
+            self.call(Kind::SandboxStatus, async move {
                 let status = unless_broken(connection.sandbox_status(&sandbox).await)?;
-                let status = status.map(|it| convert::sandbox_status(sandbox.clone(), asked, it));
-                Ok(Answer::SandboxStatus { sandbox, status })
+                Ok(move |me: &mut Self, at| me.take_sandbox_status(at, asked, sandbox, status))
             });
         }
         let fast = (!self.fast.is_empty()).then_some(self.next_busy);
@@ -318,96 +297,58 @@ impl Poller {
     }
 
     /// Makes a call, unless one of its kind is under way.
-    fn call<F>(&mut self, kind: Kind, call: impl FnOnce() -> F)
-    where
-        F: Future<Output = Result<Answer, CallFailure>> + Send + 'static,
-    {
+    fn call<A: FnOnce(&mut Self, BootTime) + Send + 'static>(
+        &mut self,
+        kind: Kind,
+        answer: impl Future<Output = Result<A, CallFailure>> + Send + 'static,
+    ) {
         if self.under_way.insert(kind) {
-            let answer = call();
             let call = async move {
-                let answer = answer.await;
+                let answer = answer.await.map(|apply| -> Apply { Box::new(apply) });
                 (kind, clock::boot_now(), answer)
             };
             self.calls.push(call.boxed());
         }
     }
 
+    fn connected(&mut self, at: BootTime, connection: Connection, runtime: String, to: SocketId) {
+        info!(runtime, socket = %to.path.display(), peer = ?connection.peer, "connected to the container runtime");
+        self.options.dialed.set(to);
+        let process = connection.peer;
+        self.connection = Some(Arc::new(connection));
+        self.emit(at, CriEvent::Connected { runtime, process });
+    }
+
     fn list(&mut self, connection: &Arc<Connection>, only: Option<SandboxId>) {
         let kind = if only.is_none() { Kind::Full } else { Kind::Filtered };
-        let (began, asked) = (Instant::now(), clock::boot_now());
+        let (began, asked, cpu) = (Instant::now(), clock::boot_now(), cpu_time());
         let connection = Arc::clone(connection);
-        self.call(kind, || async move {
-            let (list, cost) = metered(connection.sandboxes(only.as_ref())).await;
-            Ok(Answer::Sandboxes { of: List { only, began, asked, cost }, list: list? })
+        self.call(kind, async move {
+            let list = connection.sandboxes(only.as_ref()).await?;
+            let of = List { kind, only, began, asked, cpu };
+            Ok(move |me: &mut Self, at| me.take_sandboxes(at, connection, of, list))
         });
     }
 
-    fn take(&mut self, at: BootTime, answer: Answer) {
-        self.outage_logged = false;
-        match answer {
-            Answer::Connected { connection, runtime, socket } => {
-                info!(runtime, socket = %socket.path.display(), peer = ?connection.peer, "connected to the container runtime");
-                self.options.dialed.set(socket);
-                let process = connection.peer;
-                self.connection = Some(Arc::new(connection));
-                self.emit(at, CriEvent::Connected { runtime, process });
-            }
-            Answer::Sandboxes { of, list } => self.take_sandboxes(at, of, list),
-            Answer::Containers { of, list } => self.take_containers(at, of, list),
-            Answer::Status { container, status } => self.take_status(at, container, status),
-            Answer::Cgroup { container, runtime, found } => {
-                self.finding = None;
-                if let Some(runtime) = runtime {
-                    let container = container.clone();
-                    self.emit(at, CriEvent::RuntimeType { container, runtime });
-                }
-                match found {
-                    Ok((cgroup, path)) => {
-                        self.emit(at, CriEvent::ContainerCgroup { container, cgroup, path });
-                    }
-                    Err(error) => debug!(%container, error, "cannot find a container's cgroup"),
-                }
-            }
-            Answer::SandboxStatus { sandbox, status } => match status {
-                Ok(Some((status, readable))) => {
-                    if let Err(why) = readable {
-                        self.left_out("sandbox status", 1, why);
-                    }
-                    self.emit(at, CriEvent::SandboxStatus(status));
-                }
-                Ok(None) | Err(CallFailure::NotFound) => {}
-                Err(failure) => {
-                    let error = CriError::from(failure);
-                    debug!(%sandbox, error = error.text, "cannot read a sandbox's status");
-                    // A runtime that lacks the call, or an answer that is too large, says nothing of the sandbox.
-                    let of_runtime =
-                        [Code::Unimplemented, Code::ResourceExhausted, Code::OutOfRange].map(Some);
-                    if let Some(code) = error.code().filter(|_| !of_runtime.contains(&error.code)) {
-                        self.emit(at, CriEvent::SandboxStatusRefused { sandbox, code });
-                    }
-                }
-            },
-        }
-    }
-
-    fn take_sandboxes(&mut self, at: BootTime, mut of: List, list: Items<CriSandbox>) {
+    fn take_sandboxes(
+        &mut self,
+        at: BootTime,
+        connection: Arc<Connection>,
+        of: List,
+        list: Items<CriSandbox>,
+    ) {
         self.left_out("sandbox", list.invalid, list.why.unwrap_or_default());
-        if of.only.is_none()
-            && std::mem::replace(&mut self.unreadable, list.invalid) != list.invalid
-        {
+        if of.only.is_none() && self.unreadable != list.invalid {
+            self.unreadable = list.invalid;
             self.emit(at, CriEvent::UnreadableSandboxes { count: list.invalid });
         }
         let (only, asked, mut sandboxes) = (of.only.clone(), of.asked, list.valid);
         self.index.take_sandboxes(only.as_ref(), &mut sandboxes);
-        let kind = if only.is_none() { Kind::Full } else { Kind::Filtered };
         self.emit(at, CriEvent::Sandboxes { asked, only, sandboxes });
-        if let Some(connection) = self.connection.clone() {
-            self.call(kind, || async move {
-                let (list, cost) = metered(connection.containers(of.only.as_ref())).await;
-                of.cost += cost;
-                Ok(Answer::Containers { of, list: list? })
-            });
-        }
+        self.call(of.kind, async move {
+            let list = connection.containers(of.only.as_ref()).await?;
+            Ok(move |me: &mut Self, at| me.take_containers(at, of, list))
+        });
     }
 
     fn take_containers(&mut self, at: BootTime, of: List, list: Items<CriContainer>) {
@@ -418,8 +359,8 @@ impl Poller {
             // Removed from the runtime: the request to stop polling them may never come.
             self.fast.retain(|sandbox| self.index.has_sandbox(sandbox));
             let now = Instant::now();
-            self.cost = of.cost;
-            self.next_full = now + self.options.idle.max(of.cost * CORE_SHARE);
+            self.cost = cpu_time().saturating_sub(of.cpu);
+            self.next_full = now + self.options.idle.max(MAX_INTERVAL.min(self.cost * CORE_SHARE));
             self.request_not_before = now + (now - of.began) * (REQUEST_SHARE - 1);
         }
         self.backoff = backoff(MIN_PAUSE, MAX_PAUSE);
@@ -448,6 +389,61 @@ impl Poller {
         }
         if let Some(exit) = exit {
             self.emit(at, CriEvent::ContainerExited(exit));
+        }
+    }
+
+    fn take_cgroup(
+        &mut self,
+        at: BootTime,
+        container: ContainerId,
+        runtime: Option<String>,
+        found: Result<(CgroupId, String), String>,
+    ) {
+        self.finding = None;
+        if let Some(runtime) = runtime {
+            self.emit(at, CriEvent::RuntimeType { container: container.clone(), runtime });
+        }
+        match found {
+            Ok((cgroup, path)) => {
+                self.emit(at, CriEvent::ContainerCgroup { container, cgroup, path });
+            }
+            Err(error) => debug!(%container, error, "cannot find a container's cgroup"),
+        }
+    }
+
+    fn take_sandbox_status(
+        &mut self,
+        at: BootTime,
+        asked: BootTime,
+        sandbox: SandboxId,
+        status: Result<PodSandboxStatusResponse, CallFailure>,
+    ) {
+        let failure = match status {
+            Ok(answer) => {
+                let read = convert::sandbox_status(sandbox, asked, answer);
+                let Some((status, readable)) = read else { return };
+                if let Err(why) = readable {
+                    self.left_out("sandbox status", 1, why);
+                }
+                return self.emit(at, CriEvent::SandboxStatus(status));
+            }
+            Err(failure) => CriError::from(failure),
+        };
+        debug!(%sandbox, error = failure.text, "cannot read a sandbox's status");
+        // A sandbox that is gone is in no list, either. A runtime that lacks the call, or an answer that is too large,
+        // says nothing of the sandbox.
+        if let Some(code) = failure.code()
+            && !matches!(
+                failure.code,
+                Some(
+                    Code::NotFound
+                        | Code::Unimplemented
+                        | Code::ResourceExhausted
+                        | Code::OutOfRange
+                )
+            )
+        {
+            self.emit(at, CriEvent::SandboxStatusRefused { sandbox, code });
         }
     }
 
@@ -510,7 +506,11 @@ fn unless_broken<T>(answer: Result<T, CallFailure>) -> Result<Result<T, CallFail
     }
 }
 
-async fn connect(options: &CriOptions, pool: &BlockingPool) -> Result<Answer, CallFailure> {
+/// The connection, the runtime's name and version, and the socket.
+async fn connect(
+    options: &CriOptions,
+    pool: &BlockingPool,
+) -> Result<(Connection, String, SocketId), CallFailure> {
     let CriOptions { host_root, timeout, counters, .. } = options;
     let socket = discovery::socket(options, pool).await.map_err(|text| {
         counters.errors.fetch_add(1, Ordering::Relaxed);
@@ -519,49 +519,38 @@ async fn connect(options: &CriOptions, pool: &BlockingPool) -> Result<Answer, Ca
     let proc = host_proc(host_root);
     let connection = Connection::open(&socket, &proc, *timeout, Arc::clone(counters)).await?;
     let runtime = connection.runtime().await?;
-    Ok(Answer::Connected { connection, runtime, socket: socket.id.clone() })
+    Ok((connection, runtime, socket.id.clone()))
 }
 
-/// A container's cgroup, by the process that its verbose status names.
+/// A container's runtime and its cgroup, by the process that its verbose status names.
 async fn find_cgroup(
     connection: &Connection,
     options: &CriOptions,
     pool: &BlockingPool,
-    container: ContainerId,
-) -> Result<Answer, CallFailure> {
-    let unknown = |why: String| (None, Err(why));
-    let (runtime, found) = match options.cgroup_root.clone() {
-        None => unknown("cgroup v2 is not mounted".to_owned()),
-        Some(root) => match unless_broken(connection.status(&container, true).await)? {
-            Err(failure) => unknown(CriError::from(failure).text),
-            Ok(status) => {
-                let info = status.info.get("info").map(String::as_str).unwrap_or_default();
-                let info = ContainerInfo::parse(info);
-                let found = match info.pid() {
-                    None => Err("the runtime reported no process".to_owned()),
-                    Some(pid) => {
-                        // For the first one, this process's own cgroup is looked for among all.
-                        let proc = host_proc(&options.host_root);
-                        let find = move || process_cgroup::of_process(&proc, &root, pid);
-                        pool.call(find).await.unwrap_or_else(|error| Err(error.to_string()))
-                    }
-                };
-                (info.runtime(), found)
-            }
-        },
+    container: &ContainerId,
+) -> Result<(Option<String>, Result<(CgroupId, String), String>), CallFailure> {
+    let Some(root) = options.cgroup_root.clone() else {
+        return Ok((None, Err("cgroup v2 is not mounted".to_owned())));
     };
-    Ok(Answer::Cgroup { container, runtime, found })
+    let status = match unless_broken(connection.status(container, true).await)? {
+        Ok(status) => status,
+        Err(failure) => return Ok((None, Err(CriError::from(failure).text))),
+    };
+    let info = status.info.get("info").map(String::as_str).unwrap_or_default();
+    let info = ContainerInfo::parse(info);
+    let found = match info.pid() {
+        None => Err("the runtime reported no process".to_owned()),
+        Some(pid) => {
+            // For the first one, this process's own cgroup is looked for among all.
+            let proc = host_proc(&options.host_root);
+            let find = move || process_cgroup::of_process(&proc, &root, pid);
+            pool.call(find).await.unwrap_or_else(|error| Err(error.to_string()))
+        }
+    };
+    Ok((info.runtime(), found))
 }
 
-/// With the CPU time that polling this future took.
-async fn metered<T>(future: impl Future<Output = T>) -> (T, Duration) {
-    let cpu_time = || Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default();
-    let (mut future, mut spent) = (pin!(future), Duration::ZERO);
-    poll_fn(|context| {
-        let began = cpu_time();
-        let polled = future.as_mut().poll(context);
-        spent += cpu_time().saturating_sub(began);
-        polled.map(|done| (done, spent))
-    })
-    .await
+/// The CPU time of this thread, which receives the answers, too.
+fn cpu_time() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }

@@ -223,18 +223,4 @@ mod tests {
         assert_eq!(take(&mut index, None, &["s1", "s2"], &BOTH), both);
         assert!(!index.has_sandbox(&"s3".into()));
     }
-
-    #[test]
-    fn a_status_is_wanted_until_the_exit_was_reported() {
-        let mut index = Index::default();
-        for _ in 0..2 {
-            take(&mut index, None, &["s1"], &BOTH[..1]);
-            assert_eq!(index.next_container(), Some("c1".into()), "it could not be had");
-            assert_eq!(index.next_container(), None);
-        }
-        assert_eq!(index.reported(&"c1".into(), true), Some(true));
-        assert_eq!(index.reported(&"c1".into(), true), Some(false), "the signal is no news");
-        take(&mut index, None, &["s1"], &BOTH[..1]);
-        assert_eq!(index.next_container(), None);
-    }
 }
