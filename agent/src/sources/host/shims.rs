@@ -1,11 +1,10 @@
 //! Shims: the processes that a runtime leaves with each sandbox, and that outlive the runtime.
 //!
 //! Many runtimes may live on one machine: docker's containerd, nerdctl's namespaces, a second
-//! containerd of its own socket, podman's conmon. Somebody else's shim is never told, at the price
-//! of missing one of ours whose runtime cannot be made out. A shim is this runtime's if
+//! containerd of its own socket, podman's conmon. Another runtime's shim is never reported, at the price
+//! of missing one of ours whose runtime cannot be identified. A shim is this runtime's if
 //!
-//! - it was started for pods: containerd's namespace `k8s.io`; of conmon a container's name
-//!   `k8s_…` and no `--exit-command`, which podman always gives and CRI-O never does;
+//! - it was started for pods: containerd's namespace `k8s.io`; of conmon a container's name `k8s_…`;
 //! - its mount namespace is the runtime's, where both can be read (a kind node's containerd has the
 //!   same paths as the machine's);
 //! - the socket that it reports to (`-address`) is the one that the CRI is spoken on, where both
@@ -13,14 +12,10 @@
 //!   has in the shim's own root;
 //! - and one of the latter two is known to hold.
 //!
-//! Of containerd's the CRI plugin made only those whose bundle says so: `ctr -n k8s.io run` and
-//! `nerdctl -n k8s.io run` use the same namespace, and the CRI never lists what they start. A shim's
-//! working directory is its bundle, wherever the runtime's state is kept. Where the runtime has
-//! removed it, the shim is left over by definition; an id as the CRI plugin makes them is the only
-//! word then, for `nerdctl` makes the same. What else cannot be read is left out.
-//!
-//! containerd's shims of before 1.4 (`containerd-shim -workdir …`) do not say whom they serve and
-//! are left out.
+//! Of containerd's the CRI plugin made only those whose bundle (the shim's working directory) says so:
+//! `ctr -n k8s.io run` and `nerdctl -n k8s.io run` use the same namespace, and the CRI never lists what they
+//! start. Where nothing is left of the bundle, an id as the CRI plugin makes them is enough. What else cannot
+//! be read is left out, and so are containerd's shims of before 1.4, which do not say whom they serve.
 
 use super::{Bounded, HostView, SurveyError, table::Table};
 use crate::linux::socket_file::SocketFile;
@@ -35,6 +30,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+const CONMON: &str = "conmon";
 /// containerd's namespace of the CRI plugin: `pkg/cri/constants`, `K8sContainerdNamespace`.
 const NAMESPACE: &[u8] = b"k8s.io";
 /// What begins the name that CRI-O gives a container: the kubelet's `k8s_NAME_POD_NAMESPACE_…`.
@@ -54,9 +50,9 @@ pub(super) fn shims(
 ) -> Result<Bounded<Shim>, SurveyError> {
     let children = table.children();
     let mut found = Bounded::default();
-    for OwnedShim { kind, shim, bundle } in ours? {
+    for OwnedShim { shim, bundle } in ours? {
         let children = children.get(&shim.process.pid).copied().unwrap_or_default();
-        if kind == ShimKind::Conmon || is_made_for_cri(&bundle, &shim.id)? {
+        if shim.comm == CONMON || is_made_for_cri(&bundle, &shim.id)? {
             found.push(Shim { children, ..shim });
         }
     }
@@ -66,7 +62,6 @@ pub(super) fn shims(
 /// A shim of this runtime, for whatever.
 #[derive(Clone, Debug)]
 pub(super) struct OwnedShim {
-    kind: ShimKind,
     /// Its children are not counted yet.
     pub(super) shim: Shim,
     /// Its working directory, as a link in /proc.
@@ -80,11 +75,13 @@ pub(super) fn ours(host: &HostView, table: &Table) -> Result<Vec<OwnedShim>, Sur
     let mut sockets = BTreeMap::new();
     let mut found = Vec::new();
     for (pid, process) in table.living() {
-        let Some(kind) = ShimKind::of(&process.comm) else { continue };
+        if !is_a_shim(&process.comm) {
+            continue;
+        }
         let proc = host.proc.join(pid.to_string());
         // Gone, or gone and its number used again: the next look will not find it.
         let Ok(command) = read_at_most(&proc.join("cmdline"), MAX_COMMAND) else { continue };
-        let Some(served) = kind.served(&command) else { continue };
+        let Some(served) = served(&process.comm, &command) else { continue };
         let in_namespace = runtimes.zip(mount_namespace(pid)).map(|(ours, its)| ours == its);
         let at_socket = served.address.and_then(|address| {
             // A path means the same to all shims of a mount namespace.
@@ -97,7 +94,6 @@ pub(super) fn ours(host: &HostView, table: &Table) -> Result<Vec<OwnedShim>, Sur
             (None, None) if host.runtime.is_none() => return Err(SurveyError::NoRuntime),
             (None, None) => return Err(SurveyError::NamespacesDenied),
             (Some(true), _) | (_, Some(true)) => found.push(OwnedShim {
-                kind,
                 shim: Shim {
                     process: DaemonProcess { pid, started: process.started },
                     comm: process.comm.clone(),
@@ -111,9 +107,10 @@ pub(super) fn ours(host: &HostView, table: &Table) -> Result<Vec<OwnedShim>, Sur
     Ok(found)
 }
 
-/// A process of this name serves containers, whosesoever.
+/// A process of this name serves containers, of whichever runtime. Names are cut to 15 bytes:
+/// `containerd-shim-runc-v2` and `containerd-shim-kata-v2` are the same.
 pub(super) fn is_a_shim(comm: &str) -> bool {
-    ShimKind::of(comm).is_some()
+    comm.starts_with("containerd-shim") || comm == CONMON
 }
 
 /// Whether the CRI plugin made the container of this bundle, or, where nothing is left of it, may
@@ -124,29 +121,14 @@ fn is_made_for_cri(bundle: &Path, id: &str) -> Result<bool, SurveyError> {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             Err(SurveyError::NamespacesDenied)
         }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            Ok(is_cri_id(id) && is_removed(bundle))
-        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(is_cri_id(id)),
         Err(_) => Ok(false),
     }
-}
-
-/// The directory that a link in /proc leads to has no name any more. (`fs/d_path.c`, `d_path`)
-fn is_removed(link: &Path) -> bool {
-    std::fs::read_link(link)
-        .is_ok_and(|target| target.as_os_str().as_bytes().ends_with(b" (deleted)"))
 }
 
 /// containerd's `internal/cri/util`, `GenerateID`.
 fn is_cri_id(id: &str) -> bool {
     id.len() == 64 && id.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
-}
-
-/// The two that there are.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum ShimKind {
-    Containerd,
-    Conmon,
 }
 
 /// What of a shim's arguments counts.
@@ -156,37 +138,14 @@ struct Served<'a> {
     address: Option<&'a [u8]>,
 }
 
-impl ShimKind {
-    fn of(comm: &str) -> Option<Self> {
-        // Cut to 15 bytes: `containerd-shim-runc-v2` and `containerd-shim-kata-v2` are the same.
-        match comm {
-            _ if comm.starts_with("containerd-shim") => Some(Self::Containerd),
-            "conmon" => Some(Self::Conmon),
-            _ => None,
-        }
-    }
-
-    /// Whom it serves; `None` for one that serves no pod.
-    fn served(self, command: &[u8]) -> Option<Served<'_>> {
-        let words: Vec<&[u8]> = command.split(|byte| *byte == 0).skip(1).collect();
-        match self {
-            Self::Containerd => {
-                // The short-lived helpers that begin and clean up a shim have the same options.
-                let is_helper = words.iter().any(|word| matches!(*word, b"start" | b"delete"));
-                (!is_helper && value(&words, b"namespace") == Some(NAMESPACE)).then_some(())?;
-                Some(Served { id: value(&words, b"id")?, address: value(&words, b"address") })
-            }
-            Self::Conmon => {
-                let is_pods = value(&words, b"n")?.starts_with(CONTAINER_NAME);
-                // One that only runs an exec in a container says so.
-                let is_other =
-                    words.iter().any(|word| *word == b"-e" || word.starts_with(b"--exit-command"));
-                (is_pods && !is_other).then_some(())?;
-                Some(Served { id: value(&words, b"c")?, address: None })
-            }
-        }
-        .filter(|served| !served.id.is_empty())
-    }
+/// What it serves; `None` for one that serves no pod.
+fn served<'a>(comm: &str, command: &'a [u8]) -> Option<Served<'a>> {
+    let words: Vec<&[u8]> = command.split(|byte| *byte == 0).skip(1).collect();
+    let (is_for_pods, id) = match comm {
+        CONMON => (value(&words, b"n")?.starts_with(CONTAINER_NAME), value(&words, b"c")?),
+        _ => (value(&words, b"namespace")? == NAMESPACE, value(&words, b"id")?),
+    };
+    (is_for_pods && !id.is_empty()).then(|| Served { id, address: value(&words, b"address") })
 }
 
 /// The value of an option, as Go's flags and GLib's are written: `-name value`, `--name=value`.
@@ -257,55 +216,33 @@ mod tests {
 
     #[test]
     fn only_arguments_of_pods_count() {
-        let table: &[(ShimKind, &str, Option<Option<&str>>)] = &[
+        let table: &[(&str, &str, Option<Option<&str>>)] = &[
             (
-                ShimKind::Containerd,
+                "containerd-shim",
                 "/usr/bin/containerd-shim-runc-v2 -namespace k8s.io -id {id} -address /run/c.sock",
                 Some(Some("/run/c.sock")),
             ),
-            (ShimKind::Containerd, "shim --namespace=k8s.io --id={id}", Some(None)),
-            (ShimKind::Containerd, "shim -namespace moby -id {id} -address /run/c.sock", None),
-            (ShimKind::Containerd, "shim -namespace default -id {id}", None),
-            (ShimKind::Containerd, "shim -namespace k8s.io -address /run/c.sock", None),
-            (ShimKind::Containerd, "shim -namespace k8s.io -id", None),
-            (ShimKind::Containerd, "shim -namespace k8s.io -id ", None),
-            (
-                ShimKind::Containerd,
-                "shim -namespace k8s.io -id {id} -address /run/c.sock start",
-                None,
-            ),
-            (ShimKind::Containerd, "shim -namespace k8s.io -id {id} -bundle /b delete", None),
-            (ShimKind::Containerd, "shim -namespaces k8s.io -id {id}", None),
-            (ShimKind::Containerd, "-namespace", None),
-            (ShimKind::Containerd, "", None),
-            (
-                ShimKind::Conmon,
-                "conmon -b /b -c {id} -n k8s_app_web-0_shop_u_0 -u {id} -s",
-                Some(None),
-            ),
-            (ShimKind::Conmon, "conmon -c {id} -n web --exit-command /usr/bin/podman", None),
-            (ShimKind::Conmon, "conmon -c {id} -n k8s_x --exit-command /usr/bin/podman", None),
-            (ShimKind::Conmon, "conmon -c {id} -n k8s_app_web-0_shop_u_0 -r runc -e -T 5", None),
-            (ShimKind::Conmon, "conmon -c {id}", None),
+            ("containerd-shim", "shim --namespace=k8s.io --id={id}", Some(None)),
+            ("containerd-shim", "shim -namespace moby -id {id} -address /run/c.sock", None),
+            ("containerd-shim", "shim -namespace k8s.io -address /run/c.sock", None),
+            ("containerd-shim", "shim -namespace k8s.io -id", None),
+            ("containerd-shim", "shim -namespace k8s.io -id ", None),
+            ("containerd-shim", "shim -namespaces k8s.io -id {id}", None),
+            ("containerd-shim", "-namespace", None),
+            ("containerd-shim", "", None),
+            ("conmon", "conmon -b /b -c {id} -n k8s_app_web-0_shop_u_0 -u {id} -s", Some(None)),
+            ("conmon", "conmon -c {id} -n web --exit-command /usr/bin/podman", None),
+            ("conmon", "conmon -c {id}", None),
         ];
-        for (kind, command, expected) in table {
+        for (comm, command, expected) in table {
             let command = words(command);
-            let served = kind.served(&command);
+            let served = served(comm, &command);
             let expected = expected
                 .map(|address| Served { id: ID.as_bytes(), address: address.map(str::as_bytes) });
             assert_eq!(served, expected, "{}", String::from_utf8_lossy(&command));
         }
-    }
-
-    #[test]
-    fn shims_are_told_from_others() {
-        for (comm, kind) in [
-            ("containerd-shim", Some(ShimKind::Containerd)),
-            ("containerd", None),
-            ("conmon", Some(ShimKind::Conmon)),
-            ("dockerd", None),
-        ] {
-            assert_eq!(ShimKind::of(comm), kind, "{comm}");
+        for other in ["containerd", "dockerd"] {
+            assert!(!is_a_shim(other), "{other}");
         }
     }
 
@@ -368,17 +305,10 @@ mod tests {
             fake.file(&format!("{name}/config.json"), config);
             assert_eq!(is_made_for_cri(&bundle(name), &id).unwrap(), expected, "{name}");
         }
-        std::fs::create_dir(bundle("bare")).unwrap();
-        std::os::unix::fs::symlink(bundle("bare"), bundle("cwd")).unwrap();
-        assert!(!is_made_for_cri(&bundle("cwd"), &id).unwrap(), "it is there, without a config");
-        // As the kernel writes it.
-        let gone = format!("{} (deleted)", bundle("gone").display());
-        std::os::unix::fs::symlink(gone, bundle("gone-cwd")).unwrap();
-        assert!(is_made_for_cri(&bundle("gone-cwd"), &id).unwrap());
+        assert!(is_made_for_cri(&bundle("gone"), &id).unwrap());
         for other in ["web", &id[1..], &id.to_uppercase(), ""] {
-            assert!(!is_made_for_cri(&bundle("gone-cwd"), other).unwrap(), "{other:?}");
+            assert!(!is_made_for_cri(&bundle("gone"), other).unwrap(), "{other:?}");
         }
-        assert!(!is_made_for_cri(&bundle("no-process"), &id).unwrap());
     }
 
     #[test]
