@@ -31,42 +31,20 @@ pub const KNOWN_SOCKETS: [(&str, &str); 10] = [
     ("/run/dockershim.sock", "EKS before 1.24"),
 ];
 
-const EXAMPLE: &str = "unix:///run/containerd/containerd.sock";
-
 /// An endpoint that is not a unix socket's.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum EndpointError {
-    /// Nothing there.
-    #[error("the CRI endpoint is empty; use the runtime's socket, for example {EXAMPLE}")]
-    Empty,
-    /// Another scheme.
-    #[error(
-        "the CRI endpoint {0:?} is not a unix socket; use the runtime's socket, for example \
-         {EXAMPLE}"
-    )]
-    Scheme(String),
-    /// Not from the root.
-    #[error(
-        "the CRI endpoint {0:?} is not an absolute path; use unix:// and an absolute path, for \
-         example {EXAMPLE}"
-    )]
-    Relative(String),
-}
+#[error(
+    "the CRI endpoint {0:?} is not a unix socket's absolute path; use the runtime's socket, for example \
+     unix:///run/containerd/containerd.sock"
+)]
+pub struct EndpointError(pub String);
 
 /// The socket's path in `unix:///path` (also `unix:/path`) or `/path`.
 pub fn parse_endpoint(endpoint: &str) -> Result<PathBuf, EndpointError> {
-    let path = match endpoint.split_once(':') {
-        Some(("unix", rest)) => rest.strip_prefix("//").unwrap_or(rest),
-        Some((scheme, rest)) if rest.starts_with("//") && !scheme.contains('/') => {
-            return Err(EndpointError::Scheme(endpoint.to_owned()));
-        }
-        _ => endpoint,
-    };
-    match path {
-        "" => Err(EndpointError::Empty),
-        path if path.starts_with('/') => Ok(PathBuf::from(path)),
-        _ => Err(EndpointError::Relative(endpoint.to_owned())),
-    }
+    let path = endpoint.strip_prefix("unix:").unwrap_or(endpoint);
+    let path = if path == endpoint { path } else { path.strip_prefix("//").unwrap_or(path) };
+    let is_absolute = path.starts_with('/');
+    is_absolute.then(|| path.into()).ok_or_else(|| EndpointError(endpoint.to_owned()))
 }
 
 /// The socket that the CRI is spoken on, once one is: the adapter of the host knows shims by it.
@@ -121,22 +99,19 @@ mod tests {
 
     #[test]
     fn endpoints() {
-        let ok = |path: &str| Ok(PathBuf::from(path));
-        let scheme = |text: &str| Err(EndpointError::Scheme(text.to_owned()));
-        let relative = |text: &str| Err(EndpointError::Relative(text.to_owned()));
         for (text, expected) in [
-            ("unix:///run/containerd/containerd.sock", ok("/run/containerd/containerd.sock")),
-            ("unix:/run/crio/crio.sock", ok("/run/crio/crio.sock")),
-            ("/run/crio/crio.sock", ok("/run/crio/crio.sock")),
-            ("/run/with:colon.sock", ok("/run/with:colon.sock")),
-            ("", Err(EndpointError::Empty)),
-            ("unix://", Err(EndpointError::Empty)),
-            ("unix://run/crio.sock", relative("unix://run/crio.sock")),
-            ("run/crio.sock", relative("run/crio.sock")),
-            ("tcp://127.0.0.1:1234", scheme("tcp://127.0.0.1:1234")),
-            ("http://localhost", scheme("http://localhost")),
-            ("npipe:////./pipe/containerd", scheme("npipe:////./pipe/containerd")),
+            ("unix:///run/containerd/containerd.sock", Some("/run/containerd/containerd.sock")),
+            ("unix:/run/crio/crio.sock", Some("/run/crio/crio.sock")),
+            ("/run/crio/crio.sock", Some("/run/crio/crio.sock")),
+            ("/run/with:colon.sock", Some("/run/with:colon.sock")),
+            ("", None),
+            ("unix://", None),
+            ("unix://run/crio.sock", None),
+            ("run/crio.sock", None),
+            ("tcp://127.0.0.1:1234", None),
+            ("npipe:////./pipe/containerd", None),
         ] {
+            let expected = expected.map(PathBuf::from).ok_or(EndpointError(text.to_owned()));
             assert_eq!(parse_endpoint(text), expected, "{text:?}");
         }
     }

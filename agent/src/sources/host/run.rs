@@ -129,7 +129,7 @@ impl HostAdapter {
         boot_id: Option<String>,
         mut connected: mpsc::Receiver<RuntimeConnected>,
     ) -> Result<(), Closed> {
-        self.tell(HostEvent::Boot { boot_id }).await?;
+        self.emit(HostEvent::Boot { boot_id }).await?;
         let mut under_way: Option<BoxFuture<'static, Findings>> = None;
         let mut next = Instant::now() + self.options.runtime_wait;
         let (mut answered, mut again) = (false, false);
@@ -139,16 +139,16 @@ impl HostAdapter {
             tokio::select! {
                 connected = connected.recv() => {
                     if let RuntimeConnected(Some(process)) = connected.ok_or(Closed)? {
-                        self.tell_all(|daemons| daemons.connected(process)).await?;
+                        self.emit_all(|daemons| daemons.connected(process)).await?;
                     }
                     if std::mem::replace(&mut answered, true) {
                         again = true; // perhaps it is another process, which has other shims
                     } else {
-                        // A look that began before cannot tell whose shims it sees.
+                        // A look that began before does not know whose shims it sees.
                         (under_way, next) = (None, Instant::now());
                     }
                 }
-                _ = seconds.tick() => self.tell_all(Daemons::poll).await?,
+                _ = seconds.tick() => self.emit_all(Daemons::poll).await?,
                 () = sleep_until(next), if under_way.is_none() => {
                     again = false;
                     under_way = Some(look(self.host(), self.pool.clone()).boxed());
@@ -159,7 +159,7 @@ impl HostAdapter {
                     let survey = self.looked(seen).await?;
                     // Leak detection begins with the first survey, which must show whatever can be seen.
                     if answered {
-                        self.tell(HostEvent::Survey(survey)).await?;
+                        self.emit(HostEvent::Survey(survey)).await?;
                     }
                 }
             }
@@ -190,7 +190,7 @@ impl HostAdapter {
         let mut troubled = BTreeSet::new();
         for (part, why) in looked.errors {
             if matches!(why, SurveyError::NoRuntime) {
-                continue; // the CRI adapter tells of it
+                continue; // the CRI adapter reports it
             }
             counters.errors.fetch_add(1, Relaxed);
             troubled.insert(part);
@@ -204,21 +204,21 @@ impl HostAdapter {
             info!(?part, "the host survey includes this part again");
         }
         self.troubled = troubled;
-        self.tell_all(|daemons| daemons.surveyed(kubelet)).await?;
+        self.emit_all(|daemons| daemons.surveyed(kubelet)).await?;
         Ok(looked.survey)
     }
 
-    async fn tell_all(
+    async fn emit_all(
         &mut self,
-        learn: impl FnOnce(&mut Daemons) -> Vec<HostEvent>,
+        change: impl FnOnce(&mut Daemons) -> Vec<HostEvent>,
     ) -> Result<(), Closed> {
-        for event in learn(&mut self.daemons) {
-            self.tell(event).await?;
+        for event in change(&mut self.daemons) {
+            self.emit(event).await?;
         }
         Ok(())
     }
 
-    async fn tell(&self, event: HostEvent) -> Result<(), Closed> {
+    async fn emit(&self, event: HostEvent) -> Result<(), Closed> {
         let received = Received { at: clock::boot_now(), input: Input::Host(event) };
         self.to.send(received).await.map_err(|_| Closed)
     }
@@ -399,7 +399,7 @@ mod tests {
         bench.adapter.await.unwrap().unwrap();
     }
 
-    /// A survey that does not know the runtime cannot tell whose shims and pods it sees.
+    /// A survey that does not know the runtime does not know whose shims and pods it sees.
     #[tokio::test]
     async fn the_first_survey_waits_for_the_runtime() {
         let fake = Fake::new();
