@@ -237,7 +237,7 @@ fn text(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use record::{Deliver, Exec, Exit, Generate, Mkdir, Moment, Peer, Victim};
+    use record::{Exit, Generate, Moment, Victim};
 
     fn bytes<T: RawRecord>(record: &T) -> Vec<u8> {
         // SAFETY: a `RawRecord` is integers without padding.
@@ -248,60 +248,10 @@ mod tests {
         Header { kind, reserved: 0, time: 7, cgroup: 42 }
     }
 
-    fn comm(name: &str) -> [u8; record::COMM_LEN] {
-        let mut comm = [0; record::COMM_LEN];
-        comm[..name.len()].copy_from_slice(name.as_bytes());
-        comm
-    }
-
-    fn init() -> record::Task {
-        record::Task {
-            started: 5,
-            tgid: 100,
-            tid: 101,
-            ns_pid: 1,
-            signal_flags: record::SIGNAL_UNKILLABLE,
-            comm: comm("sleep"),
-        }
-    }
-
     fn fact<T: RawRecord>(record: &T) -> KernelFact {
         let (event, _) = decode(&bytes(record)).unwrap();
         assert_eq!(event.time, BootTime(7));
         event.fact
-    }
-
-    #[test]
-    fn a_signal_is_told_with_its_targets_state() {
-        let generate = Generate {
-            header: header(record::GENERATE),
-            target: init(),
-            sender: Peer { cgroup: 3, tgid: 9, in_container: 0, comm: comm("runc") },
-            code: -6,
-            signal: 15,
-            result: 1,
-            group: 1,
-            blocked: 0,
-            pending: 0,
-            handler: 0,
-            state_known: 1,
-        };
-        let KernelFact::SignalGenerated(record) = fact(&generate) else { panic!("another fact") };
-        assert_eq!((record.signal, record.code, record.group), (15, -6, true));
-        assert_eq!((record.cgroup, record.result), (CgroupId(42), SignalResult::Ignored));
-        assert_eq!(record.target, task(&init()));
-        assert_eq!((record.target.ns_pid, record.target.started), (Some(1), Some(5)));
-        assert_eq!(
-            (record.sender.comm.as_str(), record.sender.in_container),
-            ("runc", Some(false))
-        );
-        let state = record.state.unwrap();
-        assert!(state.unkillable && !state.group_exit && !state.blocked);
-        assert_eq!(state.disposition, Disposition::Default);
-
-        let unknown = Generate { state_known: 0, result: 77, ..generate };
-        let KernelFact::SignalGenerated(record) = fact(&unknown) else { panic!("another fact") };
-        assert_eq!((record.state, record.result), (None, SignalResult::Unknown));
     }
 
     #[test]
@@ -324,7 +274,7 @@ mod tests {
         let status = |flags, group, leader| {
             let exit = Exit {
                 header: header(record::EXIT),
-                task: record::Task { signal_flags: flags, ..init() },
+                task: record::Task { signal_flags: flags, ..record::Task::default() },
                 group_exit_code: group,
                 leader_exit_code: leader,
                 ..Exit::default()
@@ -339,86 +289,6 @@ mod tests {
         assert_eq!(status(record::SIGNAL_GROUP_EXIT, 9, 0), signal(9, false));
         assert_eq!(status(record::SIGNAL_GROUP_EXIT, 0x8b, 0), signal(11, true));
         assert_eq!(status(0, 0, 0x300), ExitStatus::Code(3), "Linux 5.10, one thread");
-    }
-
-    #[test]
-    fn the_other_kinds_are_told() {
-        let cgroup = CgroupId(42);
-        let moment = |kind, value| fact(&Moment { header: header(kind), value });
-        assert_eq!(moment(record::RMDIR, 0), KernelFact::CgroupRemoved { cgroup });
-        assert_eq!(moment(record::EMPTY, 0), KernelFact::CgroupEmpty { cgroup });
-        let frozen = |frozen| KernelFact::CgroupFrozen { cgroup, frozen };
-        assert_eq!(moment(record::FROZEN, 1), frozen(true));
-        assert_eq!(moment(record::FROZEN, 0), frozen(false));
-
-        let mut name = [0; record::NAME_LEN];
-        name[..3].copy_from_slice(b"p\xffd");
-        let mkdir = Mkdir { header: header(record::MKDIR), parent: 0, level: 3, name_len: 3, name };
-        let created = KernelFact::CgroupCreated {
-            cgroup,
-            parent: None,
-            name: "p\u{fffd}d".into(),
-            scanned: false,
-        };
-        assert_eq!(fact(&mkdir), created);
-
-        let victim = Victim { header: Header { cgroup: 0, ..header(record::VICTIM) }, pid: 8 };
-        assert_eq!(fact(&victim), KernelFact::OomVictim { cgroup: None, pid: 8 });
-
-        let deliver =
-            Deliver { header: header(record::DELIVER), task: init(), handler: 1, signal: 10 };
-        let delivered = KernelFact::SignalDelivered {
-            cgroup,
-            task: task(&init()),
-            signal: 10,
-            disposition: Disposition::Ignore,
-        };
-        assert_eq!(fact(&deliver), delivered);
-
-        let spent = Moment { header: header(record::SPENT), value: 9 };
-        assert_eq!(fact(&spent), KernelFact::BudgetSpent { cgroup, until: BootTime(9) });
-
-        let exec = Exec { header: header(record::EXEC), task: init(), ..Exec::default() };
-        let parent =
-            ProcessRef { tgid: Tgid(0), comm: String::new(), cgroup: None, in_container: None };
-        assert_eq!(fact(&exec), KernelFact::Exec { cgroup, task: task(&init()), parent });
-    }
-
-    #[test]
-    fn what_was_killed_with_its_namespace_is_told_as_it_was_counted() {
-        let mut zapped = record::Zapped {
-            header: header(record::ZAPPED),
-            init: 100,
-            killed: 30,
-            entered: 2,
-            silent: 27,
-            nested: 4,
-            uncertain: 1,
-            ..record::Zapped::NOTHING
-        };
-        zapped.sent[14] = 1;
-        zapped.sent[63] = 1;
-        zapped.examples[0].comm = comm("worker");
-        zapped.examples[record::EXAMPLES / 2] =
-            record::Example { comm: comm("logger"), sent: signal_bit(15) | signal_bit(64) };
-        let KernelFact::NamespaceKilled(record) = fact(&zapped) else { panic!("another fact") };
-        assert_eq!((record.cgroup, record.init), (CgroupId(42), Tgid(100)));
-        assert_eq!((record.killed, record.entered, record.nested), (30, 2, 4));
-        assert!(record.uncertain);
-        let sent = |signal| SentTo { signal, processes: 1 };
-        assert_eq!(record.sent, [sent(15), sent(64)]);
-        assert_eq!((record.without(15), record.without(2)), (27, 28));
-        // As many as there is room for of those that were sent nothing, and the one other.
-        let names: Vec<_> = record.examples.iter().map(|example| example.comm.as_str()).collect();
-        assert_eq!((names.len(), names[0], names[8]), (9, "worker", "logger"));
-        let sent = [2, 15, 64].map(|signal| record.examples[8].was_sent(signal));
-        assert_eq!(sent, [false, true, true]);
-        assert!(!record.examples[0].was_sent(15));
-
-        // No more than were counted.
-        let one = record::Zapped { killed: 1, entered: 0, silent: 1, ..zapped };
-        let KernelFact::NamespaceKilled(record) = fact(&one) else { panic!("another fact") };
-        assert_eq!(record.examples.len(), 1);
     }
 
     #[test]

@@ -59,7 +59,7 @@ const BATCH: usize = 256;
 /// What the kernel adapter is asked to do.
 #[derive(Clone, Debug)]
 pub struct KernelOptions {
-    /// Mount point of cgroup2; `None`: detected.
+    /// `None`: detected.
     pub cgroup_root: Option<PathBuf>,
     /// Size of each ring buffer in bytes: a power of two, at least a page.
     pub ring_bytes: u32,
@@ -147,9 +147,8 @@ impl StartReport {
 /// Hooks that are attached, and that the self-test could not prove.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Unproven {
-    /// Which.
     pub hooks: Vec<&'static str>,
-    /// Why, such as a cgroup file system that is read-only.
+    /// Such as a cgroup file system that is read-only.
     pub why: String,
 }
 
@@ -211,7 +210,6 @@ pub enum KernelCommand {
     /// Report this signal for this cgroup (a stop signal that is not in the common mask).
     AllowSignal {
         cgroup: CgroupId,
-        /// The signal's number.
         signal: u8,
     },
     /// Watch the container with this cgroup from now on.
@@ -311,7 +309,6 @@ fn verdicts(plan: Vec<Planned>) -> BTreeMap<&'static str, Result<(), String>> {
 }
 
 impl Kernel {
-    /// How the start went.
     pub fn report(&self) -> StartReport {
         self.report.clone()
     }
@@ -326,12 +323,10 @@ impl Kernel {
         self.counting.take()
     }
 
-    /// Where cgroup2 is mounted.
     pub fn cgroup_root(&self) -> &Path {
         &self.cgroup_root
     }
 
-    /// Counters, shared.
     pub fn counters(&self) -> Arc<KernelCounters> {
         Arc::clone(&self.counters)
     }
