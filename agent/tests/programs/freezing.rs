@@ -1,4 +1,4 @@
-//! The freezer of cgroup2. What that of cgroup v1 does to SIGKILL is in `lingering`.
+//! The freezer of cgroup2.
 
 use crate::{
     actors::{Actor, Role},

@@ -14,7 +14,6 @@ mod namespaces;
 mod nested;
 mod oom;
 mod preemption;
-mod readonly;
 #[allow(dead_code, reason = "shared with the tests of the runtime's adapter")]
 #[path = "../cri/runtime.rs"]
 mod runtime;
