@@ -198,19 +198,35 @@ fn sigterm_to_an_init_without_a_handler_is_ignored() {
 }
 
 #[test]
-fn a_handler_shows_as_delivered() {
-    with_pod(|mut session, pod| {
-        let role = Role { init: true, handle: &[SIGTERM], ..Role::default() };
-        let init = Actor::start(&pod.container.path, role);
-        let pid = init.pid;
-        init.kill(SIGTERM);
-        session.until("its end", |fact| is_end(fact, pid));
-        let term = sent(&session, &pod, &init, SIGTERM);
-        assert_eq!(term.result, SignalResult::Delivered);
-        assert_eq!(term.state.unwrap().disposition, Disposition::Handler);
-        assert_eq!(delivered(&session, &pod), [(15, Disposition::Handler)]);
-        assert_eq!(ends(&session, pid)[0].1, ExitStatus::Code(37));
-    });
+fn what_a_target_does_with_a_signal_is_its_disposition() {
+    use Disposition::{Default, Handler, Ignore};
+    use SignalResult::{Delivered, Ignored};
+    let handles = Role { init: true, handle: &[SIGTERM], ..Role::default() };
+    let ignores = Role { ignore: &[SIGTERM], ..Role::default() };
+    let killed = ExitStatus::Signal { signal: 15, core: false };
+    for (role, result, disposition, end) in [
+        (handles, Delivered, Handler, Some(ExitStatus::Code(37))),
+        (ignores, Ignored, Ignore, None),
+        (Role::default(), Delivered, Default, Some(killed)),
+    ] {
+        with_pod(|mut session, pod| {
+            let process = Actor::start(&pod.container.path, role);
+            let pid = process.pid;
+            process.kill(SIGTERM);
+            session.settle();
+            if end.is_some() {
+                session.until("its end", |fact| is_end(fact, pid));
+            }
+            let term = sent(&session, &pod, &process, SIGTERM);
+            let state = term.state.unwrap();
+            assert_eq!((term.result, state.disposition), (result, disposition));
+            assert_eq!(state.group_exit, disposition == Default);
+            assert_eq!(state.unkillable, role.init);
+            let taken = delivered(&session, &pod);
+            assert_eq!(taken.first(), (disposition == Handler).then_some(&(15, Handler)));
+            assert_eq!(ends(&session, pid).first().map(|(_, status)| *status), end);
+        });
+    }
 }
 
 #[test]
@@ -228,37 +244,6 @@ fn a_blocked_signal_is_pending_at_sigkill() {
         let kill = sent(&session, &pod, &init, SIGKILL);
         assert_eq!(kill.state.unwrap().pending, 1 << (SIGTERM - 1));
         assert_eq!(delivered(&session, &pod), []);
-    });
-}
-
-#[test]
-fn an_ignoring_program_is_told_from_an_init_without_a_handler() {
-    with_pod(|mut session, pod| {
-        let role = Role { ignore: &[SIGTERM], ..Role::default() };
-        let process = Actor::start(&pod.container.path, role);
-        process.kill(SIGTERM);
-        session.settle();
-        let term = sent(&session, &pod, &process, SIGTERM);
-        assert_eq!(term.result, SignalResult::Ignored);
-        let state = term.state.unwrap();
-        assert_eq!((state.unkillable, state.disposition), (false, Disposition::Ignore));
-    });
-}
-
-#[test]
-fn the_default_action_ends_a_process() {
-    with_pod(|mut session, pod| {
-        let process = Actor::start(&pod.container.path, Role::default());
-        let pid = process.pid;
-        process.kill(SIGTERM);
-        session.until("its end", |fact| is_end(fact, pid));
-        let term = sent(&session, &pod, &process, SIGTERM);
-        assert_eq!(term.result, SignalResult::Delivered);
-        let state = term.state.unwrap();
-        assert_eq!((state.group_exit, state.disposition), (true, Disposition::Default));
-        assert_eq!(delivered(&session, &pod), []);
-        let status = ends(&session, pid)[0].1;
-        assert_eq!(status, ExitStatus::Signal { signal: 15, core: false });
     });
 }
 

@@ -208,10 +208,7 @@ impl KernelCounters {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum KernelCommand {
     /// Report this signal for this cgroup (a stop signal that is not in the common mask).
-    AllowSignal {
-        cgroup: CgroupId,
-        signal: u8,
-    },
+    AllowSignal { cgroup: CgroupId, signal: u8 },
     /// Watch the container with this cgroup from now on.
     Watch {
         cgroup: CgroupId,
