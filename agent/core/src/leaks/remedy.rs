@@ -78,6 +78,7 @@ pub(super) fn steps(leak: &Leak, tools: &NodeTools) -> Vec<String> {
         }
         LeakKey::Pod { .. } => stuck_pod(leak, tools, &mut step),
     }
+    steps.shrink_to_fit(); // there may be thousands of leaks
     steps
 }
 
