@@ -9,7 +9,7 @@ use crate::{
     },
     linux::{clock, restrictions::Restrictions},
     sources::{host, kernel, kube},
-    store::health::{Check, Checks, Health},
+    store::health::{Check, Checks, Health, Severity},
 };
 use coroner_core::input::{ApiEvent, Input, Received};
 use std::{
@@ -59,8 +59,14 @@ fn diagnose(args: &DoctorArgs) -> anyhow::Result<Checks> {
             Ok(health.checks(clock::boot_now()))
         }
         Err(error) => {
+            let flags = Check {
+                name: "flags",
+                severity: Severity::Failing,
+                found: error.to_string(),
+                todo: "".into(),
+            };
             let mut checks = health.node_checks();
-            checks.extend([health.kernel_check(), Check::failing("flags", error.to_string(), "")]);
+            checks.extend([health.kernel_check(), flags]);
             Ok(Checks { ready: false, checks })
         }
     }
