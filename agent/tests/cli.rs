@@ -1,11 +1,6 @@
 //! The binary as a person meets it: exit statuses and messages.
 
-mod binary;
-#[allow(dead_code, reason = "shared")]
-#[path = "binary/serving.rs"]
-mod serving;
-
-use binary::{coroner, run};
+use crate::binary::{coroner, run, serving::ServedSocket};
 use clap::CommandFactory as _;
 use coroner::{
     config::args::Cli,
@@ -19,7 +14,6 @@ use coroner::{
 };
 use coroner_report::{List, PodTermination};
 use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
-use serving::ServedSocket;
 use std::{
     collections::BTreeMap,
     fs,

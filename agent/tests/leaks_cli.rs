@@ -1,23 +1,14 @@
 //! `coroner leaks` as a person meets it: asking an agent, and looking itself at a runtime and an
 //! apiserver inside the test.
 
-#[allow(dead_code, reason = "shared with the tests of the apiserver's adapter")]
-#[path = "kube/apiserver.rs"]
-mod apiserver;
-#[allow(dead_code, reason = "shared with the tests of the runtime's adapter")]
-#[path = "cri/runtime.rs"]
-mod runtime;
-#[allow(dead_code, reason = "shared with the tests of the runtime's adapter")]
-#[path = "cri/things.rs"]
-mod things;
-
-mod binary;
-#[allow(dead_code, reason = "shared")]
-#[path = "binary/serving.rs"]
-mod serving;
-
-use apiserver::{FakeApiserver, Script};
-use binary::{coroner, run};
+use crate::{
+    binary::{coroner, run, serving::ServedSocket},
+    cri::{
+        runtime::{FakeRuntime, Serving},
+        things,
+    },
+    kube::apiserver::{FakeApiserver, Script},
+};
 use coroner::{
     linux::clock,
     outputs::{
@@ -31,9 +22,7 @@ use coroner_core::{
     leaks::LeakGauges,
 };
 use coroner_cri_api::read;
-use runtime::{FakeRuntime, Serving};
 use serde_json::{Value, json};
-use serving::ServedSocket;
 use std::{
     path::PathBuf,
     process::{Command, Stdio},

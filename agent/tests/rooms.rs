@@ -1,9 +1,7 @@
 //! Imports go one way between the rooms of the agent, and in no crate of the product in a circle.
 
-mod rust_files;
-
+use crate::rust_files::rust_files;
 use proc_macro2::{TokenStream, TokenTree};
-use rust_files::rust_files;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs, mem,

@@ -1,9 +1,7 @@
 //! What an apiserver answers holds other tenants' secrets: whatever cannot be read of it, and at whichever
 //! level the agent and its libraries log, nothing of it is passed on.
 
-mod binary;
-
-use binary::{coroner, run};
+use crate::binary::{coroner, run};
 use std::{
     io::{BufRead, BufReader, Write},
     net::TcpListener,

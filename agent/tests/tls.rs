@@ -1,12 +1,7 @@
 //! HTTPS, by the binary and by its library: who is trusted, what follows a change of the files, and
 //! that nobody is told what stands in them.
 
-mod binary;
-#[allow(dead_code, reason = "shared")]
-#[path = "binary/serving.rs"]
-mod serving;
-
-use binary::{coroner, run};
+use crate::binary::{coroner, run, serving};
 use coroner::{
     linux::clock,
     outputs::{

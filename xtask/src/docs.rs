@@ -7,9 +7,9 @@ use crate::{build, setup::Need, steps::show, toolchain::cargo, workspace::Worksp
 /// The tests that hold generated files to what they are made of: arguments of `cargo test`.
 const TESTS: &[&[&str]] = &[
     &["--package=coroner", "--lib", "docs_metrics_md_is_what_the_catalogue_says"],
-    &["--package=coroner", "--test=docs", "kubelet_md_has_every_message"],
+    &["--package=coroner", "--test=agent", "kubelet_md_has_every_message"],
     &["--package=coroner-report", "--test=reference"],
-    &["--package=coroner", "--test=cli", "the_man_pages_are_what_the_flags_say"],
+    &["--package=coroner", "--test=agent", "the_man_pages_are_what_the_flags_say"],
     &["--package=coroner-lab", "--test=deploy", "generated"],
 ];
 

@@ -1,5 +1,7 @@
 //! The binary, for the tests that meet it as a person does.
 
+pub(crate) mod serving;
+
 use std::process::{Command, Output, Stdio};
 
 /// The binary with nothing of the surrounding environment that it would listen to.

@@ -1,6 +1,6 @@
 //! The adapter, running, and a runtime for it.
 
-use crate::runtime::{Call, FakeRuntime, Serving};
+use super::runtime::{Call, FakeRuntime, Serving};
 use coroner::sources::cri::{self, CriCounters, CriOptions};
 use coroner_core::input::{CriContainer, CriEvent, CriExit, CriSandbox, Input, Received};
 use coroner_core::output::CriRequest;

@@ -1,6 +1,6 @@
 //! Verbose PodSandboxStatus, for leak candidates only.
 
-use crate::{
+use super::{
     bench::{CriBench, NEVER, outage, wait_until},
     runtime::{Call, FakeRuntime},
     things::{sandbox, sandbox_status},

@@ -1,6 +1,6 @@
 //! What is asked about single containers.
 
-use crate::{
+use super::{
     bench::{CriBench, exited, unreachable},
     runtime::{Call, FakeRuntime},
     things::{container, status},

@@ -1,6 +1,6 @@
 //! Runtimes that nobody named: found below the host's root, as a pod of the DaemonSet finds them.
 
-use crate::{
+use super::{
     bench::{STUCK, outage},
     runtime::{FakeRuntime, Serving},
     things::sandbox,

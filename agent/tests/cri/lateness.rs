@@ -1,6 +1,6 @@
 //! A runtime that answers late, but answers. How late makes no difference, so that no test waits.
 
-use crate::{
+use super::{
     bench::{CriBench, NEVER, STUCK, exited, outage, unreachable, wait_until},
     runtime::{Call, FakeRuntime},
     things::{container, sandbox, sandbox_status},

@@ -7,10 +7,8 @@ mod discovery;
 mod lateness;
 mod outages;
 mod polling;
-mod runtime;
-#[path = "../rust_files/mod.rs"]
-mod rust_files;
+pub(crate) mod runtime;
 mod scale;
 mod sizes;
 mod surface;
-mod things;
+pub(crate) mod things;

@@ -1,6 +1,6 @@
 //! Runtimes that are away, come back, or hang.
 
-use crate::{
+use super::{
     bench::{CriBench, NEVER, STUCK, exited, outage, wait_until},
     runtime::FakeRuntime,
 };

@@ -1,6 +1,6 @@
 //! When the lists are asked for, and what is made of them.
 
-use crate::{
+use super::{
     bench::{CriBench, NEVER, wait_until},
     runtime::{Call, FakeRuntime},
     things::{container, sandbox},

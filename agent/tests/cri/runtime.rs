@@ -1,7 +1,7 @@
 //! A container runtime inside the test: serves the reading calls of the CRI on a unix socket,
 //! remembers every call made to it, and can be killed as hard as a process.
 
-use crate::things;
+use super::things;
 use coroner_cri_api::read::{
     self,
     runtime_service_server::{RuntimeService, RuntimeServiceServer},

@@ -1,6 +1,6 @@
 //! A node with as many leaked sandboxes as a message holds.
 
-use crate::{
+use super::{
     bench::CriBench,
     runtime::{Call, FakeRuntime},
     things::{leaked_container, leaked_sandbox, status},

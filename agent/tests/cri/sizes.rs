@@ -1,6 +1,6 @@
 //! Answers of many megabytes.
 
-use crate::{
+use super::{
     bench::{CriBench, NEVER, outage},
     runtime::FakeRuntime,
     things::{entries, sandbox},

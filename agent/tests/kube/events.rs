@@ -1,6 +1,6 @@
 //! Events on pods and the node, sent to a scripted apiserver.
 
-use crate::{
+use super::{
     STUCK,
     apiserver::{FakeApiserver, Script, not_found, status_object},
     kubeconfig, wait_until,

@@ -1,6 +1,6 @@
 //! The apiserver adapter against a scripted apiserver over plain HTTP.
 
-mod apiserver;
+pub(crate) mod apiserver;
 mod events;
 mod events_lookup;
 mod hostile;

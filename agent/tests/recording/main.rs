@@ -2,13 +2,10 @@
 
 mod format;
 mod privacy;
-#[path = "../../core/tests/random/mod.rs"]
-mod random;
 mod reading;
-#[allow(dead_code, reason = "shared with the replays")]
-#[path = "../replay/recordings.rs"]
-mod recordings;
 mod writing;
+
+use crate::{random, replay::recordings};
 use coroner_core::{
     engine::{Engine, Settings},
     input::{ApiEvent, Input, Received},

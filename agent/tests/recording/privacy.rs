@@ -1,7 +1,7 @@
 //! A recording can be attached to a bug report: whatever a pod, a runtime or an error says beside
 //! what the join needs, none of it is in the file.
 
-use crate::{header, reader};
+use super::{header, reader};
 use coroner::{
     outputs::recording::{Stopped, Writer, redact},
     sources::{cri::convert as cri, cut::Cuts, kube::pod as kube},

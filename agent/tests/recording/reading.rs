@@ -1,6 +1,6 @@
 //! Files that are not what they should be: each says what it is, and gives what it has.
 
-use crate::{NODES, header, live, random::cases, reader, record, replayed, said_live};
+use super::{NODES, header, live, random::cases, reader, record, replayed, said_live};
 use coroner::outputs::recording::{ReadError, Reader, VERSION, Writer};
 use coroner_core::input::{Input, Loss, LossKind, Received};
 use flate2::read::GzDecoder;

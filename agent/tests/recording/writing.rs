@@ -1,6 +1,6 @@
 //! The thread that writes: what it is given arrives, what it cannot write is counted and told.
 
-use crate::{NODES, header, live, reader};
+use super::{NODES, header, live, reader};
 use coroner::outputs::recording::{Reader, Recorder, create};
 use std::{
     fs,

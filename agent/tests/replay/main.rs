@@ -5,9 +5,9 @@ mod events;
 mod interleavings;
 mod leaks;
 mod live;
-#[path = "../../core/tests/random/mod.rs"]
-mod random;
-mod recordings;
+pub(crate) mod recordings;
+
+use crate::random;
 use coroner_core::{
     engine::{Engine, Settings},
     input::{ExitStatus, Received},
