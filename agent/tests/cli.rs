@@ -69,34 +69,20 @@ fn the_environment_counts_as_flags_do() {
 }
 
 #[test]
-fn help_and_version_are_no_errors() {
-    for args in ["--help", "run --help", "--version"] {
-        let (code, out, _) = run(&mut coroner(args));
-        assert_eq!(code, 0, "{args}");
-        assert!(out.contains("coroner"), "{args}: {out}");
-    }
-}
-
-#[test]
-fn a_taken_port_is_found_out_before_anything_is_attached() {
+fn what_cannot_be_had_is_found_out_before_anything_is_attached() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
-    let args = format!(
-        "run --no-api --runtime-endpoint /nowhere.sock --listen {address} --api-listen off --socket off"
-    );
-    let (code, _, err) = run(&mut coroner(&args));
-    assert_eq!(code, 1, "{err}");
-    assert!(err.contains(&format!("cannot listen on {address}")), "{err}");
-    assert!(err.contains("--listen"), "{err}");
-}
-
-#[test]
-fn a_recording_that_cannot_be_made_is_refused_before_anything_is_attached() {
-    let args = "run --no-api --runtime-endpoint /nowhere.sock --listen 127.0.0.1:0 --api-listen off --socket off --record /no/such/dir/rec";
-    let (code, _, err) = run(&mut coroner(args));
-    assert_eq!(code, 1, "{err}");
-    assert!(err.contains("cannot record to /no/such/dir/rec"), "{err}");
-    assert!(err.contains("create its directory"), "{err}");
+    let port = format!("--listen {address}");
+    let file = "--listen 127.0.0.1:0 --record /no/such/dir/rec";
+    for (flags, wanted, hint) in [
+        (&*port, &*format!("cannot listen on {address}"), "--listen"),
+        (file, "cannot record to /no/such/dir/rec", "create its directory"),
+    ] {
+        let run_of = "run --no-api --runtime-endpoint /nowhere.sock --api-listen off --socket off";
+        let (code, _, err) = run(&mut coroner(&format!("{run_of} {flags}")));
+        assert_eq!(code, 1, "{err}");
+        assert!(err.contains(wanted) && err.contains(hint), "{err}");
+    }
 }
 
 /// Of public reports: MicroShift puts the component's name before klog's header, and an excerpt begins with the pod's
@@ -270,7 +256,11 @@ fn a_watch_goes_on_where_the_list_ended() {
 }
 
 #[test]
-fn completion_and_version() {
+fn help_completion_and_version() {
+    for args in ["--help", "run --help", "--version"] {
+        let (code, out, _) = run(&mut coroner(args));
+        assert!(code == 0 && out.contains("coroner"), "{args}: {out}");
+    }
     for shell in ["bash", "zsh", "fish"] {
         let (code, out, _) = run(&mut coroner(&format!("completion {shell}")));
         assert!(code == 0 && out.contains("terminations"), "{shell}");

@@ -25,7 +25,6 @@ pub struct Cli {
     pub log: LogArgs,
 }
 
-/// The subcommands.
 #[derive(Subcommand, Debug)]
 pub enum Command {
     /// Observe this node until SIGTERM or SIGINT.
@@ -49,7 +48,6 @@ pub enum Command {
     Version(VersionArgs),
 }
 
-/// Logging flags. Logs always go to stderr.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Logging")]
 pub struct LogArgs {
@@ -64,7 +62,6 @@ pub struct LogArgs {
     pub log_level: Option<String>,
 }
 
-/// Log formats.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LogFormat {
     /// Human-readable text.
@@ -73,7 +70,6 @@ pub enum LogFormat {
     Json,
 }
 
-/// Name, runtime and file systems of this node.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Sources of evidence")]
 pub struct NodeArgs {
@@ -98,7 +94,6 @@ pub struct NodeArgs {
     pub host_root: PathBuf,
 }
 
-/// Sources of evidence.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Sources of evidence")]
 pub struct SourceArgs {
@@ -115,7 +110,6 @@ pub struct SourceArgs {
     pub ring_bytes: u32,
 }
 
-/// Flags that locate a running agent.
 #[derive(Args, Clone, Debug)]
 pub struct AgentArgs {
     /// Unix socket of the running agent.
@@ -141,7 +135,6 @@ impl Namespaces {
     }
 }
 
-/// Flags of `coroner run`.
 #[derive(Args, Clone, Debug)]
 pub struct RunArgs {
     /// Address of the metrics and health endpoints. Port 0 selects a free port and logs it; `[::]` listens on
@@ -216,7 +209,6 @@ pub struct RunArgs {
     pub sources: SourceArgs,
 }
 
-/// The kubelet.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Leaks")]
 pub struct KubeletArgs {
@@ -226,7 +218,6 @@ pub struct KubeletArgs {
     pub kubelet_process: Option<String>,
 }
 
-/// Flags of leak detection and of its results.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Leaks")]
 pub struct LeakArgs {
@@ -244,7 +235,6 @@ pub struct LeakArgs {
     pub state_dir: Option<PathBuf>,
 }
 
-/// Flags of `coroner doctor`.
 #[derive(Args, Clone, Debug)]
 pub struct DoctorArgs {
     /// Output format.
@@ -255,7 +245,6 @@ pub struct DoctorArgs {
     pub sources: SourceArgs,
 }
 
-/// Flags of `coroner terminations` and `coroner deaths`.
 #[derive(Args, Clone, Debug)]
 pub struct ListArgs {
     /// The agent to query.
@@ -281,7 +270,6 @@ pub struct ListArgs {
     pub output: ListOutput,
 }
 
-/// Flags of `coroner completion`.
 #[derive(Args, Clone, Debug)]
 pub struct CompletionArgs {
     /// The shell.
@@ -289,7 +277,6 @@ pub struct CompletionArgs {
     pub shell: clap_complete::Shell,
 }
 
-/// Flags of `coroner version`.
 #[derive(Args, Clone, Debug)]
 pub struct VersionArgs {
     /// Output format.
@@ -297,7 +284,6 @@ pub struct VersionArgs {
     pub output: TextOutput,
 }
 
-/// Flags of `coroner leaks`.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = LEAKS_HELP)]
 pub struct LeaksArgs {
@@ -348,7 +334,6 @@ Exit status: 0 success; 1 error, or leak detection is suspended; 3 with --exit-c
 confirmed (candidates do not count); 64 usage error.
 docs/leaks.md describes each class and its evidence.";
 
-/// Flags of `coroner explain`.
 #[derive(Args, Clone, Debug)]
 pub struct ExplainArgs {
     /// The pod: NAME, NAMESPACE/NAME or UID. Optional if only one pod terminated.
@@ -382,7 +367,6 @@ pub struct ExplainArgs {
     pub agent: AgentArgs,
 }
 
-/// Flags of `coroner replay`.
 #[derive(Args, Clone, Debug)]
 pub struct ReplayArgs {
     /// The recording (`coroner run --record FILE`), compressed or not; `-` for stdin.
@@ -393,7 +377,6 @@ pub struct ReplayArgs {
     pub output: ReplayOutput,
 }
 
-/// Output formats of `replay`.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReplayOutput {
     /// One waterfall per pod.
@@ -406,7 +389,6 @@ pub enum ReplayOutput {
     Json,
 }
 
-/// Output formats of a list.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ListOutput {
     /// A table.
@@ -421,7 +403,6 @@ pub enum ListOutput {
     Name,
 }
 
-/// Output formats of a single answer.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TextOutput {
     /// Human-readable text. The formats of lists are accepted because CORONER_OUTPUT is shared by all commands.

@@ -260,7 +260,7 @@ fn flags_of_every_type_reach_the_agent() -> Result<()> {
         ("api-listen", json!(false), "--api-listen=off"),
         ("events", json!(true), "--events"),
         ("events-lookup", json!(false), "--events-lookup=off"),
-        ("history-limit", json!(4_194_304), "--history-limit=4194304"),
+        ("ring-bytes", json!(4_194_304), "--ring-bytes=4194304"),
         ("leak-threshold", json!("1m 30s"), "--leak-threshold=1m 30s"),
         ("log-level", json!(false), "--log-level=off"),
         ("socket", json!(false), "--socket=off"),
