@@ -94,7 +94,7 @@ async fn lists_the_newest_first_and_filters() {
     assert_eq!(listed(&agent, "?namespace=ns-a&pod=b").await, [""; 0]);
     assert_eq!(listed(&agent, "?pod=a&limit=1").await, ["a.2"]);
     let (_, body) = get(&agent, "/api/v1/deaths?namespace=ns-a").await;
-    let deaths: List<Death> = serde_json::from_str(&body).unwrap();
+    let deaths: List<ContainerDeath> = serde_json::from_str(&body).unwrap();
     let mut names: Vec<&str> = deaths.items.iter().map(|death| death.name.as_str()).collect();
     names.dedup();
     assert_eq!(names, ["a2", "a1"]);
