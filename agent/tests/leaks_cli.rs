@@ -162,6 +162,9 @@ fn the_kubelets_log_is_quoted_below_the_leak() {
         assert!(out.contains(wanted), "{wanted}: {out}");
     }
     assert!(!out.contains("s9") && err.contains("2 lines of the kubelet's log"), "{out}{err}");
+    std::fs::write(node.path("log"), "something else\n").unwrap();
+    let (_, _, err) = run(&mut node.leaks(&log));
+    assert!(err.contains("is not a kubelet's log"), "{err}");
 }
 
 #[test]
