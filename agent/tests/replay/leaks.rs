@@ -102,7 +102,7 @@ impl Runtime {
 fn run(name: &str) -> FoundLeaks {
     let recording = recordings::load(name);
     let first = recording.inputs[0].at;
-    let end = recording.inputs.last().unwrap().at;
+    let end = recording.end;
     let of_node = [
         Input::Host(HostEvent::Boot { boot_id: Some("b".into()) }),
         Input::Api(ApiEvent::Node(node(name))),

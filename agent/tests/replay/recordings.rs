@@ -3,7 +3,7 @@
 use coroner::outputs::recording::Reader;
 use coroner_core::{
     input::{Input, Received},
-    time::Anchor,
+    time::{Anchor, BootTime},
 };
 use serde_json::Value;
 use std::{fs, path::PathBuf};
@@ -12,6 +12,8 @@ use std::{fs, path::PathBuf};
 pub(crate) struct Recording {
     pub(crate) anchor: Anchor,
     pub(crate) inputs: Vec<Received>,
+    /// It goes on until then, though nothing more came.
+    pub(crate) end: BootTime,
     pub(crate) truth: Value,
 }
 
@@ -24,11 +26,13 @@ pub(crate) fn load_without_events(name: &str) -> Recording {
 
 pub(crate) fn load(name: &str) -> Recording {
     let mut reader = Reader::open(&path(&format!("{name}.jsonl.gz"))).unwrap();
-    let inputs = reader.by_ref().collect();
+    let mut inputs: Vec<_> = reader.by_ref().collect();
+    let end = inputs.last().unwrap().at;
+    inputs.retain(|one| one.input != Input::Tick);
     assert!(reader.status().is_whole(), "{name}: {}", reader.status());
     let truth = fs::read_to_string(path(&format!("{name}.json"))).unwrap();
     let truth = serde_json::from_str(&truth).unwrap();
-    Recording { anchor: reader.header().clock, inputs, truth }
+    Recording { anchor: reader.header().clock, inputs, end, truth }
 }
 
 pub(crate) fn path(file: &str) -> PathBuf {
