@@ -9,11 +9,6 @@ use std::io;
 pub enum StartError {
     #[error("this binary was built without the kernel programs; build it with `cargo xtask build`")]
     NoObject,
-    #[error(
-        "this binary has no diagnostics for the kernel programs; --debug-bpf requires a debug \
-         build (`cargo xtask build`)"
-    )]
-    NoDebugObject,
     #[error("invalid ring buffer size {0}; use a power of two of at least a page")]
     RingSize(u32),
     #[error("{0}. coroner requires kernel BTF; use a kernel with CONFIG_DEBUG_INFO_BTF=y")]

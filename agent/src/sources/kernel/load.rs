@@ -33,7 +33,7 @@ pub(super) const OBJECT: Option<&[u8]> =
 #[cfg(not(coroner_bpf))]
 pub(super) const OBJECT: Option<&[u8]> = None;
 
-/// The same with diagnostics.
+/// The same with diagnostics, which a debug build logs at the level debug.
 #[cfg(coroner_bpf_debug)]
 const DEBUG_OBJECT: Option<&[u8]> =
     Some(aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/coroner-bpf-debug.o")));
@@ -56,10 +56,8 @@ pub(super) fn load(
     plan: &mut [Planned],
     traffic: &mut [Planned],
 ) -> Result<(Watching, Rings, Counting), StartError> {
-    let object = match options.debug_bpf {
-        true => DEBUG_OBJECT.ok_or(StartError::NoDebugObject)?,
-        false => OBJECT.ok_or(StartError::NoObject)?,
-    };
+    let with_diagnostics = DEBUG_OBJECT.filter(|_| tracing::enabled!(tracing::Level::DEBUG));
+    let object = with_diagnostics.or(OBJECT).ok_or(StartError::NoObject)?;
     let layout = Value(*layout);
     let mut ebpf = EbpfLoader::new()
         .override_global("LAYOUT", &layout, true)
@@ -92,7 +90,7 @@ pub(super) fn load(
         }
     }
 
-    let diagnostics = options.debug_bpf.then(|| Diagnostics::of(&mut ebpf)).transpose()?;
+    let diagnostics = with_diagnostics.map(|_| Diagnostics::of(&mut ebpf)).transpose()?;
     let rings = Rings::new(
         RingBuf::try_from(take(&mut ebpf, maps::DECIDING)?)?,
         RingBuf::try_from(take(&mut ebpf, maps::DETAIL)?)?,

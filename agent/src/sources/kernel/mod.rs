@@ -67,8 +67,6 @@ pub struct KernelOptions {
     pub notified: u32,
     /// Load the programs that count connections.
     pub counts_traffic: bool,
-    /// Carry the programs' own diagnostics (aya-log) into tracing.
-    pub debug_bpf: bool,
     /// For tests: of a hook with two programs attach only the second one, which then reports every event.
     pub only_second: bool,
 }
@@ -80,7 +78,6 @@ impl Default for KernelOptions {
             ring_bytes: maps::RING_BYTES,
             notified: maps::NOTIFIED_MAX,
             counts_traffic: true,
-            debug_bpf: false,
             only_second: false,
         }
     }
