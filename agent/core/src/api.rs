@@ -81,6 +81,10 @@ pub struct ApiState {
     listed: Option<BootTime>,
     /// The connection of the watch.
     pub watch: Connection,
+    /// The last mapping to the wall clock.
+    anchor: Option<Anchor>,
+    /// That clock was set by more than clocks differ: what it makes of the apiserver's stamps may be wrong.
+    clock_was_set: bool,
     /// How often an object that existed disappeared.
     pub ends: u64,
 }
@@ -88,7 +92,11 @@ pub struct ApiState {
 impl ApiState {
     /// Applies an event. `anchor`: the mapping to the wall clock.
     pub fn apply(&mut self, at: BootTime, event: ApiEvent, anchor: Anchor, dirty: &mut Dirty) {
-        let watched = Delivery { at, not_before: self.not_before(at), is_watched: true, anchor };
+        let wall = |anchor: Anchor| anchor.wall(at).0;
+        let set = self.anchor.replace(anchor).map_or(0, |last| wall(last).abs_diff(wall(anchor)));
+        self.clock_was_set |= Duration::from_nanos(set) > CLOCK_SKEW;
+        let (not_before, clock_was_set) = (self.not_before(at), self.clock_was_set);
+        let watched = Delivery { at, not_before, is_watched: true, anchor, clock_was_set };
         match event {
             ApiEvent::Snapshot { pods } => {
                 self.listed = Some(at);
@@ -298,6 +306,7 @@ struct Delivery {
     is_watched: bool,
     /// Boot clock ↔ wall clock.
     anchor: Anchor,
+    clock_was_set: bool,
 }
 
 impl Delivery {
@@ -333,7 +342,7 @@ impl DeletionRequest {
 
 /// `had_no_request`: the watch has shown the pod without a request.
 fn request(pod: &ApiPod, delivery: Delivery, had_no_request: bool) -> Option<DeletionRequest> {
-    let Delivery { at, not_before, is_watched, anchor } = delivery;
+    let Delivery { at, not_before, is_watched, anchor, clock_was_set } = delivery;
     let deadline = pod.deletion_timestamp?;
     let grace_seconds = pod.deletion_grace_seconds.unwrap_or(0).max(0);
     let api_time = WallTime(deadline.0.saturating_sub(grace_seconds.saturating_mul(1_000_000_000)));
@@ -359,6 +368,7 @@ fn request(pod: &ApiPod, delivery: Delivery, had_no_request: bool) -> Option<Del
         (false, false) => (asked, CLOCK_SKEW, (first - CLOCK_SKEW).min(not_before)),
     };
     let latest = at;
+    let by_its_clock = if clock_was_set { by_its_clock.max(earliest) } else { by_its_clock };
     Some(DeletionRequest {
         estimate,
         uncertainty,
