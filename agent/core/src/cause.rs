@@ -36,15 +36,6 @@ impl AttributedCause {
     pub fn unknown(message: impl Into<String>) -> Self {
         Self::inferred(Cause::Unknown, message)
     }
-
-    /// The certainty, which follows from the source.
-    pub fn certainty(&self) -> Certainty {
-        match (self.cause, self.source) {
-            (Cause::Unknown, _) => Certainty::None,
-            (_, Source::Inferred) => Certainty::Inferred,
-            _ => Certainty::Proven,
-        }
-    }
 }
 
 /// What the sources say of the stop of one container.
@@ -92,13 +83,13 @@ impl Stop<'_> {
         self.sent.filter(|sent| sent.signal.code != SI_KERNEL)
     }
 
-    fn external(&self, sent: &SentSignal, whose: &str) -> AttributedCause {
+    fn external(sent: &SentSignal, whose: &str, source: Source) -> AttributedCause {
         let (sender, name) = (&sent.signal.sender, signal::name(sent.signal.signal));
         let (comm, pid) = (&sender.comm, sender.tgid);
         let message = format!(
             "{comm} (pid {pid}){whose} sent {name}, and is neither the kubelet nor the runtime."
         );
-        AttributedCause::new(Cause::ExternalStop, Source::Kernel, message)
+        AttributedCause::new(Cause::ExternalStop, source, message)
     }
 
     /// The kernel: a process of another container, or one that had entered this one, sent the signal. The kubelet runs
@@ -106,16 +97,17 @@ impl Stop<'_> {
     fn by_another_container(&self) -> Option<AttributedCause> {
         let sent = self.sent()?;
         if let Some(container) = self.neighbour {
-            return Some(self.external(sent, &format!(" of the container {container}")));
+            let whose = format!(" of the container {container}");
+            return Some(Self::external(sent, &whose, Source::Kernel));
         }
-        let has_hook = self.spec.is_none_or(|spec| spec.pre_stop.is_some());
+        let has_hook = self.spec.is_none_or(|spec| matches!(spec.pre_stop, Some(Hook::Exec(_))));
         let root = self.processes.root(sent.signal.sender.tgid, sent.at);
         let may_be_hook = match self.hook {
             Some(hook) => root.is_none_or(|root| root == hook),
             None => has_hook,
         };
         (sent.origin == Origin::Entered && !may_be_hook)
-            .then(|| self.external(sent, ", which had entered the container,"))
+            .then(|| Self::external(sent, ", which had entered the container,", Source::Kernel))
     }
 
     fn by_its_pod(&self) -> Option<AttributedCause> {
@@ -155,13 +147,13 @@ impl Stop<'_> {
         })
     }
 
-    /// The kernel: the name of the sender is none of a kubelet's or a runtime's. A runtime may have an unknown name, so
-    /// each statement of another source comes first.
+    /// The name of the sender is none of a kubelet's or a runtime's. A runtime may have an unknown name, so this is inferred,
+    /// and each statement of a source comes first.
     fn by_a_process_of_the_host(&self) -> Option<AttributedCause> {
         let sent = self.sent()?;
         let is_foreign =
             sent.origin == Origin::Outside && !is_of_the_node(&sent.signal.sender.comm);
-        is_foreign.then(|| self.external(sent, ""))
+        is_foreign.then(|| Self::external(sent, ", by its name,", Source::Inferred))
     }
 }
 
@@ -249,14 +241,19 @@ pub fn by_kubelet(object: &PodObject) -> Option<AttributedCause> {
     Some(AttributedCause::new(by_status(object)?, Source::Api, message))
 }
 
+/// Why the kubelet evicted a pod, by the beginning of its message (eviction_manager.go).
+pub(crate) fn eviction(message: &str) -> Cause {
+    let by_own_limit = ["Usage of EmptyDir volume", "Pod ephemeral local storage", "Container "];
+    match by_own_limit.iter().any(|text| message.starts_with(text)) {
+        true => Cause::LocalStorageLimit,
+        false => Cause::NodePressureEviction,
+    }
+}
+
 fn by_status(object: &PodObject) -> Option<Cause> {
     let pod = &object.pod;
-    let by_own_limit = ["Usage of EmptyDir volume", "Pod ephemeral local storage", "Container "];
     Some(match pod.reason.as_str() {
-        "Evicted" if by_own_limit.iter().any(|text| pod.message.starts_with(text)) => {
-            Cause::LocalStorageLimit
-        }
-        "Evicted" => Cause::NodePressureEviction,
+        "Evicted" => eviction(&pod.message),
         "Terminated" => Cause::NodeShutdown,
         "Preempting" => Cause::KubeletPreemption,
         // The kubelet sets it in every status after the deadline, also for a pod that succeeded long before.

@@ -366,8 +366,6 @@ impl<'a> PodView<'a> {
             let shown = || self.spec(&self.container(id)?.info.name)?.id.as_ref();
             let attempt = |id: &ContainerId| self.container(id).map(|c| c.info.attempt);
             return match shown().filter(|shown| *shown != id) {
-                // The runtime's next list has the next attempt's hash.
-                Some(next) if self.container(next).is_none() => true,
                 // A status that names a later attempt shows nothing more about this one.
                 Some(next) if attempt(next) > attempt(id) => false,
                 _ => object.exists() && !ended,

@@ -13,19 +13,13 @@ use super::{gaps::Gaps, table::push_latest};
 use crate::{ids::*, input::*, time::*};
 use exits::ExitTable;
 use origin::{is_helper, is_runtime_tool, outside};
-use std::{
-    collections::{BTreeMap, VecDeque},
-    time::Duration,
-};
+use std::collections::{BTreeMap, VecDeque};
 
 /// Bounds on the records of one container, however many events it causes.
 const MAX_EXEC_PROCESSES: usize = 64;
 const MAX_CHILDREN: usize = 16;
 const MAX_TRACKED: usize = 1024;
 const MAX_SIGNALS: usize = 64;
-
-/// Probe runs further back have nothing to do with a stop (default: 3 failures, 10 s apart).
-const PROBES: Duration = Duration::from_secs(120);
 
 /// TASK_COMM_LEN without the final NUL: the kernel keeps this much of a file name.
 const COMM_LEN: usize = 15;

@@ -202,8 +202,6 @@ pub struct ContainerDeath {
     pub proof: Proof,
     /// Why the container was stopped.
     pub cause: Cause,
-    /// How certain the cause is.
-    pub cause_certainty: Certainty,
     /// The source of the cause.
     pub cause_source: Source,
     /// The evidence for the cause; for `unknown`, what is missing. One sentence.
@@ -279,8 +277,6 @@ pub struct PodTermination {
     pub workload: Option<Workload>,
     /// Why the pod terminated.
     pub cause: Cause,
-    /// How certain the cause is.
-    pub cause_certainty: Certainty,
     /// The source of the cause.
     pub cause_source: Source,
     /// The evidence for the cause; for `unknown`, what is missing. One sentence.

@@ -77,17 +77,6 @@ labels! {
         Unknown = "unknown",
     }
 
-    /// How certain a cause is. A closed set.
-    pub enum Certainty {
-        /// A source names it, or nothing else explains the evidence.
-        Proven = "proven",
-        /// The most likely explanation of the evidence.
-        Inferred = "inferred",
-        /// The cause is unknown.
-        #[serde(other)]
-        None = "none",
-    }
-
     /// How a container died. A closed set, in the order of precedence: the first that matches wins.
     #[derive(Default)]
     pub enum Verdict {

@@ -26,13 +26,11 @@ fn causes(said: &Said) -> Vec<String> {
         let mut deaths: Vec<_> = deaths.iter().collect();
         deaths.sort_by_key(|death| death.milestones.first().map(|first| first.at));
         for one in deaths {
-            let (cause, certainty) = (one.cause, one.cause_certainty);
-            lines.push(format!("{pod}/{}: {cause} {certainty} {}", one.name, one.cause_source));
+            lines.push(format!("{pod}/{}: {} {}", one.name, one.cause, one.cause_source));
         }
     }
     for end in said.terminations.values().flatten() {
-        let (cause, certainty) = (end.cause, end.cause_certainty);
-        lines.push(format!("{}: {cause} {certainty} {}", end.pod.name, end.cause_source));
+        lines.push(format!("{}: {} {}", end.pod.name, end.cause, end.cause_source));
     }
     lines
 }

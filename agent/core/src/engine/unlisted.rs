@@ -91,7 +91,6 @@ fn unlisted(
             attempt: attempt.restarts,
             state: ContainerState::Running,
             pod: Some(uid.clone()),
-            hash: None,
             grace_seconds: None,
             pre_stop: None,
         };

@@ -108,13 +108,6 @@ pub struct ApiPod {
     /// kubelet's own reasons.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub disruption_message: String,
-    /// The condition PodResizeInProgress is True (`status.resize` before 1.33).
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub resizes: bool,
-    /// The condition PodReadyToStartContainers (PodHasNetwork before 1.28): its sandbox is ready; `None`: not
-    /// reported.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sandbox_ready: Option<bool>,
     /// The workload that the pod belongs to, by its controller; `None`: a bare or a static pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload: Option<Box<Workload>>,
@@ -184,12 +177,6 @@ pub struct ApiContainer {
     /// startupProbe.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub startup: Option<ApiProbe>,
-    /// A hash of the spec's image. The name may be private, and only a change matters.
-    #[serde(default)]
-    pub image: u64,
-    /// A hash of the resources whose resizePolicy is RestartContainer; 0: none.
-    #[serde(default)]
-    pub resources: u64,
     /// The container's own restartPolicy (ContainerRestartRules); empty: none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub restart_policy: String,

@@ -169,9 +169,6 @@ pub struct CriContainer {
     /// Label `io.kubernetes.pod.uid`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<PodUid>,
-    /// Annotation `io.kubernetes.container.hash`, a hash of the container's definition.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub hash: Option<String>,
     /// Annotation `io.kubernetes.pod.terminationGracePeriod`, seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grace_seconds: Option<i64>,

@@ -36,6 +36,8 @@ labels! {
         SandboxChanged = "event_sandbox_changed",
         /// `Preempting`: for a critical pod.
         Preempting = "event_preempting",
+        /// `Evicted`, with the beginning of its message.
+        Evicted = "event_evicted",
         /// `ExceededGracePeriod`: the container did not end in its grace period.
         ExceededGrace = "event_exceeded_grace",
         /// `FailedKillPod`.

@@ -128,7 +128,11 @@ impl<'a> PodView<'a> {
         let pre_stop = inputs.pre_stop;
         let mut grace_seconds = inputs.grace_seconds;
         if let Some(stop) = stop {
-            grace_seconds = self.grace_of(&name, cause.cause, grace_seconds);
+            // What ended the pod with another container says nothing of this one's grace.
+            let is_own = stop.stated().is_some() || !cause.cause.is_of_a_container();
+            if is_own || cause.cause == Cause::Restart {
+                grace_seconds = self.grace_of(&name, cause.cause, grace_seconds);
+            }
             // Whoever may create Events may forge them: no verdict depends on them.
             let cause = Stop { event: None, ..stop }.stated().map(|stated| stated.cause);
             let allowed = cause.map_or(inputs.grace_seconds, |cause| {
@@ -196,7 +200,6 @@ impl<'a> PodView<'a> {
             verdict: assessment.verdict,
             proof,
             cause: cause.cause,
-            cause_certainty: cause.certainty(),
             cause_source: cause.source,
             cause_message: cause.message,
             findings,
@@ -236,6 +239,11 @@ impl<'a> PodView<'a> {
         };
         if let Some(stated) = stop.stated() {
             return stated;
+        }
+        let with_another = pod_cause.filter(|pod| pod.cause.is_of_a_container());
+        if let Some(pod) = with_another.filter(|_| !self.went_on_after(id)) {
+            let message = format!("Its pod ended with another container. {}", pod.message);
+            return AttributedCause::new(pod.cause, pod.source, message);
         }
         let silent = self.silent(id, stop.began);
         let policy = self.object().zip(stop.spec).map(|(o, spec)| o.pod.restart_policy_of(spec));
@@ -282,10 +290,13 @@ impl<'a> PodView<'a> {
             .and_then(|owner| self.container(owner));
         let attempt = self.object().and_then(|object| object.attempts.get(id));
         // What a later attempt or the status shows to have gone on was not stopped with its pod.
+        let is_dated = assessment.stop.is_some() || assessment.hook.is_some();
+        let earliest = if is_dated { began } else { BootTime(0) };
         let goes_on = self.went_on_after(id);
         let earlier = self.began_before(began, assessment, request);
         let is_for_it = |pod: &&AttributedCause| {
-            pod.cause != Cause::Unknown && !goes_on && !(earlier && pod.cause.is_requested())
+            let is_of_the_pod = pod.cause != Cause::Unknown && !pod.cause.is_of_a_container();
+            is_of_the_pod && !goes_on && !(earlier && pod.cause.is_requested())
         };
         Some(Stop {
             began,
@@ -298,7 +309,7 @@ impl<'a> PodView<'a> {
             started: attempt.is_some_and(|attempt| attempt.started),
             pod: pod_cause.filter(is_for_it),
             status: attempt.and_then(|attempt| attempt.stopped_for),
-            event: self.stated_by_event(container, began),
+            event: self.stated_by_event(container, Interval { earliest, latest: began }),
         })
     }
 

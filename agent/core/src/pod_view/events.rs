@@ -2,14 +2,15 @@
 
 use super::PodView;
 use crate::{
-    cause::AttributedCause,
+    cause::{AttributedCause, eviction},
     cri::Container,
     events::Posted,
     ids::ContainerId,
     input::{EventReason, KillReason, PostedEvent},
     report::ContainerDeath,
-    time::BootTime,
+    time::{BootTime, Interval},
     types::*,
+    verdict::HOOK_GAP,
 };
 use std::time::Duration;
 
@@ -21,36 +22,35 @@ impl<'a> PodView<'a> {
     fn events_of(
         &self,
         container: &'a Container,
-        began: BootTime,
     ) -> (BootTime, impl DoubleEndedIterator<Item = &'a Posted>) {
         let info = &container.info;
         let created = self.processes_of(&info.id).and_then(|own| own.created);
         let created = created.or_else(|| Some(self.stores.anchor.boot(info.created?)));
-        // If that is unknown, no Event is surely its.
-        let created = created.unwrap_or(BootTime(u64::MAX));
+        let created = created.unwrap_or(BootTime(0));
         let until = self.ended(&info.id).unwrap_or(BootTime(u64::MAX));
         let is_its = move |posted: &&Posted| {
             let event = &posted.event;
-            let surely = event.earliest() >= created;
-            let near = event.time.max(began).since(event.time.min(began));
-            let perhaps =
-                event.latest() >= created && near <= event.uncertainty() + Duration::from_secs(1);
-            event.earliest() <= until
+            event.latest() >= created
+                && event.earliest() <= until
                 && event.container.as_deref() == Some(info.name.as_str())
-                && (surely || perhaps)
         };
         (created, self.stores.events.of(self.uid).into_iter().filter(is_its))
     }
 
-    /// Why a container was stopped, by the message of an Event.
+    /// Why a container was stopped, by the message of an Event. `stop`: when the stop began.
     pub(super) fn stated_by_event(
         &self,
         container: &'a Container,
-        began: BootTime,
+        stop: Interval,
     ) -> Option<AttributedCause> {
-        let (created, mut events) = self.events_of(container, began);
+        let (created, events) = self.events_of(container);
         let all = self.stores.events.of(self.uid);
-        events.by_ref().rev().find_map(|posted| stated(&posted.event, created, &all))
+        // The kubelet posts it just before the stop begins.
+        let is_of_it = |posted: &&Posted| {
+            let event = &posted.event;
+            event.latest() + HOOK_GAP >= stop.earliest && event.earliest() <= stop.latest + HOOK_GAP
+        };
+        events.rev().filter(is_of_it).find_map(|posted| stated(&posted.event, created, &all))
     }
 
     /// Which source was asked for the reason of a stop, and had none. A part of a sentence.
@@ -69,7 +69,7 @@ impl<'a> PodView<'a> {
             _ if !self.stores.events.is_on => "the kubelet's Events are not asked for".to_owned(),
             None => "the kubelet's Events were not listed since".to_owned(),
             Some(false) => "the kubelet's Events could not be listed".to_owned(),
-            Some(true) => match self.container(id).map(|c| self.quoted(c, began)) {
+            Some(true) => match self.container(id).map(|c| self.quoted(c)) {
                 Some(quoted) if !quoted.is_empty() => {
                     format!("the kubelet's Events do not name it ({quoted})")
                 }
@@ -79,7 +79,7 @@ impl<'a> PodView<'a> {
         format!("{status}, and {events}")
     }
 
-    fn quoted(&self, container: &'a Container, began: BootTime) -> String {
+    fn quoted(&self, container: &'a Container) -> String {
         let quote = |posted: &Posted| {
             let event = &posted.event;
             match (event.about, &event.message, event.probe) {
@@ -92,7 +92,7 @@ impl<'a> PodView<'a> {
                 _ => None,
             }
         };
-        let all: Vec<String> = self.events_of(container, began).1.filter_map(quote).collect();
+        let all: Vec<String> = self.events_of(container).1.filter_map(quote).collect();
         all.join(", ")
     }
 
@@ -101,8 +101,16 @@ impl<'a> PodView<'a> {
         let until = self.members.ended?;
         let all = self.stores.events.of(self.uid);
         let found = all.iter().rev().map(|posted| &posted.event);
-        found.filter(|event| event.earliest() <= until).find_map(|event| {
+        // A static pod's UID comes back: an earlier incarnation may have Events, too.
+        let began = self.sandboxes.iter().filter_map(|sandbox| sandbox.info.created).min();
+        let began = began.map_or(BootTime(0), |began| self.stores.anchor.boot(began));
+        let of_it = |event: &&PostedEvent| event.earliest() <= until && event.latest() >= began;
+        found.filter(of_it).find_map(|event| {
             let (cause, text) = match event.about {
+                EventReason::Evicted => {
+                    let cause = eviction(event.message.as_deref().unwrap_or_default());
+                    (cause, "it evicted the pod")
+                }
                 EventReason::Preempting => {
                     (Cause::KubeletPreemption, "it preempted the pod for a critical one")
                 }
@@ -118,11 +126,11 @@ impl<'a> PodView<'a> {
         })
     }
 
-    /// An Event may prove why a container was stopped while its pod went on, and the pod's Events were not listed since.
+    /// An Event may state why a container was stopped while its pod went on, and the pod's Events were not listed since.
     pub fn may_be_proven_by_events(&self, death: &ContainerDeath, ended: BootTime) -> bool {
         let events = &self.stores.events;
         events.is_on
-            && death.cause_certainty != Certainty::Proven
+            && death.cause_source == Source::Inferred
             && events.lookup(self.uid, ended).is_none()
     }
 }

@@ -142,7 +142,7 @@ impl<'a> PodView<'a> {
             } else {
                 "A static pod was stopped: its manifest was removed or changed."
             };
-            return AttributedCause::inferred(Cause::StaticRemoved, message);
+            return AttributedCause::new(Cause::StaticRemoved, Source::Cri, message);
         }
         let silent = deciding.first().map(|id| self.silent(id, self.ended(id).unwrap_or_default()));
         AttributedCause::unknown(format!(
@@ -266,7 +266,6 @@ impl<'a> PodView<'a> {
             is_final: self.is_final(),
             workload: self.workload(),
             cause: cause.cause,
-            cause_certainty: cause.certainty(),
             cause_source: cause.source,
             cause_message: cause.message,
             grace_seconds: self.graces(None, request).next(),

@@ -1,8 +1,8 @@
 //! Questions to the records of one container's processes.
 
 use super::{
-    Children, ContainerProcesses, ExecProcess, MAX_CHILDREN, NamespaceKill, Origin, PROBES,
-    SIGKILL, SIGTERM, SentSignal, TakenSignal, discarded, is_runtime,
+    Children, ContainerProcesses, ExecProcess, MAX_CHILDREN, NamespaceKill, Origin, SIGKILL,
+    SIGTERM, SentSignal, TakenSignal, discarded, is_runtime,
 };
 use crate::{ids::*, input::*, time::*};
 use std::collections::BTreeSet;
@@ -74,7 +74,7 @@ impl ContainerProcesses {
             .exec_processes()
             .filter(|i| i.is_named(binary))
             .filter_map(|i| i.ended)
-            .filter(|(at, _)| *at <= before && before.since(*at) <= PROBES)
+            .filter(|(at, _)| *at <= before)
             .collect();
         ends.sort_by_key(|(at, _)| *at);
         ends.iter().rev().take_while(|(_, status)| *status != ExitStatus::Code(0)).count()

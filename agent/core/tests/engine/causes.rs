@@ -182,7 +182,7 @@ fn causes_of_a_containers_own_stop() {
         // Who sent the signal.
         sent = Some(&exec) => Some((C::ExternalStop, S::Kernel));
         neighbour = Some("other") => Some((C::ExternalStop, S::Kernel));
-        sent = Some(&host) => Some((C::ExternalStop, S::Kernel));
+        sent = Some(&host) => Some((C::ExternalStop, S::Inferred));
         // It may be the hook's.
         sent = Some(&exec), spec = Some(&hook) => None;
         sent = Some(&exec), spec = None => None;

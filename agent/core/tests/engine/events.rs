@@ -208,7 +208,7 @@ fn the_events_of_a_pod_are_listed_once_for_all_its_stopped_containers() {
     let both = vec![container(1, ContainerState::Running), side(ContainerState::Running)];
     w.lists(vec![sandbox(1, true)], both);
     let mut pod = pod_with(&w, |container| container.liveness = live(None));
-    (pod.restart_policy, pod.sandbox_ready) = ("Never".into(), Some(true));
+    pod.restart_policy = "Never".into();
     let other = ApiContainer { id: Some(id.clone()), ..pod.containers["c"].clone() };
     pod.containers.insert("s".into(), other);
     w.api(ApiEvent::Applied(pod.clone()));
@@ -227,7 +227,7 @@ fn the_events_of_a_pod_are_listed_once_for_all_its_stopped_containers() {
     }
     pod.containers.get_mut("s").unwrap().id = Some(id.clone());
     pod.containers.get_mut("s").unwrap().terminated[0].id = Some(id);
-    (pod.phase, pod.sandbox_ready) = ("Failed".into(), Some(false));
+    pod.phase = "Failed".into();
     w.later(100).api(ApiEvent::Applied(pod));
     w.ticks(120);
     assert_eq!((lists(&w), w.died.len(), w.ended.len()), (1, 2, 1), "\n{}", dump(&w));

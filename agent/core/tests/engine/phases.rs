@@ -7,7 +7,7 @@ use coroner_core::{
     phases::phases,
     report::{ContainerDeath, Milestone, Phase, PodTermination, Proof},
     time::BootTime,
-    types::{Cause, Certainty, MilestoneKind, PhaseKind, Source, Verdict},
+    types::{Cause, MilestoneKind, PhaseKind, Source, Verdict},
 };
 use std::time::Duration;
 
@@ -40,7 +40,6 @@ fn death(kind: ContainerKind, stopped: bool, path: &[(M, u64)]) -> ContainerDeat
         verdict: if stopped { Verdict::Unknown } else { Verdict::Completed },
         proof: Proof::default(),
         cause: Cause::ApiDelete,
-        cause_certainty: Certainty::Proven,
         cause_source: Source::Api,
         cause_message: String::new(),
         findings: Vec::new(),

@@ -10,12 +10,11 @@ use coroner_core::{
 
 pub(crate) fn show(d: &ContainerDeath) -> String {
     format!(
-        "{}: {:?} / {:?} {:?} {:?} grace {:?} ratio {:?}\n   {}\n   {}",
+        "{}: {:?} / {:?} {:?} grace {:?} ratio {:?}\n   {}\n   {}",
         d.name,
         d.verdict,
         d.cause,
         d.cause_source,
-        d.cause_certainty,
         d.grace_seconds,
         d.grace_ratio,
         d.proof.message,
@@ -28,7 +27,7 @@ pub(crate) fn dump(w: &World) -> String {
         s += &format!("DIED {}\n", show(d));
     }
     for e in &w.ended {
-        s += &format!("POD {:?} {:?} {}\n", e.cause, e.cause_certainty, e.cause_message);
+        s += &format!("POD {:?} {}\n", e.cause, e.cause_message);
     }
     s
 }

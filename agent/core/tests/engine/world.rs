@@ -303,7 +303,6 @@ pub(crate) fn container(n: u64, state: ContainerState) -> CriContainer {
         state,
         created: Some(WallTime(n as i64)),
         pod: Some(pod),
-        hash: None,
         grace_seconds: Some(30),
         pre_stop: None,
     }

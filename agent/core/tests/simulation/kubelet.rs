@@ -26,8 +26,6 @@ pub(super) struct Builder<'a> {
     pub(super) ends: Vec<(u64, usize)>,
     pub(super) attempts: Vec<Attempt>,
     pub(super) posted: Vec<Posted>,
-    /// Of the definition of what starts now.
-    pub(super) hash: &'static str,
     /// When the story begins.
     pub(super) story: u64,
 }
@@ -81,7 +79,6 @@ impl Builder<'_> {
             id,
             container,
             number,
-            hash: self.hash,
             cgroup,
             task,
             began: at + 5,

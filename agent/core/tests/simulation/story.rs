@@ -22,7 +22,6 @@ impl Truth {
             ends: Vec::new(),
             attempts: Vec::new(),
             posted: Vec::new(),
-            hash: "a",
             story,
         };
         let pod = format!("/kubepods/pod{}", uid());
@@ -56,23 +55,12 @@ impl Truth {
                 // finds ended only if the pod is not being deleted by then.
                 match why {
                     Why::Liveness | Why::Definition => {
-                        if matches!(why, Why::Definition) {
-                            let before = story - builder.soon(20, 100);
-                            let change = Box::new(move |pod: &mut ApiPod| {
-                                pod.containers.get_mut(&name(which)).expect("of the spec").image =
-                                    2;
-                            });
-                            builder.changes.push((before, change));
-                        }
                         let cause = match why {
                             Why::Definition => "definition_changed",
                             _ => "liveness",
                         };
                         let hook = plan.containers[which].hook;
                         let dead = builder.stops(story, which, grace, (hook, false), &[cause]);
-                        if matches!(why, Why::Definition) {
-                            builder.hash = "b";
-                        }
                         // A changed image is pulled first; what was stopped for its probe may have to wait
                         // in back-off, which the status of the next sync shows. A deletion ends both.
                         let found = dead + builder.soon(100, 500);
@@ -212,7 +200,6 @@ fn object(plan: &Plan) -> ApiPod {
                 exec: one.by_exec.then(|| "check".into()),
                 ..ApiProbe::default()
             }),
-            image: 1,
             ..ApiContainer::default()
         };
         (name(index), spec)

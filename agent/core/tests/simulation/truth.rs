@@ -33,8 +33,6 @@ pub(crate) struct Attempt {
     pub(crate) id: String,
     pub(crate) container: usize,
     pub(super) number: u32,
-    /// Of its definition.
-    pub(super) hash: &'static str,
     pub(crate) cgroup: CgroupId,
     pub(crate) task: Task,
     pub(crate) began: u64,
@@ -201,7 +199,6 @@ impl Truth {
                 state: state?,
                 created: Some(self.wall(one.began)),
                 pod: Some(uid()),
-                hash: Some(one.hash.into()),
                 grace_seconds: Some(self.grace as i64),
                 pre_stop: self.hooks[one.container].then(|| Hook::Exec("hook".into())),
             })

@@ -15,7 +15,6 @@ pub struct LogLine {
     pub revision: u32,
     pub is_final: bool,
     pub cause: &'static str,
-    pub cause_certainty: &'static str,
     pub seconds: f64,
     /// Seconds by phase.
     pub phases: BTreeMap<PhaseKind, f64>,
@@ -53,7 +52,6 @@ pub fn log_line(account: &PodTermination) -> LogLine {
         revision: account.revision,
         is_final: account.is_final,
         cause: account.cause.as_str(),
-        cause_certainty: account.cause_certainty.as_str(),
         seconds: (account.took.as_secs_f64() * 1e6).round() / 1e6,
         phases,
         verdicts: verdicts.join(" "),

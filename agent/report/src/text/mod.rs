@@ -15,8 +15,8 @@ pub use style::{Paint, Style};
 pub use traffic::endpoint_lag;
 
 use crate::{
-    BootTime, Cause, Certainty, ContainerDeath, ExitStatus, Finding, FindingKind, MilestoneKind,
-    Phase, PhaseKind, PodTermination, Verdict, signal,
+    BootTime, Cause, ContainerDeath, ExitStatus, Finding, FindingKind, MilestoneKind, Phase,
+    PhaseKind, PodTermination, Verdict, signal,
 };
 use advice::Headline;
 pub use bars::Scale;
@@ -76,10 +76,7 @@ pub fn explain(
 
 /// Why and when, and which report this is.
 fn about(report: &PodTermination) -> String {
-    let mut about = match report.cause_certainty {
-        Certainty::Inferred => format!("{} (inferred)", report.cause),
-        Certainty::Proven | Certainty::None => report.cause.to_string(),
-    };
+    let mut about = report.cause.to_string();
     if let Some(grace) = report.grace_seconds {
         let _ = write!(about, " · grace {grace} s");
     }

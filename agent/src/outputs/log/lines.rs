@@ -83,7 +83,6 @@ macro_rules! termination {
             final = line.is_final,
             change = change.map(|change| change.as_str()),
             cause = line.cause,
-            cause_certainty = line.cause_certainty,
             seconds = line.seconds,
             verdicts = line.verdicts,
             post_start_seconds = line.phases.get(&PhaseKind::PostStart),
@@ -143,7 +142,6 @@ pub(crate) fn death(death: &ContainerDeath) {
         workload = death.workload.as_ref().map(ToString::to_string),
         verdict = %death.verdict,
         cause = %death.cause,
-        cause_certainty = %death.cause_certainty,
         cause_message = death.cause_message,
         proof = death.proof.message,
         "died"

@@ -14,7 +14,7 @@ use coroner_core::{
         PodTermination, Process, Proof, Target, Traffic, TrafficShare,
     },
     time::{Anchor, BootTime, Moment, WallTime},
-    types::{Cause, Certainty, FindingKind, MilestoneKind, PhaseKind, Source, Verdict},
+    types::{Cause, FindingKind, MilestoneKind, PhaseKind, Source, Verdict},
 };
 use std::{path::Path, time::Duration};
 
@@ -103,7 +103,6 @@ pub(crate) fn graceful() -> PodTermination {
             }],
         },
         cause: Cause::ApiDelete,
-        cause_certainty: Certainty::Proven,
         cause_source: Api,
         cause_message: "Its object was deleted (metadata.deletionTimestamp).".into(),
         findings: vec![],
@@ -131,7 +130,6 @@ pub(crate) fn graceful() -> PodTermination {
         is_final: true,
         workload: None,
         cause: Cause::ApiDelete,
-        cause_certainty: Certainty::Proven,
         cause_source: Api,
         cause_message: "Its object was deleted (metadata.deletionTimestamp).".into(),
         grace_seconds: Some(30),
@@ -316,7 +314,6 @@ pub(crate) fn second_life() -> PodTermination {
     account.revision = 3;
     account.is_final = false;
     account.cause = Cause::Unknown;
-    account.cause_certainty = Certainty::None;
     account.cause_source = Source::Inferred;
     account.cause_message =
         "It was stopped without a deletion, and its status names no reason.".into();

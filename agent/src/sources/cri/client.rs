@@ -264,7 +264,7 @@ impl Connection {
         self.counters.calls.fetch_add(1, Ordering::Relaxed);
         // A shim that hangs says nothing of the runtime.
         let _waiting = (scope != Scope::Shim).then(|| self.counters.latency.begin());
-        let most = if scope == Scope::All { MAX_MESSAGE } else { MAX_ABOUT_ONE };
+        let most = if name.starts_with("List") { MAX_MESSAGE } else { MAX_ABOUT_ONE };
         let answer = async {
             // Waited for here, because the client's error would not say that it is of the transport.
             let ready = self.channel.clone().ready_oneshot().await;

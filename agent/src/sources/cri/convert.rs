@@ -25,14 +25,13 @@ const POD_NAME: &str = "io.kubernetes.pod.name";
 const POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";
 const POD_UID: &str = "io.kubernetes.pod.uid";
 const CONTAINER_NAME: &str = "io.kubernetes.container.name";
-const HASH: &str = "io.kubernetes.container.hash";
 const GRACE_PERIOD: &str = "io.kubernetes.pod.terminationGracePeriod";
 const PRE_STOP: &str = "io.kubernetes.container.preStopHandler";
 const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
 
 /// Of labels and annotations, those that are read.
-const WANTED: [&str; 8] =
-    [POD_NAME, POD_NAMESPACE, POD_UID, CONTAINER_NAME, HASH, GRACE_PERIOD, PRE_STOP, CONFIG_SOURCE];
+const WANTED: [&str; 7] =
+    [POD_NAME, POD_NAMESPACE, POD_UID, CONTAINER_NAME, GRACE_PERIOD, PRE_STOP, CONFIG_SOURCE];
 
 /// The longest id, name or other text of the runtime that is kept, bytes.
 pub const MAX_TEXT: usize = 320;
@@ -116,7 +115,6 @@ pub fn container(from: read::Container, cuts: &Cuts) -> Result<CriContainer, Inv
         state: state(from.state),
         created: moment(from.created_at),
         pod: labels.remove(POD_UID).and_then(|uid| named(uid, cuts)).map(PodUid::new),
-        hash: annotations.remove(HASH).and_then(|hash| named(hash, cuts)),
         grace_seconds: annotations
             .get(GRACE_PERIOD)
             .and_then(|text| text.parse().ok())

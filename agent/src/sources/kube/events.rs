@@ -6,6 +6,7 @@ use super::{
     decode::{self, Lenient, Text},
     errors::describe,
     lookup::is_name,
+    pod::beginning,
     request::{self, RequestFailure},
 };
 use crate::{
@@ -107,7 +108,7 @@ pub async fn lists(
                     if failure.as_ref().is_some_and(|failure| failure.code() == Some(403)) {
                         forbidden_until = Some(now + FORBIDDEN_FOR);
                         info!(
-                            "the Events of pods may not be listed; causes that they would prove stay inferred. \
+                            "the Events of pods may not be listed; causes that only they state stay unknown. \
                              Grant list of events, as the chart does, or use --events-lookup off"
                         );
                     } else {
@@ -203,6 +204,7 @@ pub fn event(
         "FailedPostStartHook" => EventReason::PostStartFailed,
         "SandboxChanged" => EventReason::SandboxChanged,
         "Preempting" => EventReason::Preempting,
+        "Evicted" => EventReason::Evicted,
         "ExceededGracePeriod" => EventReason::ExceededGrace,
         "FailedKillPod" => EventReason::KillPodFailed,
         "DeadlineExceeded" => EventReason::Deadline,
@@ -220,6 +222,7 @@ pub fn event(
             let is_known = reason != KillReason::Other || message == "killing";
             (event.reason, event.message) = (Some(reason), is_known.then(|| shortened(message)));
         }
+        EventReason::Evicted => event.message = Some(beginning(message)),
         EventReason::Unhealthy => event.probe = failed_probe(message),
         _ => {}
     }

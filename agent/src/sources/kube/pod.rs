@@ -14,12 +14,7 @@ use coroner_core::{
     time::WallTime,
 };
 use serde::{Deserialize, Deserializer, de::Error};
-use std::{
-    collections::BTreeMap,
-    hash::{BuildHasher as _, RandomState},
-    mem::size_of,
-    sync::LazyLock,
-};
+use std::{collections::BTreeMap, mem::size_of};
 
 /// Pods that are kept. The kubelet runs 110 of them unless told otherwise; anybody who may create pods may bind any number of
 /// them to this node (`spec.nodeName`): the kubelet refuses them, and their objects stay.
@@ -31,10 +26,6 @@ const MAX_FINALIZERS: usize = 16;
 const MAX_CONTAINERS: usize = 256;
 const MAX_CONDITIONS: usize = 64;
 const MAX_OWNERS: usize = 8;
-
-/// Whether a pod has a sandbox that is ready: on by default since 1.29, and PodHasNetwork to 1.27 (kubelet/types/constants.go,
-/// the API's types.go).
-const SANDBOX_CONDITIONS: [&str; 2] = ["PodReadyToStartContainers", "PodHasNetwork"];
 
 const WORD: usize = 64;
 const NAME: usize = 320; // what the apiserver allows (RFC 1123), and a prefix
@@ -112,39 +103,17 @@ struct Spec {
 #[serde(rename_all = "camelCase")]
 struct Container {
     name: Word,
-    image: Phrase,
     restart_policy: Word,
     restart_policy_rules: Lenient<Few<Present, 1, UNCOUNTED>>,
     lifecycle: Lenient<Lifecycle>,
     liveness_probe: Lenient<Probe>,
     startup_probe: Lenient<Probe>,
-    resize_policy: Lenient<Few<ResizePolicy, 4, { Cut::List as usize }>>,
-    resources: Lenient<Requirements>,
+    readiness_probe: Lenient<Probe>,
 }
 
 /// An object of which only the presence matters.
 #[derive(Deserialize)]
 struct Present {}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct ResizePolicy {
-    resource_name: Word,
-    restart_policy: Word,
-}
-
-#[derive(Deserialize)]
-struct Requirements {
-    requests: Lenient<Resources>,
-    limits: Lenient<Resources>,
-}
-
-/// Of no others can a resize be asked for (pkg/apis/core/validation, `supportedResizeResources`).
-#[derive(Deserialize)]
-struct Resources {
-    cpu: Word,
-    memory: Word,
-}
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -188,7 +157,6 @@ struct PodStatus {
     phase: Word,
     reason: Phrase,
     message: Head,
-    resize: Word,
     conditions: Conditions,
     container_statuses: Containers<ContainerStatus>,
     init_container_statuses: Containers<ContainerStatus>,
@@ -276,12 +244,9 @@ pub fn pod(pod: &Pod) -> Option<ApiPod> {
     let (no_spec, no_status) = (Spec::default(), PodStatus::default());
     let spec = pod.spec.as_ref().unwrap_or(&no_spec);
     let status = pod.status.as_ref().unwrap_or(&no_status);
-    let condition = |kind: &str| {
-        status.conditions.all().find(|one| one.r#type.text() == kind && one.status.text() == "True")
-    };
-    let mut conditions = status.conditions.all();
-    let sandbox = conditions.find(|one| SANDBOX_CONDITIONS.contains(&one.r#type.text()));
-    let disruption = condition("DisruptionTarget");
+    let is_disruption =
+        |one: &&Condition| one.r#type.text() == "DisruptionTarget" && one.status.text() == "True";
+    let disruption = status.conditions.all().find(is_disruption);
     Some(ApiPod {
         uid: metadata.uid.filled()?.into(),
         namespace: metadata.namespace.filled()?.into(),
@@ -297,8 +262,6 @@ pub fn pod(pod: &Pod) -> Option<ApiPod> {
         message: beginning(status.message.text()),
         disruption: disruption.map(|one| one.reason.text().into()),
         disruption_message: beginning(disruption.map_or("", |one| one.message.text())),
-        resizes: condition("PodResizeInProgress").is_some() || status.resize.text() == "InProgress",
-        sandbox_ready: sandbox.map(|one| one.status.text() == "True"),
         workload: workload(metadata),
         containers: containers(spec, status),
     })
@@ -425,17 +388,27 @@ fn containers(spec: &Spec, status: &PodStatus) -> BTreeMap<String, ApiContainer>
 }
 
 fn probed(kind: ContainerKind, container: &Container) -> ApiContainer {
+    let specified = specified(kind, &container.lifecycle);
+    let readiness = container.readiness_probe.as_ref().map(probe).and_then(|probe| probe.exec);
+    // Runs of a binary that others run, too, are not known to be the probe's.
+    let is_shared = |binary: &String| {
+        readiness.as_ref() == Some(binary)
+            || specified.pre_stop == Some(Hook::Exec(binary.clone()))
+            || specified.post_start == Some(Hook::Exec(binary.clone()))
+    };
+    let own = |one: &Probe| {
+        let probe = probe(one);
+        ApiProbe { exec: probe.exec.filter(|binary| !is_shared(binary)), ..probe }
+    };
     ApiContainer {
-        liveness: container.liveness_probe.as_ref().map(probe),
-        startup: container.startup_probe.as_ref().map(probe),
-        image: container.image.as_deref().map_or(0, hash),
-        resources: resources(container).as_deref().map_or(0, hash),
+        liveness: container.liveness_probe.as_ref().map(own),
+        startup: container.startup_probe.as_ref().map(own),
         // With rules of its own it may be restarted.
         restart_policy: match container.restart_policy_rules.all().next() {
             Some(Present {}) => "Always".into(),
             None => container.restart_policy.text().into(),
         },
-        ..specified(kind, &container.lifecycle)
+        ..specified
     }
 }
 
@@ -467,33 +440,9 @@ const MESSAGES: [&str; 7] = [
 ];
 
 /// What a message of the kubelet's begins with, and nothing that may be somebody's.
-fn beginning(message: &str) -> String {
+pub(super) fn beginning(message: &str) -> String {
     let known = MESSAGES.iter().find(|known| message.starts_with(**known));
     known.map(|known| (*known).to_owned()).unwrap_or_default()
-}
-
-/// Whether it changed is all that matters: the key is random, so that nobody can guess it from a recording.
-fn hash(of: &str) -> u64 {
-    static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::new);
-    KEY.hash_one(of)
-}
-
-/// Requests and limits that need a restart to be resized, as a text that differs where they differ.
-fn resources(container: &Container) -> Option<String> {
-    let restarts = |name: &str| {
-        container.resize_policy.all().any(|one| {
-            one.resource_name.text() == name && one.restart_policy.text() == "RestartContainer"
-        })
-    };
-    let (cpu, memory) = (restarts("cpu"), restarts("memory"));
-    let all = container.resources.as_ref().filter(|_| cpu || memory)?;
-    let of = |list: &Lenient<Resources>| {
-        let all = list
-            .as_ref()
-            .map(|all| (cpu.then(|| all.cpu.text()), memory.then(|| all.memory.text())));
-        format!("{all:?}")
-    };
-    Some(of(&all.requests) + &of(&all.limits))
 }
 
 fn specified(kind: ContainerKind, lifecycle: &Lenient<Lifecycle>) -> ApiContainer {
@@ -572,10 +521,6 @@ mod tests {
             "spec": {
                 "restartPolicy": "Always", "terminationGracePeriodSeconds": 60,
                 "containers": [{ "name": "app", "image": "i:1",
-                    "resources": { "limits": { "memory": "1Gi" }, "requests": { "cpu": "100m" } },
-                    "resizePolicy": [
-                        { "resourceName": "cpu", "restartPolicy": "NotRequired" },
-                        { "resourceName": "memory", "restartPolicy": "RestartContainer" }],
                     "livenessProbe": { "terminationGracePeriodSeconds": 3,
                         "exec": { "command": ["/bin/check --token=secret", "--secret"] } },
                     "lifecycle": { "stopSignal": "SIGRTMIN+3",
@@ -590,8 +535,6 @@ mod tests {
                 "phase": "Running", "reason": "Terminated",
                 "message": "Usage of EmptyDir volume \"secret\" exceeds the limit \"1Mi\". ",
                 "conditions": [
-                    { "type": "PodReadyToStartContainers", "status": "False" },
-                    { "type": "PodResizeInProgress", "status": "True" },
                     { "type": "Ready", "status": "True", "reason": "No" },
                     { "type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI",
                       "message": "Eviction API: evicting" }],
@@ -615,8 +558,6 @@ mod tests {
                 failures: 3,
             }),
             startup: None,
-            image: hash("i:1"),
-            resources: hash(r#"Some((None, Some("")))Some((None, Some("1Gi")))"#),
             restart_policy: String::new(),
             waiting: None,
             started: Some(true),
@@ -648,8 +589,6 @@ mod tests {
             message: "Usage of EmptyDir volume".into(),
             disruption: Some("EvictionByEvictionAPI".into()),
             disruption_message: String::new(),
-            resizes: true,
-            sandbox_ready: Some(false),
             workload: None,
             containers: BTreeMap::from([
                 ("app".to_owned(), app),

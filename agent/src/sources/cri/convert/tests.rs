@@ -31,7 +31,7 @@ fn raw_container() -> read::Container {
         state: 1,
         created_at: 7,
         labels: map(&[(POD_UID, "u1"), (CONTAINER_NAME, "label-name")]),
-        annotations: map(&[(GRACE_PERIOD, "30"), (HASH, "5c0ffee")]),
+        annotations: map(&[(GRACE_PERIOD, "30")]),
     }
 }
 
@@ -88,7 +88,6 @@ fn containers() {
         state: ContainerState::Running,
         created: Some(WallTime(7)),
         pod: Some("u1".into()),
-        hash: Some("5c0ffee".into()),
         grace_seconds: Some(30),
         pre_stop: None,
     };

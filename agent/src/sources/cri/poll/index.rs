@@ -177,7 +177,6 @@ mod tests {
             state: ContainerState::Exited,
             created: None,
             pod: None,
-            hash: None,
             grace_seconds: None,
             pre_stop: None,
         }
