@@ -59,7 +59,6 @@ const BATCH: usize = 256;
 const REQUESTS: usize = 1024;
 /// Maximum number of log lines about leaks per tick; one more line counts the rest.
 const LEAK_LINES: usize = 50;
-/// Interval of the engine's ticks.
 const TICK: Duration = Duration::from_secs(1);
 /// Interval at which the event loop returns free memory to the kernel, which takes a fraction of a
 /// millisecond. The first time, the start-up is over and its pages are dropped too.
@@ -69,7 +68,6 @@ const TRIM_INTERVAL: Duration = Duration::from_secs(15);
 const CLOCK_DRIFT_TOLERANCE: Duration = Duration::from_millis(100);
 /// Change of the system clock between two ticks that must be a step, because no slew is that fast.
 const CLOCK_STEP: Duration = Duration::from_secs(1);
-/// Timeout for opening the state directory at the start.
 const STATE_OPEN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Runs until SIGTERM, SIGINT or SIGHUP. An error has the reason and the remedy.
@@ -206,12 +204,10 @@ async fn open_state(
     Ok((writer, known))
 }
 
-/// Logs why `run` failed, with the whole chain of causes.
 pub fn log_failure(failure: &anyhow::Error) {
     tracing::error!("{}", crate::chain(failure.as_ref()));
 }
 
-/// Starts the adapters and returns the channels of their inputs and requests.
 fn start_adapters(
     mut kernel: kernel::Kernel,
     mut sources: Sources,
@@ -303,14 +299,12 @@ fn start_events(
     Events { notes, counters }
 }
 
-/// Feeds inputs to the engine and distributes its outputs.
 struct EventLoop {
     engine: Engine,
     shared: Arc<SharedState>,
     senders: Senders,
     recorder: Option<Recorder>,
     anchor: Anchor,
-    /// Lines about leaks since the last tick.
     leak_lines: usize,
     writer: Option<StateWriter>,
     losses: lines::Losses,

@@ -11,23 +11,19 @@ use crate::{
 use args::{KubeletArgs, LeaksArgs, NodeArgs, RunArgs, SourceArgs};
 use std::{path::PathBuf, time::Duration};
 
-/// What `coroner run` does.
 #[derive(Clone, Debug)]
 pub struct Config {
     pub args: RunArgs,
-    /// Kubernetes Events; `None`: disabled.
     pub events: Option<events::EventOptions>,
     pub sources: Sources,
 }
 
-/// The sources of evidence.
 #[derive(Clone, Debug)]
 pub struct Sources {
     pub kernel: kernel::KernelOptions,
     pub cri: cri::CriOptions,
     /// `None`: run without the apiserver.
     pub kube: Option<kube::KubeOptions>,
-    /// When the programs that count connections are attached.
     pub traffic: Attachment,
     /// The kubelet's Events; `None`: not looked up.
     pub events_lookup: Option<kube::EventsOptions>,
@@ -38,7 +34,6 @@ pub struct Sources {
 pub struct StandaloneConfig {
     /// How long to observe, and how long a candidate must be observed before it is confirmed.
     pub threshold: Duration,
-    /// Names of the kubelet's process.
     pub kubelet: Vec<String>,
     /// Mount point of cgroup2; `None`: detected.
     pub cgroup_root: Option<PathBuf>,
@@ -107,7 +102,6 @@ impl StandaloneConfig {
 }
 
 impl KubeletArgs {
-    /// The names that its process may have.
     pub fn names(&self) -> Vec<String> {
         match &self.kubelet_process {
             None => host::HostView::KUBELETS.map(str::to_owned).to_vec(),
@@ -138,7 +132,6 @@ impl Sources {
     }
 }
 
-/// The container runtime, and the host's file systems.
 fn runtime(args: &NodeArgs) -> cri::CriOptions {
     cri::CriOptions { host_root: args.host_root.clone(), ..cri::CriOptions::new(args.cri.clone()) }
 }

@@ -18,7 +18,6 @@ use tokio::{
 };
 use tracing::warn;
 
-/// Where a pod finds the credentials of its service account.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 /// The thread; it ends when this is dropped.
@@ -29,7 +28,6 @@ pub(super) struct Network {
     _stop: oneshot::Sender<()>,
 }
 
-/// What the thread needs.
 #[derive(Debug)]
 pub(super) struct Needs {
     /// Directories of files that are read again.
@@ -62,7 +60,6 @@ impl Network {
         Ok(Self { handle, restricted, _stop: stop })
     }
 
-    /// What runs tasks on the thread.
     pub(super) fn handle(&self) -> &Handle {
         &self.handle
     }
@@ -74,14 +71,12 @@ impl Network {
         TcpListener::from_std(listener).map(Into::into)
     }
 
-    /// The same.
     pub(super) fn unix(&self, listener: UnixListener) -> io::Result<Listener> {
         let listener = listener.into_std()?;
         let _there = self.handle.enter();
         UnixListener::from_std(listener).map(Into::into)
     }
 
-    /// Runs a task on the thread until it is done.
     pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.handle.spawn(task);
     }

@@ -16,7 +16,6 @@ use coroner_core::{
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 use tokio::sync::mpsc::Sender;
 
-/// Request channels of the adapters.
 pub(super) struct Senders {
     pub(super) cri: Sender<CriRequest>,
     pub(super) kernel: Sender<kernel::KernelCommand>,
@@ -32,14 +31,12 @@ pub(super) struct Senders {
     pub(super) shared: Arc<SharedState>,
 }
 
-/// The channel of the Events adapter.
 pub(super) struct Events {
     pub(super) notes: Sender<EventDraft>,
     pub(super) counters: Arc<EventCounters>,
 }
 
 impl Senders {
-    /// Sends a request of the engine to its adapter.
     pub(super) fn request(&self, request: Request) {
         match request {
             Request::Cri(request) => self.hand(&self.cri, request, Adapter::Cri),
@@ -64,17 +61,14 @@ impl Senders {
         }
     }
 
-    /// Sends a command to the kernel adapter.
     fn kernel(&self, command: kernel::KernelCommand) {
         self.hand(&self.kernel, command, Adapter::Kernel);
     }
 
-    /// Sends a request to the host adapter.
     pub(super) fn host(&self, request: host::RuntimeConnected) {
         self.hand(&self.host, request, Adapter::Host);
     }
 
-    /// Posts the Event of a report, if the report has one and Events are enabled.
     pub(super) fn post_event(&self, report: &Report) {
         let Some(events) = &self.events else { return };
         if let Some(note) = note(report)

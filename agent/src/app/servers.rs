@@ -39,13 +39,11 @@ fn node_addresses() -> Vec<IpAddr> {
     given.chain(addresses::gateways()).collect()
 }
 
-/// What the servers need.
 pub(super) struct Servers<'a> {
     pub(super) shared: &'a Arc<SharedState>,
     pub(super) network: &'a Network,
 }
 
-/// The servers, until they are ended.
 pub(super) struct RunningServers {
     tasks: JoinSet<()>,
     stop: watch::Sender<()>,

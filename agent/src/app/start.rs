@@ -16,16 +16,13 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{error, info, warn};
 
-/// Time between two attempts with `--keep-running-unready`.
 const RETRY: Duration = Duration::from_secs(30);
 
 /// Number of attempts after which the kernel side is used even if the self-test refused hooks.
 const ATTEMPTS: u32 = 3;
 
-/// How the kernel side is started.
 pub(super) struct Start<'a> {
     pub(super) options: &'a kernel::KernelOptions,
-    /// Stay unready instead of failing (`--keep-running-unready`).
     pub(super) stay: bool,
     /// A kubeconfig may name a program that gets credentials.
     pub(super) runs_programs: bool,

@@ -14,7 +14,6 @@ const STOP_TIMEOUT: Duration = Duration::from_millis(500);
 /// grace period is longer.
 const RECORDING_FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The signals that stop a command, and their names.
 pub(crate) struct StopSignals(Vec<(Signal, &'static str)>);
 
 impl StopSignals {
@@ -47,7 +46,6 @@ fn listen(kind: SignalKind, name: &'static str) -> anyhow::Result<(Signal, &'sta
     Ok((signal(kind).context("cannot listen for signals")?, name))
 }
 
-/// What is stopped once the event loop has ended.
 pub(super) struct Stopping {
     pub(super) adapters: Adapters,
     pub(super) recorder: Option<Recorder>,

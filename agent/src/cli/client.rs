@@ -15,12 +15,10 @@ const MAX_BODY: usize = 256 << 20;
 /// An agent answers from memory.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The socket of a running agent.
 #[derive(Debug)]
 pub struct AgentAddress(pub PathBuf);
 
 impl AgentAddress {
-    /// A list.
     pub async fn list<T: DeserializeOwned>(
         &self,
         path: &str,

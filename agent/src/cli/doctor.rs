@@ -19,7 +19,6 @@ use std::{
 };
 use tokio::time::timeout;
 
-/// Timeout for the first answers of the sources.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Runs and prints all checks. The exit status says whether `run` works.
@@ -72,7 +71,6 @@ fn diagnose(args: &DoctorArgs) -> anyhow::Result<Checks> {
     }
 }
 
-/// Asks the sources until each of them has answered.
 async fn observe(sources: Sources, health: Health) -> Health {
     let cgroup_root = kernel::hierarchy(sources.kernel.cgroup_root.as_deref());
     let cgroup_root = cgroup_root.unwrap_or_else(|_| "/sys/fs/cgroup".into());

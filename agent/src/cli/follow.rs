@@ -6,7 +6,6 @@ use serde::de::DeserializeOwned;
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// Time between two requests.
 const EVERY: Duration = Duration::from_secs(1);
 
 /// Passes the list to `each`, and then every second what has changed. An agent that does not answer may be restarting; an

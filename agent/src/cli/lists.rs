@@ -15,10 +15,8 @@ use coroner_report::{
 use serde::{Serialize, de::DeserializeOwned};
 use std::io::{self, Write};
 
-/// An item of a list.
 pub(super) trait Row: Serialize + DeserializeOwned + 'static {
     const PATH: &'static str;
-    /// What they are, and how to see one.
     const NOUN: &'static str;
     const TRY: &'static str;
     fn header(wide: bool) -> Vec<&'static str>;
@@ -130,7 +128,6 @@ pub(super) fn main<T: Row>(args: &ListArgs) -> anyhow::Result<()> {
     })
 }
 
-/// Explains an empty list.
 fn nothing<T: Row>(list: &List<T>, is_filtered: bool) -> String {
     let (noun, node) = (T::NOUN, &list.node);
     let Some(since) = list.observed_since else {

@@ -34,7 +34,6 @@ use tracing_subscriber::filter::ParseError;
 /// EX_USAGE of sysexits.h: the command was used wrongly.
 pub const EXIT_USAGE: u8 = 64;
 
-/// The whole program.
 pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
@@ -79,7 +78,6 @@ fn answered(result: anyhow::Result<()>) -> ExitCode {
     }
 }
 
-/// Waits for what an agent answers.
 fn wait<T>(answer: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(answer)
 }

@@ -18,13 +18,10 @@ use tokio::{
     time::{Interval, MissedTickBehavior, interval},
 };
 
-/// Capacity of the engine's input queue; when it is full, the adapters wait.
 const INPUTS: usize = 8192;
 /// Capacity of an adapter's request queue. A dropped request is made again.
 const REQUESTS: usize = 1024;
-/// The engine's ticks.
 const TICK: Duration = Duration::from_secs(1);
-/// Timeout of a call to the runtime.
 const SILENCE: Duration = Duration::from_secs(20);
 
 /// The engine with the agent's adapters of runtime, apiserver and host.
@@ -42,7 +39,6 @@ pub(super) struct Observer {
 }
 
 impl Observer {
-    /// Starts the adapters.
     pub(super) fn start(
         mut look: StandaloneConfig,
         cgroup_root: PathBuf,

@@ -15,7 +15,6 @@ pub(super) fn document(value: &impl Serialize, yaml: bool) -> anyhow::Result<Str
     Ok(text.trim_end().to_owned() + "\n")
 }
 
-/// A document of JSON in one line.
 pub(super) fn json_line(value: &impl Serialize) -> anyhow::Result<String> {
     Ok(json(&serde_json::to_string(value)?).into_owned() + "\n")
 }

@@ -7,7 +7,6 @@ use std::{borrow::Borrow, collections::BTreeMap, fmt::Write};
 /// Maximum number of pods listed in an error.
 const LISTED: usize = 20;
 
-/// Selects a pod.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PodSelector<'a> {
     /// Name, NAMESPACE/NAME or UID; `None`: the only one there is.
@@ -20,9 +19,7 @@ pub(super) struct PodSelector<'a> {
 /// Why no report was selected. The text has the remedy.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum SelectError {
-    /// No report matches.
     NotFound(String),
-    /// Several pods match.
     Ambiguous(String),
 }
 

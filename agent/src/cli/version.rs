@@ -5,7 +5,6 @@ use crate::config::args::{TextOutput, VersionArgs};
 use serde::Serialize;
 use std::io::{self, Write};
 
-/// Which coroner this is.
 #[derive(Serialize)]
 struct VersionInfo {
     version: &'static str,

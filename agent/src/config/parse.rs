@@ -18,7 +18,6 @@ const MAX_COMM: usize = 15;
 
 type Parsed<T> = Result<T, String>;
 
-/// A value, or `off`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OrOff<T>(pub Option<T>);
 

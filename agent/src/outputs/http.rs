@@ -42,7 +42,6 @@ use std::{
 /// The socket on which `coroner run` serves the API on the node, and which the command line queries.
 pub const DEFAULT_SOCKET: &str = "/run/coroner/coroner.sock";
 
-/// Who is served.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Audience {
     /// Anyone who reaches the port (`--listen`): metrics and health, which name no pod but those of leaks
@@ -82,16 +81,12 @@ const SCRAPE_AGE: Duration = Duration::from_secs(1);
 /// across an await.
 #[derive(Debug)]
 pub struct SharedState {
-    /// The agent's own state.
     pub health: Mutex<Health>,
-    /// The last terminations.
     pub history: Mutex<History>,
-    /// The leaks that are certain.
     pub leaks: Mutex<LeakStore>,
     pub metrics: Metrics,
     /// The last scrape, plain and compressed, and when it was computed.
     pub scrape: Mutex<Option<(BootTime, [Bytes; 2])>>,
-    /// What this agent observes.
     pub observed: Observed,
     /// Since when, once it does.
     pub observed_since: OnceLock<BootTime>,
@@ -99,17 +94,14 @@ pub struct SharedState {
     started: BootTime,
 }
 
-/// What an agent observes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Observed {
-    /// Name of the node.
     pub node: String,
     /// Boot of the node; empty if unknown.
     pub boot_id: String,
 }
 
 impl SharedState {
-    /// Before anything is known.
     pub fn new(health: Health, history: History, leaks: LeakStore, metrics: Metrics) -> Self {
         let (health, history, leaks) = (health.into(), history.into(), leaks.into());
         Self {
@@ -142,7 +134,6 @@ pub async fn serve(
     listener.into().serve(router(shared, audience), dropped, stop).await;
 }
 
-/// The routes.
 pub fn router(shared: Arc<SharedState>, audience: Audience) -> Router {
     let api = match audience {
         Audience::Network => Router::new().route("/{*page}", get(not_here)),

@@ -40,15 +40,12 @@ fn of_own(directive: &str) -> String {
     }
 }
 
-/// How lines are written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Form {
     /// For people, in colour or not.
     Text {
-        /// With the colours of a terminal.
         colours: bool,
     },
-    /// For machines.
     Json,
 }
 

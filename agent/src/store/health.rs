@@ -21,7 +21,6 @@ const STALLED: Duration = Duration::from_secs(10);
 /// Duration of a call after which the runtime counts as slow: the settle window.
 const SLOW: Duration = Duration::from_secs(5);
 
-/// Health of the agent.
 #[derive(Debug)]
 pub struct Health {
     lacks: Vec<MissingCapability>,
@@ -87,12 +86,10 @@ impl Health {
         }
     }
 
-    /// The sources are asked, with or without a kernel side.
     pub fn set_asking(&mut self) {
         self.asks = true;
     }
 
-    /// Capabilities that are missing.
     pub fn lacking(&mut self, lacks: Vec<MissingCapability>) {
         self.lacks = lacks;
     }
@@ -102,18 +99,15 @@ impl Health {
         self.confinement.insert(by, how);
     }
 
-    /// The kernel side has started.
     pub fn kernel_started(&mut self, report: StartReport) {
         self.kernel = KernelSide::Started(report);
         self.asks = true;
     }
 
-    /// The kernel side cannot start, and why.
     pub fn kernel_failed(&mut self, why: String) {
         self.kernel = KernelSide::Failed(why);
     }
 
-    /// What of the node restricts the agent.
     pub fn restricted(&mut self, restrictions: Restrictions) {
         self.restrictions = restrictions;
     }
@@ -126,12 +120,10 @@ impl Health {
         std::mem::replace(&mut self.runtime_told, now) != now
     }
 
-    /// Sets the state of leak detection.
     pub fn set_detection_state(&mut self, detection_state: DetectionState) {
         self.detection_state = detection_state;
     }
 
-    /// Updates the health from an input.
     pub fn note(&mut self, received: &Received) {
         let at = received.at;
         match &received.input {

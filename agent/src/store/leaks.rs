@@ -20,7 +20,6 @@ const GRACE: Duration = Duration::from_secs(600);
 /// How many resolved leaks are kept for readers of the list that have not seen that yet.
 const RESOLVED: usize = 256;
 
-/// The confirmed leaks, by key.
 #[derive(Debug, Default)]
 pub struct LeakStore {
     leaks: BTreeMap<LeakKey, Entry<Leak>>,
@@ -47,12 +46,10 @@ impl LeakStore {
         }
     }
 
-    /// Adds the persisted leaks of an earlier run.
     pub fn restore(&mut self, leaks: Vec<PersistedLeak>) {
         self.restored = leaks.into_iter().map(|leak| (leak.key.clone(), leak)).collect();
     }
 
-    /// Adds or replaces a confirmed leak.
     pub fn put(&mut self, leak: Arc<Leak>) {
         self.restored.remove(&leak.key);
         self.changes += 1;
@@ -62,7 +59,6 @@ impl LeakStore {
         self.changed = true;
     }
 
-    /// Removes a resolved leak.
     pub fn remove(&mut self, key: &LeakKey) {
         self.changes += 1;
         if let Some(entry) = self.leaks.remove(key) {
@@ -100,7 +96,6 @@ impl LeakStore {
         before != gauges.detection_state
     }
 
-    /// Whether the leaks have changed since the last call.
     pub fn take_changed(&mut self) -> bool {
         std::mem::take(&mut self.changed)
     }
@@ -110,7 +105,6 @@ impl LeakStore {
         &self.detection
     }
 
-    /// All leaks, oldest first.
     pub fn oldest_first(&self) -> Vec<Arc<Leak>> {
         let mut leaks: Vec<_> = self.leaks.values().map(|entry| Arc::clone(&entry.item)).collect();
         leaks.sort_by_key(|leak| leak.since());

@@ -23,7 +23,6 @@ const BAD: &str = "leaks.json.bad";
 /// Version of the file's format; a file of another version is ignored.
 const VERSION: u32 = 1;
 
-/// The state directory.
 #[derive(Clone, Debug)]
 pub struct StateDir {
     dir: PathBuf,

@@ -36,7 +36,6 @@ impl History {
         }
     }
 
-    /// Takes the death of a container, whether its pod goes on or not.
     pub fn died(&mut self, death: ContainerDeath) {
         self.changes += 1;
         keep(&mut self.deaths, Entry::new(self.changes, death), self.bound);
@@ -47,17 +46,14 @@ impl History {
         self.deaths.iter()
     }
 
-    /// The terminations, oldest first.
     pub fn terminations(&self) -> impl DoubleEndedIterator<Item = &Entry<PodTermination>> {
         self.kept.iter()
     }
 
-    /// The number of the last change.
     pub fn changes(&self) -> u64 {
         self.changes
     }
 
-    /// The terminations, newest first.
     pub fn newest_first(&self) -> impl DoubleEndedIterator<Item = &Arc<PodTermination>> {
         self.kept.iter().rev().map(|entry| &entry.item)
     }

@@ -18,10 +18,8 @@ use std::{fmt::Write, path::Path, time::Duration};
 /// The list to print, and as JSON.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub(super) struct LeaksAnswer {
-    /// The node's name.
     #[serde(skip)]
     pub(super) node: String,
-    /// Without an agent.
     pub(super) standalone: bool,
     pub(super) detection: Detection,
     /// The confirmed leaks: the oldest first.
@@ -29,16 +27,13 @@ pub(super) struct LeaksAnswer {
     pub(super) leaks: Vec<Leak>,
     /// Candidates. An agent only counts its candidates.
     pub(super) candidates: Vec<Leak>,
-    /// The requested namespace.
     #[serde(skip)]
     pub(super) namespace: Option<String>,
-    /// Time of the list.
     #[serde(skip)]
     pub(super) now: WallTime,
 }
 
 impl LeaksAnswer {
-    /// A list of the leaks in `namespace`.
     pub(super) fn new(
         node: String,
         detection: Detection,
@@ -54,7 +49,6 @@ impl LeaksAnswer {
         answer
     }
 
-    /// The list of a command without an agent.
     pub(super) fn with_candidates(self, candidates: Vec<Leak>) -> Self {
         Self { standalone: true, candidates: self.of_namespace(candidates), ..self }
     }
@@ -99,7 +93,6 @@ impl LeaksAnswer {
         self.leaks.iter().chain(&self.candidates)
     }
 
-    /// What the kubelet's log states of the leaks.
     fn quotes(&self, log: &Path) -> anyhow::Result<LeakQuotes> {
         let leaks: Vec<&Leak> = self.all().collect();
         let quotes = kubelet_log::quotes(log, &leaks, self.now)?;
@@ -167,7 +160,6 @@ impl LeaksAnswer {
         row
     }
 
-    /// Explains an empty list.
     pub(super) fn nothing(&self) -> String {
         let detection = &self.detection;
         let mut of = format!(" on node {}", printable(&self.node));
@@ -201,7 +193,6 @@ impl LeaksAnswer {
     }
 }
 
-/// The thing, with its kind.
 fn name(key: &LeakKey) -> String {
     match key {
         LeakKey::Sandbox { id } => format!("sandbox/{}", printable(id.as_str())),

@@ -19,7 +19,6 @@ use std::{
     process::ExitCode,
 };
 
-/// Exit status with --exit-code if a leak is confirmed.
 const EXIT_LEAKS: u8 = 3;
 
 pub(super) fn main(args: &LeaksArgs) -> anyhow::Result<ExitCode> {

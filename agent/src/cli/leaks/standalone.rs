@@ -23,7 +23,6 @@ const LAG: Duration = Duration::from_secs(3);
 /// take 20 s.
 const LATE: Duration = Duration::from_secs(90);
 
-/// Observes the node, and returns the leaks and the candidates.
 pub(super) async fn observe(
     look: StandaloneConfig,
     namespace: Option<&str>,

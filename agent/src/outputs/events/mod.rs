@@ -37,21 +37,17 @@ use tracing::{debug, info, warn};
 /// Capacity of the queue of drafts: two full buckets.
 const QUEUE: usize = 64;
 
-/// Options of the adapter.
 #[derive(Clone, Debug)]
 pub struct EventOptions {
     /// A kubeconfig; `None`: $KUBECONFIG, ~/.kube/config or the service account.
     pub kubeconfig: Option<PathBuf>,
     /// This node's name: the object of Events about leaks, and the reporting instance.
     pub node: String,
-    /// Rate limits and back-off.
     pub pace: RateLimits,
-    /// Counters of the adapter.
     pub counters: Arc<EventCounters>,
 }
 
 impl EventOptions {
-    /// Options for the apiserver of the pod watch.
     pub fn new(api: &KubeOptions) -> Self {
         Self {
             kubeconfig: api.kubeconfig.clone(),
@@ -62,10 +58,8 @@ impl EventOptions {
     }
 }
 
-/// Rate limits and retries of Events.
 #[derive(Clone, Copy, Debug)]
 pub struct RateLimits {
-    /// Events on pods.
     pub pods: Rate,
     /// Events on the node. client-go allows one source as much on one object
     /// (`EventSourceObjectSpamFilter`): 25, then one in 5 minutes.
@@ -75,9 +69,7 @@ pub struct RateLimits {
     /// Interval of further `EventsSuppressed`. Longer than the event recorder's series window (6 minutes), which
     /// would merge the new Event into the old one and keep the old numbers.
     pub suppressed_every: Duration,
-    /// The first back-off after a failed request.
     pub min_pause: Duration,
-    /// The maximum back-off, before jitter.
     pub max_pause: Duration,
     /// Age after which an Event is dropped, because its time would be wrong by as much.
     pub patience: Duration,
@@ -100,10 +92,8 @@ impl Default for RateLimits {
     }
 }
 
-/// Outcomes of the drafts since the adapter started.
 #[derive(Debug, Default)]
 pub struct EventCounters {
-    /// The apiserver took it.
     pub sent: AtomicU64,
     /// The apiserver refused it: no right, a namespace that is being deleted, an invalid name.
     pub refused: AtomicU64,
@@ -111,7 +101,6 @@ pub struct EventCounters {
     pub failed: AtomicU64,
     /// More than the rate allows.
     pub suppressed: AtomicU64,
-    /// There was no room in a queue.
     pub dropped: AtomicU64,
 }
 
@@ -214,7 +203,6 @@ impl Publisher {
         true
     }
 
-    /// What waits is sent once.
     async fn finish(mut self) {
         if let Some((sending, _)) = self.sending.take() {
             let (_, outcome) = sending.await;
@@ -262,7 +250,6 @@ impl Publisher {
         }
     }
 
-    /// Sends the next one, if it is time.
     fn begin(&mut self) {
         while self.sending.is_none()
             && self.not_before.is_none()
@@ -310,7 +297,6 @@ impl Publisher {
         counter.fetch_add(1, Relaxed);
     }
 
-    /// Logs what is new, and from time to time what lasts.
     fn complain(&mut self, refused: bool, error: &str) {
         let now = Instant::now();
         let is_logged = self.failure.is_some_and(|(was_refused, logged)| {

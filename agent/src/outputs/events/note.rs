@@ -24,31 +24,18 @@ const MAX_MESSAGE: usize = 1024;
 labels! {
     /// Why there is an Event. A closed set: docs/events.md lists it.
     pub enum Reason {
-        /// The stop signal was thrown away; SIGKILL at the end of the grace.
         StopSignalIgnored = "StopSignalIgnored",
-        /// The stop signal was blocked and never taken; SIGKILL at the end of the grace.
         StopSignalBlocked = "StopSignalBlocked",
-        /// The stop signal was taken, and the grace was not enough.
         GraceExceeded = "GraceExceeded",
-        /// preStop left the container nothing of the grace but the kubelet's floor.
         PreStopExhaustedGrace = "PreStopExhaustedGrace",
-        /// The OOM killer chose the container's main process.
         OomKilled = "OomKilled",
-        /// The exit of its process cut connections in the middle of a request, or new ones were refused.
         ConnectionsCut = "ConnectionsCut",
-        /// Alive after SIGKILL.
         Unkillable = "Unkillable",
-        /// The object waits long after its deadline.
         StuckTerminating = "StuckTerminating",
-        /// A leaked sandbox.
         SandboxLeaked = "SandboxLeaked",
-        /// A leaked shim.
         ShimOrphaned = "ShimOrphaned",
-        /// A leaked network namespace.
         NetnsOrphaned = "NetnsOrphaned",
-        /// A leaked pod cgroup.
         PodCgroupOrphaned = "PodCgroupOrphaned",
-        /// There was more to say than the apiserver is to be burdened with.
         EventsSuppressed = "EventsSuppressed",
     }
 }
@@ -74,10 +61,8 @@ impl Reason {
     }
 }
 
-/// What an Event is about.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Regarding {
-    /// A pod.
     Pod {
         /// Which. Of a static pod the UID is the runtime's, which its mirror carries as the annotation
         /// `kubernetes.io/config.mirror`: it is by that one that the kubelet makes Events of it, and
@@ -86,7 +71,6 @@ pub enum Regarding {
         /// Of its containers, as the kubelet writes it: `spec.containers{app}`.
         field: Option<String>,
     },
-    /// This node.
     Node {
         /// The pod that it has to do with.
         related: Option<PodRef>,
@@ -95,12 +79,9 @@ pub enum Regarding {
     },
 }
 
-/// An Event to be.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EventDraft {
-    /// What it is about.
     pub about: Regarding,
-    /// Why.
     pub reason: Reason,
     /// The fact with its figures and what to do about it, at most 1024 bytes.
     pub message: String,

@@ -25,7 +25,6 @@ const MAX_INSTANCE: usize = 128;
 const RIGHT: &str = "create and patch of events in the API group events.k8s.io: set `events: true` \
                      in the chart's `config`, or remove --events";
 
-/// What became of an Event.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum SendOutcome {
     Sent,

@@ -26,7 +26,6 @@ pub(super) struct Changes<T> {
     forgotten: u64,
 }
 
-/// What can be listed.
 pub(super) trait Item: Clone + Serialize + Send + Sync + 'static {
     /// Newest first; else in the order in which they came.
     const NEWEST_FIRST: bool;

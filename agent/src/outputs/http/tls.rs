@@ -24,7 +24,6 @@ use tracing::{info, warn};
 /// How often the files are read. A kubelet brings a changed Secret within a minute or so.
 const READ_EVERY: Duration = Duration::from_secs(10);
 
-/// Where a certificate and its key are.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TlsFiles {
     /// PEM: the server's certificate, then those of its issuers.

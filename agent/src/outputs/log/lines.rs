@@ -119,7 +119,6 @@ pub(crate) fn update(account: &PodTermination, change: Change) {
     }
 }
 
-/// Logs a check.
 pub(crate) fn check(check: &Check) {
     let Check { name, severity, found, todo } = check;
     match severity {

@@ -9,14 +9,10 @@ use prometheus::{
     core::Collector,
 };
 
-/// Type of a metric.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MetricKind {
-    /// Only grows.
     Counter,
-    /// Goes up and down.
     Gauge,
-    /// Counts by size.
     Histogram(&'static Buckets),
 }
 
@@ -26,21 +22,17 @@ pub struct Buckets(pub &'static [f64]);
 
 impl Eq for Buckets {}
 
-/// One line of the table.
 #[derive(Clone, Copy, Debug)]
 pub struct MetricEntry {
     /// Its name, with the base unit as suffix.
     pub name: &'static str,
-    /// Its type.
     pub kind: MetricKind,
     /// Base unit; empty for a plain count.
     pub unit: &'static str,
-    /// What it says, one sentence.
     pub help: &'static str,
     pub labels: &'static [&'static str],
     /// What values they can have, in the same order.
     pub values: &'static [Values],
-    /// Whether one can rely on it.
     pub stability: Stability,
     /// What it is good for, as PromQL.
     pub example: &'static str,
@@ -89,7 +81,6 @@ macro_rules! catalogue {
             group: $group,
         },)*)*];
 
-        /// The metrics, registered.
         #[derive(Debug)]
         pub(super) struct Families {
             $($(#[doc = $help] pub(super) $field: $type,)*)*

@@ -11,12 +11,9 @@ use coroner_core::{
     types::{Cause, CauseClass, Contradiction, FindingKind, PhaseKind, Verdict},
 };
 
-/// What values a label can have.
 #[derive(Clone, Copy, Debug)]
 pub enum Values {
-    /// These, and no others.
     Closed(fn() -> Vec<&'static str>),
-    /// What this sentence says.
     Open(&'static str),
 }
 

@@ -65,7 +65,6 @@ const LASTING: [&str; 6] =
 const WAITED_FOR_SIGKILL: [Verdict; 3] =
     [Verdict::StopSignalIgnored, Verdict::StopSignalBlocked, Verdict::GraceExceeded];
 
-/// All metrics of one agent.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
@@ -79,41 +78,29 @@ pub struct Metrics {
     events: OnceLock<Arc<events::EventCounters>>,
 }
 
-/// What the adapters count, shared with them.
 #[derive(Debug, Default)]
 pub struct SourceCounters {
-    /// The kernel side.
     pub kernel: Arc<kernel::KernelCounters>,
     /// The kernel shows refused connections.
     pub shows_refusals: bool,
-    /// The container runtime.
     pub cri: Arc<cri::CriCounters>,
     /// The apiserver; `None`: done without.
     pub api: Option<Arc<kube::KubeCounters>>,
-    /// The host's /proc.
     pub proc: Arc<processes::ProcessesCounters>,
-    /// The host's file systems.
     pub host: Arc<host::HostCounters>,
 }
 
 labels! {
     /// An adapter that the engine asks something of.
     pub enum Adapter {
-        /// The kernel side.
         Kernel = "kernel",
-        /// The container runtime.
         Cri = "cri",
-        /// The host's /proc.
         Proc = "proc",
-        /// The host's file systems.
         Host = "host",
-        /// What counts connections.
         Traffic = "traffic",
-        /// The apiserver.
         Api = "api",
     }
 
-    /// What happened to a client's connection.
     pub enum ConnectionEnd {
         /// The process ended in the middle of a request, or with unread data.
         Cut = "cut",
@@ -123,7 +110,6 @@ labels! {
         Late = "late",
     }
 
-    /// Why the HTTP server closed a connection.
     pub enum DropReason {
         /// As many as allowed were open.
         NoRoom = "no_room",
@@ -303,17 +289,14 @@ impl Metrics {
         }
     }
 
-    /// A request could not be handed over.
     pub fn request_dropped(&self, to: Adapter) {
         self.families.requests_dropped.with_label_values(&[to.as_str()]).inc();
     }
 
-    /// The HTTP server closed a connection.
     pub fn connection_dropped(&self, why: DropReason) {
         self.families.http_dropped.with_label_values(&[why.as_str()]).inc();
     }
 
-    /// Counts what a report adds to the metrics.
     pub fn record(&self, report: &Report) {
         match report {
             Report::CountDeath(death) => self.container(death),

@@ -65,7 +65,6 @@ fn with_series(text: &str) -> String {
     text.replace("SERIES series", &series()).replace("FLEETS\n", &(fleets.concat() + "\n"))
 }
 
-/// The whole page.
 pub(super) fn page() -> String {
     let mut page = HEAD.to_owned();
     let mut group = "";

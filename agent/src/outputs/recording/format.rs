@@ -18,7 +18,6 @@ pub const VERSION: u32 = 1;
 pub struct Header {
     /// [`VERSION`] of the writer.
     pub coroner_recording: u32,
-    /// Version of the agent that wrote it.
     #[serde(default)]
     pub agent: String,
     /// Boot clock and wall clock of the recorded machine, read together when the agent started.
@@ -46,13 +45,11 @@ pub struct NodeFacts {
     /// `uname -m`.
     #[serde(default)]
     pub machine: String,
-    /// The kernel hooks: attached or not.
     #[serde(default)]
     pub hooks: BTreeMap<String, bool>,
 }
 
 impl Header {
-    /// The header of a recording that this version writes.
     pub fn new(settings: &Settings, node: NodeFacts) -> Self {
         let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         Self {
@@ -66,7 +63,6 @@ impl Header {
         }
     }
 
-    /// The settings that the recording's agent had.
     pub fn settings(&self) -> Settings {
         let defaults = Settings::new(self.clock);
         let threshold = self.leak_threshold_ns.map(Duration::from_nanos);
@@ -91,25 +87,22 @@ pub(super) struct Mark {
 #[serde(rename_all = "snake_case")]
 pub(super) enum MarkKind {
     /// Inputs that the engine had just before this moment, and the recording has not.
-    Gap { inputs: u64 },
-    /// The last line.
+    Gap {
+        inputs: u64,
+    },
     End(RecordingEnd),
 }
 
 /// The last line of a recording that was not cut off.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct RecordingEnd {
-    /// Inputs that were written.
     pub inputs: u64,
-    /// Why it ends.
     pub why: Stopped,
 }
 
-/// Why a recording ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stopped {
-    /// The agent ended.
     Agent,
     /// `--record-limit` was reached: the agent went on without recording.
     Limit,

@@ -26,7 +26,6 @@ const SAMPLE: &[u8] = include_bytes!("../../../samples/lab.jsonl.gz");
 /// Its pod that shows most.
 pub const SAMPLE_POD: &str = "one-of-two-overruns";
 
-/// The recording that comes with coroner.
 pub fn sample() -> Result<Reader, ReadError> {
     Reader::new(SAMPLE)
 }

@@ -21,30 +21,21 @@ const MAX_LINE: u64 = 64 << 20;
 /// Why something cannot be read as a recording. Each message says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// The file cannot be opened or read at all.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// Nothing in it.
     #[error(
         "the file is empty: the disk was full, or the agent was killed right after its start. \
          Free space and record again with `coroner run --record FILE`"
     )]
     Empty,
-    /// Something else.
     #[error("not a recording; create one with `coroner run --record FILE`")]
     Foreign,
-    /// A later format.
     #[error(
         "unsupported format {found}, written by coroner {agent}; coroner {} reads format \
          {VERSION}. Use a version at least as new as the recording agent's",
         env!("CARGO_PKG_VERSION")
     )]
-    Version {
-        /// Its format.
-        found: u32,
-        /// Who wrote it.
-        agent: String,
-    },
+    Version { found: u32, agent: String },
     /// The first line is that of a recording of this format, but broken.
     #[error("the first line is invalid ({0}); the file was probably modified")]
     Header(serde_json::Error),
@@ -53,11 +44,9 @@ pub enum ReadError {
 /// How whole a recording is, as far as it was read.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RecordingStatus {
-    /// Inputs read.
     pub inputs: u64,
     /// Inputs that the recording says it lacks: the disk was too slow.
     pub dropped: u64,
-    /// Lines that were not understood.
     pub misread: u64,
     /// Its last line; `None`: it is cut off.
     pub end: Option<RecordingEnd>,

@@ -18,7 +18,6 @@ use std::{
     time::Duration,
 };
 
-/// The engine's ticks.
 const TICK: Duration = Duration::from_secs(1);
 
 /// Ticks in a row without an input: after a day nothing waits for the time to pass. A corrupt time
@@ -36,7 +35,6 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// An engine as the recorded agent had it.
     pub fn new(header: &Header) -> Self {
         let settings = header.settings();
         Self {

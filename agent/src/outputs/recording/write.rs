@@ -31,7 +31,6 @@ impl<W: Write> Writer<W> {
         Ok(writer)
     }
 
-    /// Writes an input.
     pub fn input(&mut self, received: &Received) -> io::Result<()> {
         self.inputs += 1;
         self.last = received.at;

@@ -11,11 +11,9 @@ const LOSS_MEMORY: Duration = Duration::from_secs(600);
 const UNCONFINED_TYPES: [&str; 6] =
     ["spc_t", "super_t", "control_t", "unconfined_t", "unconfined_service_t", "kernel_t"];
 
-/// Result of a check.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
-    /// Works.
     Ok,
     /// Works with restrictions; does not make the agent unready.
     Degraded,
@@ -30,9 +28,7 @@ use Severity::{Degraded, Failing, Ok as Fine};
 pub struct Check {
     /// `privileges`, `lockdown`, `confinement`, `kernel`, `host`, `cri`, `api`, `traffic`, `leaks`, `losses`.
     pub name: &'static str,
-    /// The result.
     pub severity: Severity,
-    /// What was found.
     pub found: String,
     /// The remedy; empty if there is nothing to do.
     #[serde(skip_serializing_if = "str::is_empty")]
@@ -42,9 +38,7 @@ pub struct Check {
 /// All checks: the answer of /readyz and of `doctor`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Checks {
-    /// No check fails.
     pub ready: bool,
-    /// The checks, in order.
     pub checks: Vec<Check>,
 }
 

@@ -14,7 +14,6 @@ use std::{
 };
 use tracing::{debug, warn};
 
-/// Time until a failed write is retried.
 const RETRY: Duration = Duration::from_secs(30);
 
 /// Handle of the writer thread, used by the event loop.
