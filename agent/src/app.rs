@@ -18,7 +18,7 @@ use coroner_core::{
 };
 
 use crate::{
-    config::{Config, Sources, args::LeakArgs},
+    config::Config,
     linux::{
         allocator, blocking::BlockingPool, clock, landlock::FileAccess, restrictions::Restrictions,
     },
@@ -38,11 +38,11 @@ use crate::{
     },
 };
 use anyhow::Context;
-use network::{Needs, Network};
+use network::Network;
 use senders::{Events, Senders};
-use servers::Servers;
+use servers::RunningServers;
 use std::{future::Future, path::PathBuf, sync::Arc, time::Duration};
-use stop::{StopSignals, Stopping};
+use stop::StopSignals;
 use tokio::{
     sync::mpsc,
     time::{Instant, MissedTickBehavior, interval, interval_at},
@@ -70,6 +70,12 @@ const CLOCK_DRIFT_TOLERANCE: Duration = Duration::from_millis(100);
 const CLOCK_STEP: Duration = Duration::from_secs(1);
 const STATE_OPEN_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Time for each of adapters, writer and servers to stop after SIGTERM.
+const STOP_TIMEOUT: Duration = Duration::from_millis(500);
+/// Time to write the end of the recording after that. The end matters most for a bug report, and the pod's
+/// grace period is longer.
+const RECORDING_FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// Runs until SIGTERM, SIGINT or SIGHUP. An error has the reason and the remedy.
 pub fn run(config: Config) -> anyhow::Result<()> {
     allocator::configure_allocator();
@@ -96,7 +102,6 @@ async fn observe(config: Config) -> anyhow::Result<()> {
     }
     let directories = config.tls().iter().flat_map(tls::TlsFiles::directories).collect();
     let kubeconfig = kube.is_some() && (names_kubeconfig || !in_pod);
-    let needs = Needs { directories, kubeconfig };
     let certificate = config.tls().map(tls::Certificate::open).transpose()?;
     // The port first: a used port is the most common error, and nothing is attached yet.
     let listener = servers::bind(args.listen).await.with_context(|| {
@@ -119,7 +124,7 @@ async fn observe(config: Config) -> anyhow::Result<()> {
         metrics,
     );
     let shared = Arc::new(shared.of(observed));
-    let network = Network::start(needs)?;
+    let network = Network::start(directories, kubeconfig)?;
     {
         let mut health = shared.health.lock();
         health.confined("Landlock", network.restricted.clone());
@@ -128,22 +133,24 @@ async fn observe(config: Config) -> anyhow::Result<()> {
         health.restricted(Restrictions::probe(&host_root));
         health.node_checks().iter().for_each(lines::check);
     }
-    let servers = Servers { shared: &shared, network: &network };
-    let servers = servers
-        .start(listener, certificate.as_ref(), args.api_listen.0, args.socket.0.clone())
-        .await?;
+    let servers = RunningServers::start(
+        &shared,
+        &network,
+        listener,
+        certificate.as_ref(),
+        args.api_listen.0,
+        args.socket.0.clone(),
+    )
+    .await?;
 
     let limit = args.record_limit.into();
     let record = args.record.as_deref().map(|file| record::prepare(file, limit)).transpose()?;
     if let Some(certificate) = certificate {
-        network.spawn(certificate.follow());
+        network.handle.spawn(certificate.follow());
     }
-    let start = start::Start {
-        options: &config.sources.kernel,
-        stay: args.keep_running_unready,
-        runs_programs: config.sources.kube.is_some() && !in_pod,
-    };
-    let Some(started) = start.kernel(&shared, &mut stop).await? else { return Ok(()) };
+    let (options, stay) = (&config.sources.kernel, args.keep_running_unready);
+    let started = start::kernel(options, stay, kube.is_some() && !in_pod, &shared, &mut stop);
+    let Some(started) = started.await? else { return Ok(()) };
     shared.observed_since.get_or_init(clock::boot_now);
     let (writer, restored) = match args.leaks.state_dir.clone() {
         Some(dir) => {
@@ -158,10 +165,8 @@ async fn observe(config: Config) -> anyhow::Result<()> {
     };
     let recorder =
         record.map(|file| record::start(file, limit, &settings, &started.report())).transpose()?;
-    let (mut adapters, inputs, mut senders) =
-        start_adapters(started, config.sources, &args.leaks, boot_id, &shared, &network);
-    senders.events =
-        config.events.map(|options| start_events(options, &mut adapters, &shared, &network));
+    let (mut adapters, inputs, senders) =
+        start_adapters(started, config, boot_id, &shared, &network);
     let mut events = EventLoop {
         engine: Engine::new(settings),
         shared,
@@ -182,7 +187,15 @@ async fn observe(config: Config) -> anyhow::Result<()> {
     let result = events.run(inputs, &mut adapters, stopped).await;
     let (recorder, writer) = (events.recorder.take(), events.writer.take());
     drop(events); // closes the adapters' requests
-    Stopping { adapters, recorder, writer, servers }.end().await;
+    // What may still deliver evidence first, and the servers last.
+    adapters.end(STOP_TIMEOUT).await;
+    if let Some(recorder) = recorder {
+        recorder.end(RECORDING_FLUSH_TIMEOUT);
+    }
+    if let Some(writer) = writer {
+        writer.end(STOP_TIMEOUT);
+    }
+    servers.end(STOP_TIMEOUT).await;
     if result.is_ok() {
         info!("shutdown complete");
     }
@@ -210,12 +223,12 @@ pub fn log_failure(failure: &anyhow::Error) {
 
 fn start_adapters(
     mut kernel: kernel::Kernel,
-    mut sources: Sources,
-    leaks: &LeakArgs,
+    config: Config,
     boot_id: Option<String>,
     shared: &Arc<SharedState>,
     network: &Network,
 ) -> (Adapters, mpsc::Receiver<Received>, Senders) {
+    let Config { args, events, events_lookup, mut sources } = config;
     let (to, inputs) = mpsc::channel(INPUTS);
     let (cri_requests, from_cri_requests) = mpsc::channel(REQUESTS);
     let (commands, from_commands) = mpsc::channel(REQUESTS);
@@ -232,15 +245,15 @@ fn start_adapters(
     };
     let traffic = traffic::TrafficOptions {
         host_root: sources.cri.host_root.clone(),
-        attachment: sources.traffic,
+        attachment: args.traffic,
         counting: kernel.take_counting(),
     };
     let defaults = host::HostOptions::new(&sources.cri.host_root, &cgroup_root);
     let host = host::HostOptions {
-        kubelet: leaks.kubelet.names(),
+        kubelet: args.leaks.kubelet.names(),
         socket: Arc::clone(&sources.cri.dialed),
         // Several surveys per threshold, so that no candidate is confirmed by a survey from before its time.
-        every: defaults.every.min(leaks.leak_threshold / 4),
+        every: defaults.every.min(args.leaks.leak_threshold / 4),
         ..defaults
     };
     sources.cri.cgroup_root = Some(cgroup_root);
@@ -251,6 +264,7 @@ fn start_adapters(
         api: sources.kube.as_ref().map(|options| options.counters.clone()),
         proc: proc.counters.clone(),
         host: host.counters.clone(),
+        events: events.as_ref().map(|options| options.counters.clone()),
     });
     shared.health.lock().kernel_started(kernel.report());
     let mut adapters = Adapters::default();
@@ -263,14 +277,20 @@ fn start_adapters(
         options.own_boot_id = boot_id;
         let (api_requests, from_api_requests) = mpsc::channel(REQUESTS);
         let run = kube::run(options, to.clone(), from_api_requests);
-        adapters.spawn_on(network.handle(), "api", run);
+        adapters.spawn_on(&network.handle, "api", run);
         api_requests
     });
-    let lookups = sources.events_lookup.map(|options| {
+    let lookups = events_lookup.map(|options| {
         let (requests, from_requests) = mpsc::channel(REQUESTS);
         let run = kube::list_events(options, to.clone(), from_requests);
-        adapters.spawn_on(network.handle(), "events-lookup", run);
+        adapters.spawn_on(&network.handle, "events-lookup", run);
         requests
+    });
+    let events = events.map(|options| {
+        let counters = Arc::clone(&options.counters);
+        let (notes, from_notes) = mpsc::channel(REQUESTS);
+        adapters.spawn_on(&network.handle, "events", events::run(options, from_notes));
+        Events { notes, counters }
     });
     let senders = Senders {
         lookups,
@@ -280,23 +300,10 @@ fn start_adapters(
         host: host_requests,
         traffic: traffic_requests,
         api,
-        events: None,
+        events,
         shared: Arc::clone(shared),
     };
     (adapters, inputs, senders)
-}
-
-fn start_events(
-    options: events::EventOptions,
-    adapters: &mut Adapters,
-    shared: &SharedState,
-    network: &Network,
-) -> Events {
-    let counters = Arc::clone(&options.counters);
-    shared.metrics.watch_events(Arc::clone(&counters));
-    let (notes, from_notes) = mpsc::channel(REQUESTS);
-    adapters.spawn_on(network.handle(), "events", events::run(options, from_notes));
-    Events { notes, counters }
 }
 
 struct EventLoop {

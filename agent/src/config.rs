@@ -15,6 +15,8 @@ use std::{path::PathBuf, time::Duration};
 pub struct Config {
     pub args: RunArgs,
     pub events: Option<events::EventOptions>,
+    /// The kubelet's Events; `None`: not looked up.
+    pub events_lookup: Option<kube::EventsOptions>,
     pub sources: Sources,
 }
 
@@ -24,9 +26,6 @@ pub struct Sources {
     pub cri: cri::CriOptions,
     /// `None`: run without the apiserver.
     pub kube: Option<kube::KubeOptions>,
-    pub traffic: Attachment,
-    /// The kubelet's Events; `None`: not looked up.
-    pub events_lookup: Option<kube::EventsOptions>,
 }
 
 /// What a standalone `coroner leaks`, and `coroner doctor`, observe.
@@ -70,16 +69,15 @@ impl Config {
             (false, _) => None,
         };
         let lookup = args.events_lookup.0.zip(sources.kube.as_ref());
-        sources.events_lookup = lookup.map(|(every, api)| kube::EventsOptions {
+        let events_lookup = lookup.map(|(every, api)| kube::EventsOptions {
             kubeconfig: api.kubeconfig.clone(),
             every,
             node: api.node.clone(),
         });
-        sources.traffic = args.traffic;
         sources.kernel.counts_traffic = args.traffic != Attachment::Off;
         sources.cri.idle = args.cri_poll_interval;
         sources.cri.busy = sources.cri.busy.min(args.cri_poll_interval);
-        Ok(Self { args, events, sources })
+        Ok(Self { args, events, events_lookup, sources })
     }
 
     /// Certificate and key of the HTTP server; `None`: no TLS.
@@ -126,8 +124,6 @@ impl Sources {
             },
             cri: runtime(&args.node),
             kube,
-            traffic: Attachment::default(),
-            events_lookup: None,
         })
     }
 }

@@ -10,7 +10,7 @@ use crate::{
     outputs::http::listener::Listener,
 };
 use anyhow::Context;
-use std::{future::Future, io, path::PathBuf, sync::mpsc, thread, time::Duration};
+use std::{io, path::PathBuf, sync::mpsc, thread, time::Duration};
 use tokio::{
     net::{TcpListener, UnixListener},
     runtime::{Builder, Handle},
@@ -22,28 +22,21 @@ const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 /// The thread; it ends when this is dropped.
 pub(super) struct Network {
-    handle: Handle,
+    pub(super) handle: Handle,
     /// Whether the thread is kept to its files, or why not.
     pub(super) restricted: Result<(), String>,
     _stop: oneshot::Sender<()>,
 }
 
-#[derive(Debug)]
-pub(super) struct Needs {
-    /// Directories of files that are read again.
-    pub(super) directories: Vec<PathBuf>,
-    /// A kubeconfig names files and programs anywhere.
-    pub(super) kubeconfig: bool,
-}
-
 impl Network {
-    /// Starts the thread, before the capabilities of this one are dropped.
-    pub(super) fn start(needs: Needs) -> anyhow::Result<Self> {
+    /// Starts the thread, before the capabilities of this one are dropped. It reads files in `directories` again, or with
+    /// `any_file`, for a kubeconfig, any file.
+    pub(super) fn start(directories: Vec<PathBuf>, any_file: bool) -> anyhow::Result<Self> {
         const FAILED: &str = "cannot start the thread of the network";
         let (begun, has_begun) = mpsc::channel();
         let (stop, stopped) = oneshot::channel();
         let run = move || {
-            let started = confine(needs).and_then(|restricted| {
+            let started = confine(directories, any_file).and_then(|restricted| {
                 Ok((Builder::new_current_thread().enable_all().build()?, restricted))
             });
             let (runtime, restricted) = match started {
@@ -60,10 +53,6 @@ impl Network {
         Ok(Self { handle, restricted, _stop: stop })
     }
 
-    pub(super) fn handle(&self) -> &Handle {
-        &self.handle
-    }
-
     /// A socket that this thread has opened, for that one.
     pub(super) fn tcp(&self, listener: TcpListener) -> io::Result<Listener> {
         let listener = listener.into_std()?;
@@ -76,21 +65,17 @@ impl Network {
         let _there = self.handle.enter();
         UnixListener::from_std(listener).map(Into::into)
     }
-
-    pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        self.handle.spawn(task);
-    }
 }
 
 /// Takes from this thread what it does not need. An error: it keeps capabilities.
-fn confine(needs: Needs) -> io::Result<Result<(), String>> {
-    privileges::keep_none(needs.kubeconfig)?;
+fn confine(directories: Vec<PathBuf>, any_file: bool) -> io::Result<Result<(), String>> {
+    privileges::keep_none(any_file)?;
     // The first two are for metrics of this process and for names of hosts. What the others' /proc holds beyond their
     // status is refused without them being named.
     let always = ["/proc", "/etc", SERVICE_ACCOUNT].map(PathBuf::from);
-    let files = match needs.kubeconfig {
+    let files = match any_file {
         true => FileAccess::Any,
-        false => FileAccess::Read(always.into_iter().chain(needs.directories).collect()),
+        false => FileAccess::Read(always.into_iter().chain(directories).collect()),
     };
     let restricted = landlock::restrict(&files);
     if let Err(why) = &restricted {

@@ -7,7 +7,7 @@ use crate::{
         http::SharedState,
         metrics::Adapter,
     },
-    sources::{host, kernel},
+    sources::{host, kernel::KernelCommand},
 };
 use coroner_core::{
     ids::PodRef,
@@ -18,7 +18,7 @@ use tokio::sync::mpsc::Sender;
 
 pub(super) struct Senders {
     pub(super) cri: Sender<CriRequest>,
-    pub(super) kernel: Sender<kernel::KernelCommand>,
+    pub(super) kernel: Sender<KernelCommand>,
     pub(super) proc: Sender<InspectProcesses>,
     pub(super) host: Sender<host::RuntimeConnected>,
     pub(super) traffic: Sender<TrafficRequest>,
@@ -43,10 +43,12 @@ impl Senders {
             Request::Traffic(request) => self.hand(&self.traffic, request, Adapter::Traffic),
             Request::InspectProcesses(which) => self.hand(&self.proc, which, Adapter::Proc),
             Request::TraceSignal { cgroup, signal } => {
-                self.kernel(kernel::KernelCommand::AllowSignal { cgroup, signal });
+                let command = KernelCommand::AllowSignal { cgroup, signal };
+                self.hand(&self.kernel, command, Adapter::Kernel);
             }
             Request::WatchCgroup { cgroup, path } => {
-                self.kernel(kernel::KernelCommand::Watch { cgroup, path });
+                let command = KernelCommand::Watch { cgroup, path };
+                self.hand(&self.kernel, command, Adapter::Kernel);
             }
             Request::ListEvents(pod) => {
                 if let Some(lookups) = &self.lookups {
@@ -59,10 +61,6 @@ impl Senders {
                 }
             }
         }
-    }
-
-    fn kernel(&self, command: kernel::KernelCommand) {
-        self.hand(&self.kernel, command, Adapter::Kernel);
     }
 
     pub(super) fn host(&self, request: host::RuntimeConnected) {

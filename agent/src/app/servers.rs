@@ -39,27 +39,23 @@ fn node_addresses() -> Vec<IpAddr> {
     given.chain(addresses::gateways()).collect()
 }
 
-pub(super) struct Servers<'a> {
-    pub(super) shared: &'a Arc<SharedState>,
-    pub(super) network: &'a Network,
-}
-
 pub(super) struct RunningServers {
     tasks: JoinSet<()>,
     stop: watch::Sender<()>,
     socket: Option<PathBuf>,
 }
 
-impl Servers<'_> {
+impl RunningServers {
     /// Serves metrics and health on `listener`, and the API on TCP and on a unix socket. An agent whose API cannot be
     /// served continues without it: with hostNetwork another process of the node may use the port.
     pub(super) async fn start(
-        &self,
+        shared: &Arc<SharedState>,
+        network: &Network,
         listener: TcpListener,
         certificate: Option<&Arc<Certificate>>,
         api: Option<SocketAddr>,
         socket: Option<PathBuf>,
-    ) -> anyhow::Result<RunningServers> {
+    ) -> anyhow::Result<Self> {
         let (stop, stopped) = watch::channel(());
         let mut tasks = JoinSet::new();
         let mut serve = |listener: Listener, audience| {
@@ -67,12 +63,12 @@ impl Servers<'_> {
             let stopped = async move {
                 let _ = stopped.changed().await; // an error: the sender is gone, which also means shutdown
             };
-            let server = http::serve(listener, self.shared.clone(), audience, stopped);
-            tasks.spawn_on(server, self.network.handle());
+            let server = http::serve(listener, shared.clone(), audience, stopped);
+            tasks.spawn_on(server, &network.handle);
         };
         let address =
             listener.local_addr().context("cannot read the address of the listening socket")?;
-        let mut listener = self.network.tcp(listener).context("cannot serve")?;
+        let mut listener = network.tcp(listener).context("cannot serve")?;
         (listener.tls, listener.node) = (certificate.cloned(), node_addresses());
         serve(listener, Audience::Network);
         let https = certificate.is_some();
@@ -82,7 +78,7 @@ impl Servers<'_> {
                 Ok(listener) => {
                     let address = listener.local_addr().unwrap_or(address);
                     info!(%address, "serving the API on TCP");
-                    let listener = self.network.tcp(listener).context("cannot serve")?;
+                    let listener = network.tcp(listener).context("cannot serve")?;
                     serve(listener, Audience::Forwarded);
                 }
                 Err(error) => warn!(
@@ -95,7 +91,7 @@ impl Servers<'_> {
         if let Some(path) = &socket {
             match addresses::listen(path).await {
                 Ok(listener) => {
-                    let listener = self.network.unix(listener).context("cannot serve")?;
+                    let listener = network.unix(listener).context("cannot serve")?;
                     serve(listener, Audience::Node);
                 }
                 Err(error) => {
@@ -107,11 +103,9 @@ impl Servers<'_> {
                 }
             }
         }
-        Ok(RunningServers { tasks, stop, socket })
+        Ok(Self { tasks, stop, socket })
     }
-}
 
-impl RunningServers {
     /// Lets answers under way end, and closes what then is still open.
     pub(super) async fn end(self, limit: Duration) {
         let _ = self.stop.send(()); // an error: the servers have stopped already

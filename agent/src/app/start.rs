@@ -21,72 +21,66 @@ const RETRY: Duration = Duration::from_secs(30);
 /// Number of attempts after which the kernel side is used even if the self-test refused hooks.
 const ATTEMPTS: u32 = 3;
 
-pub(super) struct Start<'a> {
-    pub(super) options: &'a kernel::KernelOptions,
-    pub(super) stay: bool,
-    /// A kubeconfig may name a program that gets credentials.
-    pub(super) runs_programs: bool,
+/// Starts the kernel side and drops the capabilities that only the start needs. `None`: a signal stopped the
+/// agent first. `stay`: unready instead of failing (`--keep-running-unready`). `runs_programs`: a kubeconfig may name a
+/// program that gets credentials.
+///
+/// Blocks the event loop, which has nothing else to do yet. Capabilities belong to a thread: if another
+/// thread started the programs, this thread and its children would keep the capabilities.
+pub(super) async fn kernel(
+    options: &kernel::KernelOptions,
+    stay: bool,
+    runs_programs: bool,
+    shared: &SharedState,
+    stop: &mut StopSignals,
+) -> anyhow::Result<Option<Kernel>> {
+    let mut attempts = 0;
+    loop {
+        attempts += 1;
+        // At each attempt, because a limit may have been raised in between.
+        let lacks = kernel::privileges_lacking(options);
+        shared.health.lock().lacking(lacks);
+        let failure = match kernel::start(options) {
+            // On an overloaded node the self-test may have timed out.
+            Ok(kernel) if stay && attempts < ATTEMPTS && kernel.report().is_refused() => {
+                StartError::Refused(kernel.report().refusals())
+            }
+            Ok(kernel) => {
+                // The programs' maps exist, so RLIMIT_MEMLOCK is high enough.
+                shared.health.lock().lacking(Privileges::held().lacking(false));
+                // Frees the kernel's BTF (5 MiB) and the programs' object.
+                allocator::trim_heap();
+                log_start_report(&kernel);
+                drop_privileges(&kernel);
+                shared.health.lock().confined("seccomp", confine(runs_programs));
+                return Ok(Some(kernel));
+            }
+            Err(failure) => failure,
+        };
+        allocator::trim_heap();
+        if !stay {
+            return Err(explain(failure));
+        }
+        shared.health.lock().kernel_failed(failure.to_string());
+        let failure = explain(failure);
+        error!("{}; retrying in {} s", crate::chain(failure.as_ref()), RETRY.as_secs());
+        if !wait(shared, stop).await {
+            return Ok(None);
+        }
+    }
 }
 
-impl Start<'_> {
-    /// Starts the kernel side and drops the capabilities that only the start needs. `None`: a signal stopped the
-    /// agent first.
-    ///
-    /// Blocks the event loop, which has nothing else to do yet. Capabilities belong to a thread: if another
-    /// thread started the programs, this thread and its children would keep the capabilities.
-    pub(super) async fn kernel(
-        &self,
-        shared: &SharedState,
-        stop: &mut StopSignals,
-    ) -> anyhow::Result<Option<Kernel>> {
-        let mut attempts = 0;
-        loop {
-            attempts += 1;
-            // At each attempt, because a limit may have been raised in between.
-            let lacks = kernel::privileges_lacking(self.options);
-            shared.health.lock().lacking(lacks);
-            let failure = match kernel::start(self.options) {
-                // On an overloaded node the self-test may have timed out.
-                Ok(kernel) if self.stay && attempts < ATTEMPTS && kernel.report().is_refused() => {
-                    StartError::Refused(kernel.report().refusals())
-                }
-                Ok(kernel) => {
-                    // The programs' maps exist, so RLIMIT_MEMLOCK is high enough.
-                    shared.health.lock().lacking(Privileges::held().lacking(false));
-                    // Frees the kernel's BTF (5 MiB) and the programs' object.
-                    allocator::trim_heap();
-                    log_start_report(&kernel);
-                    drop_privileges(&kernel);
-                    shared.health.lock().confined("seccomp", self.confine());
-                    return Ok(Some(kernel));
-                }
-                Err(failure) => failure,
-            };
-            allocator::trim_heap();
-            if !self.stay {
-                return Err(explain(failure));
-            }
-            shared.health.lock().kernel_failed(failure.to_string());
-            let failure = explain(failure);
-            error!("{}; retrying in {} s", crate::chain(failure.as_ref()), RETRY.as_secs());
-            if !wait(shared, stop).await {
-                return Ok(None);
-            }
-        }
+/// Denies this process what it never needs from now on. `Err`: why its system calls are not filtered.
+fn confine(runs_programs: bool) -> Result<(), String> {
+    if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
+        warn!(%error, "the process stays dumpable");
     }
-
-    /// Denies this process what it never needs from now on. `Err`: why its system calls are not filtered.
-    fn confine(&self) -> Result<(), String> {
-        if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
-            warn!(%error, "the process stays dumpable");
-        }
-        let confined = seccomp::confine(self.runs_programs).map_err(|error| error.to_string());
-        match &confined {
-            Ok(()) => info!("system calls are filtered"),
-            Err(error) => warn!(error, "system calls are not filtered"),
-        }
-        confined
+    let confined = seccomp::confine(runs_programs).map_err(|error| error.to_string());
+    match &confined {
+        Ok(()) => info!("system calls are filtered"),
+        Err(error) => warn!(error, "system calls are not filtered"),
     }
+    confined
 }
 
 fn explain(failure: StartError) -> anyhow::Error {

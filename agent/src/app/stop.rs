@@ -1,18 +1,8 @@
-//! From the signal that stops the agent to its exit.
+//! The signals that stop a command.
 
-use super::servers::RunningServers;
-use crate::{
-    outputs::recording::Recorder, sources::tasks::Adapters, store::persistence::StateWriter,
-};
 use anyhow::Context;
-use std::{future::poll_fn, task::Poll, time::Duration};
+use std::{future::poll_fn, task::Poll};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-
-/// Time for each of adapters, writer and servers to stop after SIGTERM.
-const STOP_TIMEOUT: Duration = Duration::from_millis(500);
-/// Time to write the end of the recording after that. The end matters most for a bug report, and the pod's
-/// grace period is longer.
-const RECORDING_FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(crate) struct StopSignals(Vec<(Signal, &'static str)>);
 
@@ -44,25 +34,4 @@ impl StopSignals {
 
 fn listen(kind: SignalKind, name: &'static str) -> anyhow::Result<(Signal, &'static str)> {
     Ok((signal(kind).context("cannot listen for signals")?, name))
-}
-
-pub(super) struct Stopping {
-    pub(super) adapters: Adapters,
-    pub(super) recorder: Option<Recorder>,
-    pub(super) writer: Option<StateWriter>,
-    pub(super) servers: RunningServers,
-}
-
-impl Stopping {
-    /// Stops all of it, in this order: what may still deliver evidence first, and the servers last.
-    pub(super) async fn end(self) {
-        self.adapters.end(STOP_TIMEOUT).await;
-        if let Some(recorder) = self.recorder {
-            recorder.end(RECORDING_FLUSH_TIMEOUT);
-        }
-        if let Some(writer) = self.writer {
-            writer.end(STOP_TIMEOUT);
-        }
-        self.servers.end(STOP_TIMEOUT).await;
-    }
 }

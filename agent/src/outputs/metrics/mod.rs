@@ -75,7 +75,6 @@ pub struct Metrics {
     /// As what each leak that stands was counted last.
     classes: Mutex<HashMap<LeakKey, LeakClass>>,
     sources: OnceLock<SourceCounters>,
-    events: OnceLock<Arc<events::EventCounters>>,
 }
 
 #[derive(Debug, Default)]
@@ -88,6 +87,8 @@ pub struct SourceCounters {
     pub api: Option<Arc<kube::KubeCounters>>,
     pub proc: Arc<processes::ProcessesCounters>,
     pub host: Arc<host::HostCounters>,
+    /// `None`: no Events are made.
+    pub events: Option<Arc<events::EventCounters>>,
 }
 
 labels! {
@@ -130,7 +131,6 @@ impl Metrics {
             versions: Mutex::default(),
             classes: Mutex::default(),
             sources: OnceLock::new(),
-            events: OnceLock::new(),
         };
         metrics.initialise();
         Ok(metrics.with_workloads(SERIES))
@@ -191,11 +191,6 @@ impl Metrics {
         let info = &self.families.node_info;
         info.reset();
         info.with_label_values(&[&kernel, &*versions[0], &*versions[1], refusals]).set(1.0);
-    }
-
-    /// Events are made: their counters are read at each scrape.
-    pub fn watch_events(&self, counters: Arc<events::EventCounters>) {
-        let _ = self.events.set(counters); // as above
     }
 
     /// An input passes.
@@ -469,12 +464,10 @@ impl Metrics {
         for (hook, attached) in health.hooks() {
             of.hook_attached.with_label_values(&[hook]).set(flag(attached));
         }
-        if let Some(events) = self.events.get() {
-            for (outcome, count) in events.all() {
+        if let Some(sources) = self.sources.get() {
+            for (outcome, count) in sources.events.iter().flat_map(|events| events.all()) {
                 set_counter_to(&of.events.with_label_values(&[outcome]), count.load(Relaxed));
             }
-        }
-        if let Some(sources) = self.sources.get() {
             self.refresh_kernel(&sources.kernel);
             set_counter_to(
                 &of.cri_calls.with_label_values::<&str>(&[]),

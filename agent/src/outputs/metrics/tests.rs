@@ -34,16 +34,16 @@ fn seen() -> Metrics {
     let api = Arc::new(kube::KubeCounters::default());
     api.errors.store(2, Relaxed);
     api.truncated.add(Cut::Finalizers, 6);
+    let events = Arc::new(events::EventCounters::default());
+    events.sent.store(8, Relaxed);
     metrics.watch(SourceCounters {
         kernel: counters,
         shows_refusals: true,
+        events: Some(events),
         cri,
         api: Some(api),
         ..SourceCounters::default()
     });
-    let events = Arc::new(events::EventCounters::default());
-    events.sent.store(8, Relaxed);
-    metrics.watch_events(events);
     let mut account = samples::two_containers();
     let workload = Workload { kind: "Deployment".into(), name: "web".into() };
     account.containers[0].workload = Some(workload);
