@@ -86,12 +86,12 @@ fn exposition(scrape: u64) -> String {
         };
         text += &format!("# TYPE {name} histogram\n");
         for set in &sets {
-            let edges = buckets.0.iter().map(f64::to_string).chain(["+Inf".to_owned()]);
+            let edges = buckets.iter().map(f64::to_string).chain(["+Inf".to_owned()]);
             for (number, edge) in (1_u64..).zip(edges) {
                 let count = number * scrape;
                 text += &format!("{name}_bucket{{{set}le=\"{edge}\"}} {count}\n");
             }
-            let count = (buckets.0.len() as u64 + 1) * scrape;
+            let count = (buckets.len() as u64 + 1) * scrape;
             text += &format!("{name}_sum{{{set}}} {count}\n{name}_count{{{set}}} {count}\n");
         }
     }

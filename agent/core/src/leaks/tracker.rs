@@ -37,7 +37,6 @@ pub(super) struct LeakTracker {
     /// The detection clock at the last evaluation.
     watched: Duration,
     seen: SurveyedKinds,
-    contradicted: u64,
 }
 
 /// Numbers for the metrics.
@@ -55,8 +54,6 @@ pub struct LeakGauges {
     pub blocked_on: BTreeMap<BlockedOn, usize>,
     /// Addresses held by leaked sandboxes: IPv4 or IPv6, whichever are more. A pod needs one of each.
     pub ips: usize,
-    /// Candidates whose pod the apiserver had, although the watch had not shown it.
-    pub contradicted: u64,
 }
 
 impl LeakTracker {
@@ -217,7 +214,6 @@ impl LeakTracker {
                 Next::Begin { basis } => {
                     (candidate.from, candidate.verification, candidate.basis) =
                         (watched, Verification::None, basis);
-                    self.contradicted += u64::from(basis == AbsenceBasis::Contradicted);
                 }
                 Next::Report if room > 0 => {
                     if candidate.due.is_some_and(|due| facts.is_shown_since(key, due)) {
@@ -234,7 +230,7 @@ impl LeakTracker {
 
     /// Numbers for the metrics.
     pub(super) fn gauges(&self) -> LeakGauges {
-        let mut gauges = LeakGauges { contradicted: self.contradicted, ..LeakGauges::default() };
+        let mut gauges = LeakGauges::default();
         let (mut ipv4, mut ipv6) = (0, 0);
         for candidate in self.candidates.values() {
             let Some(reported) = &candidate.reported else {

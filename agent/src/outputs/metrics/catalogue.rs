@@ -9,18 +9,13 @@ use prometheus::{
     core::Collector,
 };
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug)]
 pub enum MetricKind {
     Counter,
     Gauge,
-    Histogram(&'static Buckets),
+    /// With the upper edges of its buckets.
+    Histogram(&'static [f64]),
 }
-
-/// Upper edges of a histogram's buckets.
-#[derive(PartialEq, Debug)]
-pub struct Buckets(pub &'static [f64]);
-
-impl Eq for Buckets {}
 
 #[derive(Clone, Copy, Debug)]
 pub struct MetricEntry {
@@ -51,17 +46,16 @@ pub enum Stability {
 
 /// Whole terminations and stops: fine below a second, with edges on both sides of the grace that
 /// everybody has (30 s, and the 2 s that the kubelet adds at most), past ten minutes.
-static DURATIONS: Buckets = Buckets(&[
+static DURATIONS: &[f64] = &[
     0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 29.0, 30.0, 32.0, 45.0, 60.0, 90.0, 120.0, 300.0,
     600.0, 1200.0, 3600.0,
-]);
+];
 
 /// The kubelet's garbage collection goes its round each minute.
-static REMOVALS: Buckets =
-    Buckets(&[1.0, 5.0, 10.0, 20.0, 32.0, 60.0, 90.0, 120.0, 300.0, 600.0, 3600.0]);
+static REMOVALS: &[f64] = &[1.0, 5.0, 10.0, 20.0, 32.0, 60.0, 90.0, 120.0, 300.0, 600.0, 3600.0];
 
 /// 1 is the whole grace: what is above exceeded it.
-static RATIOS: Buckets = Buckets(&[0.1, 0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.5, 2.0]);
+static RATIOS: &[f64] = &[0.1, 0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.5, 2.0];
 
 macro_rules! catalogue {
     ($($group:literal { $($field:ident: $type:ident $(($buckets:ident))? = $name:literal,
@@ -93,7 +87,7 @@ macro_rules! catalogue {
             }
         }
     };
-    (@kind HistogramVec $buckets:ident) => { MetricKind::Histogram(&$buckets) };
+    (@kind HistogramVec $buckets:ident) => { MetricKind::Histogram($buckets) };
     (@kind GaugeVec) => { MetricKind::Gauge };
     (@kind $counter:ident) => { MetricKind::Counter };
     (@new $entry:ident, HistogramVec) => {
@@ -127,7 +121,7 @@ impl MetricEntry {
     fn histogram(&self) -> prometheus::Result<HistogramVec> {
         let mut opts = HistogramOpts::new(self.name, self.help);
         if let MetricKind::Histogram(buckets) = self.kind {
-            opts = opts.buckets(buckets.0.to_vec());
+            opts = opts.buckets(buckets.to_vec());
         }
         let family = HistogramVec::new(opts, self.labels)?;
         if self.labels.is_empty() {

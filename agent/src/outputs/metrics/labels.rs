@@ -1,6 +1,6 @@
 //! The values that the labels can have.
 
-use super::{Adapter, DropReason};
+use super::{Adapter, ConnectionEnd, DropReason};
 use crate::{
     outputs::events,
     sources::{cut::Cut, kernel},
@@ -28,17 +28,19 @@ impl Values {
 }
 
 macro_rules! closed {
-    ($($(#[$doc:meta])* $name:ident = $kind:ty;)*) => { $(
+    ($($(#[$doc:meta])* $name:ident = $kind:ident $(, $is_value:expr)?;)*) => { $(
         $(#[$doc])*
-        pub(super) const $name: Values =
-            Values::Closed(|| <$kind>::ALL.iter().map(|value| value.as_str()).collect());
+        pub(super) const $name: Values = Values::Closed(|| {
+            let values = $kind::ALL.iter()$(.filter(|value| ($is_value)(**value)))?;
+            values.map(|value| value.as_str()).collect()
+        });
     )* };
 }
 
 closed! {
     CAUSES = Cause;
     CAUSE_CLASSES = CauseClass;
-    CONNECTION_EVENTS = super::ConnectionEnd;
+    CONNECTION_EVENTS = ConnectionEnd;
     CUTS = Cut;
     VERDICTS = Verdict;
     CONTRADICTIONS = Contradiction;
@@ -49,6 +51,13 @@ closed! {
     JUDGEMENTS = DetectionState;
     ADAPTERS = Adapter;
     DROPS = DropReason;
+    POD_FINDINGS = FindingKind, FindingKind::is_of_the_pod;
+    CONTAINER_FINDINGS = FindingKind, |kind: FindingKind| !kind.is_of_the_pod();
+    /// What a recording lacks shows only in its replay.
+    LOSSES = LossKind, |kind| kind != LossKind::Unrecorded;
+    /// A zombie is dead: what hangs is whoever does not reap it.
+    UNKILLABLE = TaskState, |state| state != TaskState::Zombie;
+    SANDBOX_CLASSES = LeakClass, LeakClass::is_sandbox;
 }
 
 pub(super) const NAMESPACE: Values =
@@ -68,33 +77,6 @@ pub(super) const OF_NODE: Values =
     Values::Open("as the kernel, the runtime and the Node object say; empty until then");
 
 pub(super) const BOOLEAN: Values = Values::Closed(|| vec!["true", "false"]);
-
-pub(super) const POD_FINDINGS: Values = Values::Closed(|| {
-    let of_pod = FindingKind::ALL.iter().filter(|kind| kind.is_of_the_pod());
-    of_pod.map(|kind| kind.as_str()).collect()
-});
-
-pub(super) const CONTAINER_FINDINGS: Values = Values::Closed(|| {
-    let of_container = FindingKind::ALL.iter().filter(|kind| !kind.is_of_the_pod());
-    of_container.map(|kind| kind.as_str()).collect()
-});
-
-/// What a recording lacks shows only in its replay.
-pub(super) const LOSSES: Values = Values::Closed(|| {
-    let kinds = LossKind::ALL.iter().filter(|kind| **kind != LossKind::Unrecorded);
-    kinds.map(|kind| kind.as_str()).collect()
-});
-
-/// A zombie is dead: what hangs is whoever does not reap it.
-pub(super) const UNKILLABLE: Values = Values::Closed(|| {
-    let alive = TaskState::ALL.iter().filter(|state| **state != TaskState::Zombie);
-    alive.map(|state| state.as_str()).collect()
-});
-
-pub(super) const SANDBOX_CLASSES: Values = Values::Closed(|| {
-    let classes = LeakClass::ALL.iter().filter(|class| class.is_sandbox());
-    classes.map(|class| class.as_str()).collect()
-});
 
 pub(super) const ORPHANS: Values =
     Values::Closed(|| LeakClass::ALL.iter().filter_map(|class| class.orphan()).collect());

@@ -7,7 +7,7 @@ mod labels;
 mod process;
 mod zero_first;
 
-pub use catalogue::{Buckets, CATALOGUE, MetricEntry, MetricKind, Stability};
+pub use catalogue::{CATALOGUE, MetricEntry, MetricKind, Stability};
 use coroner_core::{
     engine::Gauges,
     ids::PodRef,

@@ -91,7 +91,7 @@ fn section(entry: &MetricEntry) -> String {
     };
     let mut text = format!("\n### {}\n\n*{kind}{unit}, {stability}.* {}\n", entry.name, entry.help);
     if let MetricKind::Histogram(buckets) = entry.kind {
-        let edges: Vec<_> = buckets.0.iter().map(f64::to_string).collect();
+        let edges: Vec<_> = buckets.iter().map(f64::to_string).collect();
         let _ = writeln!(text, "Upper bounds of the buckets: {}.", edges.join(", "));
     }
     for label in entry.labels {

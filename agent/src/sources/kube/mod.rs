@@ -71,8 +71,6 @@ impl KubeOptions {
 /// What the adapter did, since it began.
 #[derive(Debug, Default)]
 pub struct KubeCounters {
-    /// Full lists that replaced all that was known.
-    pub snapshots: AtomicU64,
     /// Requests that failed, and watches that broke. That a thing does not exist is an answer.
     pub errors: AtomicU64,
     /// Pods that make no sense (no uid, a field of the wrong type) and were left out.

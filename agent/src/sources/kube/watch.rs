@@ -133,7 +133,6 @@ impl Watch {
             Err(failure) => return self.failure(&failure, "cannot list pods").await,
         };
         info!(pods = pods.len(), "listed this node's pods");
-        self.options.counters.snapshots.fetch_add(1, Relaxed);
         self.known = pods.iter().map(|pod| pod.uid.clone()).collect();
         (self.fresh, self.place) = (false, Some(version));
         self.core.send(ApiEvent::Snapshot { pods }).await?;

@@ -160,16 +160,6 @@ mod tests {
     }
 
     #[test]
-    fn the_last_one_is_written_at_the_end() {
-        let (wrote, written) = channel();
-        let write = move |leaks| wrote.send(leaks).map_err(io::Error::other);
-        let mut writer = StateWriter::start(Vec::new(), FileAccess::Opened, write).unwrap();
-        writer.keep(leaks(1));
-        assert!(writer.end(LONG));
-        assert_eq!(written.iter().last(), Some(leaks(1)));
-    }
-
-    #[test]
     fn the_end_waits_for_no_disk_that_hangs() {
         let (release, released) = sync_channel::<()>(0);
         let write = move |_| released.recv().map_err(io::Error::other);

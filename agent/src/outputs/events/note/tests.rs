@@ -54,8 +54,11 @@ fn every_verdict_has_its_reason_or_none() {
 }
 
 #[test]
-fn a_death_has_its_event_when_it_is_counted() {
+fn an_observation_has_one_event() {
     assert_eq!(note(&Report::ContainerDied(Box::new(ignored()))), None);
+    let leak = Arc::new(samples::leaked());
+    assert_eq!(note(&Report::LeakChanged(Arc::clone(&leak))), None);
+    assert_eq!(note(&Report::LeakResolved(leak)), None);
 }
 
 #[test]
@@ -177,13 +180,6 @@ fn of_a_cgroup_only_the_uid_is_known() {
 }
 
 #[test]
-fn other_changes_of_a_leak_are_not_told() {
-    let leak = Arc::new(samples::leaked());
-    assert_eq!(note(&Report::LeakChanged(Arc::clone(&leak))), None);
-    assert_eq!(note(&Report::LeakResolved(leak)), None);
-}
-
-#[test]
 fn no_message_is_longer_than_the_apiserver_takes_or_harms_a_terminal() {
     let mut leak = samples::leaked();
     leak.cause.kind = LeakCause::RuntimeFailing;
@@ -191,21 +187,6 @@ fn no_message_is_longer_than_the_apiserver_takes_or_harms_a_terminal() {
     let note = note(&Report::LeakOpened(Arc::new(leak))).unwrap();
     assert!((1020..=1024).contains(&note.message.len()), "{}", note.message.len());
     assert!(note.message.ends_with("ü…") && !note.message.contains('\x1b'), "{}", note.message);
-}
-
-#[test]
-fn what_was_left_out_is_counted_by_reason() {
-    let left_out = [(Reason::StopSignalIgnored, 7), (Reason::SandboxLeaked, 13_990)].into();
-    let note = suppressed(&left_out);
-    assert_eq!(note.about, Regarding::Node { related: None, field: None });
-    assert!(
-        note.message.starts_with(
-            "coroner dropped 13997 more Events so as not to flood the apiserver: 7 \
-             StopSignalIgnored, 13990 SandboxLeaked."
-        ),
-        "{}",
-        note.message
-    );
 }
 
 #[test]
