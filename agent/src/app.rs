@@ -127,10 +127,10 @@ async fn observe(config: Config) -> anyhow::Result<()> {
     let network = Network::start(directories, kubeconfig)?;
     {
         let mut health = shared.health.lock();
-        health.confined("Landlock", network.restricted.clone());
+        health.confinement.insert("Landlock", network.restricted.clone());
         // Before anyone asks.
-        health.lacking(kernel::privileges_lacking(&config.sources.kernel));
-        health.restricted(Restrictions::probe(&host_root));
+        health.lacks = kernel::privileges_lacking(&config.sources.kernel);
+        health.restrictions = Restrictions::probe(&host_root);
         health.node_checks().iter().for_each(lines::check);
     }
     let servers = RunningServers::start(
@@ -215,10 +215,6 @@ async fn open_state(
     let writer = StateWriter::start(known.clone(), own, move |leaks| state.keep(leaks))
         .context("cannot start the thread that writes the state")?;
     Ok((writer, known))
-}
-
-pub fn log_failure(failure: &anyhow::Error) {
-    tracing::error!("{}", crate::chain(failure.as_ref()));
 }
 
 fn start_adapters(
@@ -387,7 +383,7 @@ impl EventLoop {
         let is_other_state = self.shared.leaks.lock().update_detection(&gauges.leaks);
         let checks = {
             let mut health = self.shared.health.lock();
-            health.set_detection_state(gauges.leaks.detection_state);
+            health.detection_state = gauges.leaks.detection_state;
             let is_other_runtime = health.runtime_takes(longest);
             let runtime = is_other_runtime.then(|| health.runtime_check(clock::boot_now()));
             [runtime, is_other_state.then(|| health.leak_check())]

@@ -41,27 +41,16 @@ pub struct StandaloneConfig {
     pub kube: Option<kube::KubeOptions>,
 }
 
-/// A contradiction, with the remedy.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct ConfigError(&'static str);
-
-const NO_NODE: ConfigError = ConfigError(
-    "the node's name is unknown; set --node NAME (in a DaemonSet: NODE_NAME from spec.nodeName), or use --no-api to run \
-     without the apiserver",
-);
-const NO_NODE_TO_OBSERVE: ConfigError = ConfigError(
-    "the node's name is unknown; set --node NAME (see `kubectl get nodes`). Only the apiserver knows which of this node's \
-     pods exist",
-);
-const NO_API_TO_READ: ConfigError =
-    ConfigError("--no-api and --kubeconfig are mutually exclusive; remove one");
-const NO_API_FOR_EVENTS: ConfigError = ConfigError(
-    "--events and --no-api are mutually exclusive (Events are written to the apiserver); remove one",
-);
+// Contradictions, with the remedy.
+const NO_NODE: &str = "the node's name is unknown; set --node NAME (in a DaemonSet: NODE_NAME from spec.nodeName), or use --no-api to run \
+     without the apiserver";
+const NO_NODE_TO_OBSERVE: &str = "the node's name is unknown; set --node NAME (see `kubectl get nodes`). Only the apiserver knows which of this node's \
+     pods exist";
+const NO_API_TO_READ: &str = "--no-api and --kubeconfig are mutually exclusive; remove one";
+const NO_API_FOR_EVENTS: &str = "--events and --no-api are mutually exclusive (Events are written to the apiserver); remove one";
 
 impl Config {
-    pub fn of(args: RunArgs) -> Result<Self, ConfigError> {
+    pub fn of(args: RunArgs) -> Result<Self, &'static str> {
         let mut sources = Sources::of(&args.sources)?;
         let events = match (args.events, &sources.kube) {
             (true, None) => return Err(NO_API_FOR_EVENTS),
@@ -88,7 +77,7 @@ impl Config {
 }
 
 impl StandaloneConfig {
-    pub fn of(args: &LeaksArgs) -> Result<Self, ConfigError> {
+    pub fn of(args: &LeaksArgs) -> Result<Self, &'static str> {
         Ok(Self {
             threshold: args.observe_for,
             kubelet: args.kubelet.names(),
@@ -110,7 +99,7 @@ impl KubeletArgs {
 
 impl Sources {
     /// Those that `run` and `doctor` share.
-    pub fn of(args: &SourceArgs) -> Result<Self, ConfigError> {
+    pub fn of(args: &SourceArgs) -> Result<Self, &'static str> {
         let kube = match (args.no_api, &args.node.kubeconfig) {
             (true, Some(_)) => return Err(NO_API_TO_READ),
             (true, None) => None,
@@ -146,7 +135,7 @@ mod tests {
     use clap::Parser;
     use coroner_core::{engine::Settings, time::Anchor};
 
-    fn config(flags: &str) -> Result<Config, ConfigError> {
+    fn config(flags: &str) -> Result<Config, &'static str> {
         let words = ["coroner", "run"].into_iter().chain(flags.split_whitespace());
         match Cli::try_parse_from(words).expect("the flags parse").command {
             Command::Run(args) => Config::of(args),

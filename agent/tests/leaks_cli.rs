@@ -232,7 +232,7 @@ fn agent(
     leaks.into_iter().for_each(|leak| store.put(Arc::new(leak)));
     store.update_detection(&gauges(detection_state, watched));
     let mut health = Health::new(true, clock::boot_now());
-    health.set_detection_state(detection_state);
+    health.detection_state = detection_state;
     let shared = SharedState::new(health, History::new(1), store, Metrics::new().unwrap());
     let shared = Arc::new(shared.of(Observed { node: "n1".into(), ..Observed::default() }));
     (ServedSocket::of(Arc::clone(&shared)), shared)

@@ -39,7 +39,7 @@ pub(super) async fn kernel(
         attempts += 1;
         // At each attempt, because a limit may have been raised in between.
         let lacks = kernel::privileges_lacking(options);
-        shared.health.lock().lacking(lacks);
+        shared.health.lock().lacks = lacks;
         let failure = match kernel::start(options) {
             // On an overloaded node the self-test may have timed out.
             Ok(kernel) if stay && attempts < ATTEMPTS && kernel.report().is_refused() => {
@@ -47,12 +47,12 @@ pub(super) async fn kernel(
             }
             Ok(kernel) => {
                 // The programs' maps exist, so RLIMIT_MEMLOCK is high enough.
-                shared.health.lock().lacking(Privileges::held().lacking(false));
+                shared.health.lock().lacks = Privileges::held().lacking(false);
                 // Frees the kernel's BTF (5 MiB) and the programs' object.
                 allocator::trim_heap();
                 log_start_report(&kernel);
                 drop_privileges(&kernel);
-                shared.health.lock().confined("seccomp", confine(runs_programs));
+                shared.health.lock().confinement.insert("seccomp", confine(runs_programs));
                 return Ok(Some(kernel));
             }
             Err(failure) => failure,

@@ -37,7 +37,7 @@ pub(super) fn main(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
 fn diagnose(args: &DoctorArgs) -> anyhow::Result<Checks> {
     let (node, no_api) = (&args.sources.node, args.sources.no_api);
     let mut health = Health::new(!no_api, clock::boot_now());
-    health.restricted(Restrictions::probe(&node.host_root));
+    health.restrictions = Restrictions::probe(&node.host_root);
     let sources = Sources::of(&args.sources);
     // The kernel side does not depend on the other flags, and is checked anyway.
     let cgroup_root = node.cgroup_root.clone();
@@ -45,7 +45,7 @@ fn diagnose(args: &DoctorArgs) -> anyhow::Result<Checks> {
         Ok(sources) => sources.kernel.clone(),
         Err(_) => kernel::KernelOptions { cgroup_root, ..Default::default() },
     };
-    health.lacking(kernel::privileges_lacking(&options));
+    health.lacks = kernel::privileges_lacking(&options);
     match kernel::start(&options) {
         Ok(kernel) => health.kernel_started(kernel.report()),
         Err(error) => health.kernel_failed(error.to_string()),

@@ -40,7 +40,41 @@ impl Row for PodTermination {
     }
 
     fn row(&self, wide: bool) -> Vec<String> {
-        termination_row(self, wide)
+        let line = report::log_line(self);
+        let mut row = vec![
+            line.namespace,
+            line.pod,
+            line.cause.to_owned(),
+            self.grace_seconds.map_or_else(none, |grace| format!("{grace} s")),
+            seconds(self.took),
+            ended_at(self).unwrap_or_else(none),
+            line.verdicts,
+        ];
+        if wide {
+            let longest = self.phases.iter().max_by_key(|phase| phase.took);
+            row.push(
+                longest
+                    .map_or_else(none, |phase| format!("{} {}", phase.kind, seconds(phase.took))),
+            );
+            let removed = self.milestone(MilestoneKind::SandboxRemoved);
+            row.push(removed.map_or_else(none, |removed| {
+                format!("{:+.3} s", removed.at.signed_since(self.ended) as f64 / 1e9)
+            }));
+            row.push(or_none(&line.findings));
+            let mut notes = Vec::new();
+            if !line.is_final {
+                notes.push("not final".to_owned());
+            }
+            if line.truncated {
+                notes.push("truncated".to_owned());
+            }
+            if !line.incomplete.is_empty() {
+                notes.push(format!("incomplete: {}", line.incomplete));
+            }
+            row.push(or_none(&notes.join(", ")));
+            row.push(line.uid);
+        }
+        row
     }
 
     fn node(&self) -> &str {
@@ -122,7 +156,7 @@ pub(super) fn main<T: Row>(args: &ListArgs) -> anyhow::Result<()> {
         print_note(&nothing(&list, query != ListQuery::default()));
     }
     print(&match args.output {
-        ListOutput::Table | ListOutput::Wide => table(&list.items, args),
+        ListOutput::Table | ListOutput::Wide => columns::<T>(args).rows(rows(&list.items, args)),
         ListOutput::Name => list.items.iter().map(|item| item.name() + "\n").collect(),
         form => document(&list, form == ListOutput::Yaml)?,
     })
@@ -136,10 +170,6 @@ fn nothing<T: Row>(list: &List<T>, is_filtered: bool) -> String {
     let since = report::utc(since.time.0, 0).unwrap_or_default();
     let which = if is_filtered { " that match" } else { "" };
     format!("no {noun}{which} on node {node}, observed since {since}; {}", T::TRY)
-}
-
-fn table<T: Row>(items: &[T], args: &ListArgs) -> String {
-    columns::<T>(args).rows(rows(items, args))
 }
 
 fn columns<T: Row>(args: &ListArgs) -> Columns {
@@ -176,47 +206,9 @@ fn watched<T: Row>(columns: &mut Columns, items: &[T], args: &ListArgs) -> anyho
     })
 }
 
-/// One row a report, newest first; of a recording, too.
+/// Of a recording.
 pub(super) fn termination_table(all: &[PodTermination], wide: bool) -> String {
-    let rows = all.iter().map(|report| termination_row(report, wide));
-    Columns::new(PodTermination::header(wide)).rows(rows)
-}
-
-fn termination_row(account: &PodTermination, wide: bool) -> Vec<String> {
-    let line = report::log_line(account);
-    let mut row = vec![
-        line.namespace,
-        line.pod,
-        line.cause.to_owned(),
-        account.grace_seconds.map_or_else(none, |grace| format!("{grace} s")),
-        seconds(account.took),
-        ended_at(account).unwrap_or_else(none),
-        line.verdicts,
-    ];
-    if wide {
-        let longest = account.phases.iter().max_by_key(|phase| phase.took);
-        row.push(
-            longest.map_or_else(none, |phase| format!("{} {}", phase.kind, seconds(phase.took))),
-        );
-        let removed = account.milestone(MilestoneKind::SandboxRemoved);
-        row.push(removed.map_or_else(none, |removed| {
-            format!("{:+.3} s", removed.at.signed_since(account.ended) as f64 / 1e9)
-        }));
-        row.push(or_none(&line.findings));
-        let mut notes = Vec::new();
-        if !line.is_final {
-            notes.push("not final".to_owned());
-        }
-        if line.truncated {
-            notes.push("truncated".to_owned());
-        }
-        if !line.incomplete.is_empty() {
-            notes.push(format!("incomplete: {}", line.incomplete));
-        }
-        row.push(or_none(&notes.join(", ")));
-        row.push(line.uid);
-    }
-    row
+    Columns::new(PodTermination::header(wide)).rows(all.iter().map(|report| report.row(wide)))
 }
 
 fn or_none(text: &str) -> String {

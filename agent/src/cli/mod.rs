@@ -52,7 +52,7 @@ pub fn main() -> ExitCode {
                     None => finish(app::run(config)),
                 }
             }
-            Err(error) => usage(&error.to_string()),
+            Err(error) => usage(error),
         },
         Command::Doctor(args) => match doctor::main(&args) {
             Ok(code) => code,
@@ -107,7 +107,7 @@ fn finish(result: anyhow::Result<()>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            app::log_failure(&failure);
+            tracing::error!(target: "coroner::app", "{}", crate::chain(failure.as_ref()));
             ExitCode::FAILURE
         }
     }

@@ -61,7 +61,7 @@ impl Observer {
         };
         // It distinguishes the runtime of this node's pods from others.
         look.cri.cgroup_root = Some(cgroup_root);
-        health.set_asking();
+        health.asks = true;
         let settings = Settings {
             leak_threshold: threshold,
             uses_api: look.kube.is_some(),
@@ -92,7 +92,7 @@ impl Observer {
         let is_tick = matches!(received.input, Input::Tick);
         self.take(received);
         let gauges = self.engine.gauges().leaks;
-        self.health.set_detection_state(gauges.detection_state);
+        self.health.detection_state = gauges.detection_state;
         self.store.update_detection(&gauges);
         Ok(is_tick)
     }

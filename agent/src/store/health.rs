@@ -23,13 +23,13 @@ const SLOW: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub struct Health {
-    lacks: Vec<MissingCapability>,
+    pub lacks: Vec<MissingCapability>,
     /// What of the kernel confines the agent, or why it does not.
-    confinement: BTreeMap<&'static str, Result<(), String>>,
+    pub confinement: BTreeMap<&'static str, Result<(), String>>,
     kernel: KernelSide,
-    restrictions: Restrictions,
+    pub restrictions: Restrictions,
     /// The sources are asked: not before the kernel side is up.
-    asks: bool,
+    pub asks: bool,
     cri: SourceHealth,
     /// The longest recent call to the runtime, if at least [`SLOW`].
     cri_takes: Option<Duration>,
@@ -39,7 +39,7 @@ pub struct Health {
     runtime_told: (bool, u32),
     api: Option<SourceHealth>,
     losses: BTreeMap<LossKind, LossState>,
-    detection_state: DetectionState,
+    pub detection_state: DetectionState,
     /// Why the Node object could not be read.
     node_error: Option<String>,
     ticked: BootTime,
@@ -86,19 +86,6 @@ impl Health {
         }
     }
 
-    pub fn set_asking(&mut self) {
-        self.asks = true;
-    }
-
-    pub fn lacking(&mut self, lacks: Vec<MissingCapability>) {
-        self.lacks = lacks;
-    }
-
-    /// The agent is confined by this from now on, or why not.
-    pub fn confined(&mut self, by: &'static str, how: Result<(), String>) {
-        self.confinement.insert(by, how);
-    }
-
     pub fn kernel_started(&mut self, report: StartReport) {
         self.kernel = KernelSide::Started(report);
         self.asks = true;
@@ -108,20 +95,12 @@ impl Health {
         self.kernel = KernelSide::Failed(why);
     }
 
-    pub fn restricted(&mut self, restrictions: Restrictions) {
-        self.restrictions = restrictions;
-    }
-
     /// Sets the longest recent call to the runtime. True if the check of the runtime has another reason since the last
     /// call.
     pub fn runtime_takes(&mut self, longest: Duration) -> bool {
         self.cri_takes = (longest >= SLOW).then_some(longest);
         let now = (self.cri_takes.is_some(), self.unreadable);
         std::mem::replace(&mut self.runtime_told, now) != now
-    }
-
-    pub fn set_detection_state(&mut self, detection_state: DetectionState) {
-        self.detection_state = detection_state;
     }
 
     pub fn note(&mut self, received: &Received) {

@@ -155,11 +155,5 @@ fn a_replay_goes_on_for_a_bounded_time() {
         let mut replay = Replay::new(reader.header());
         replay.run(&mut reader);
         replay.go_on(Duration::MAX);
-        let mut engine = Engine::new(Settings::new(anchor));
-        coroner::outputs::recording::replay::replay(
-            &mut engine,
-            [inputs[0].clone(), last],
-            Duration::MAX,
-        );
     }
 }

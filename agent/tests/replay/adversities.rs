@@ -1,7 +1,6 @@
 //! Whatever is lost, told twice or restarted: never a wrong verdict. `unknown` is allowed.
 
-use super::{Said, collect, names, random::cases, recordings};
-use coroner::outputs::recording::replay::replay;
+use super::{Said, collect, names, random::cases, recordings, replay};
 use coroner_core::{
     engine::{Engine, Settings},
     ids::ContainerId,

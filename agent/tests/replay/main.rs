@@ -10,14 +10,13 @@ pub(crate) mod recordings;
 use crate::random;
 use coroner_core::{
     engine::{Engine, Settings},
-    input::{ExitStatus, Received},
+    input::{ExitStatus, Input, Received},
     output::{Outputs, Report},
     report::{ContainerDeath, PodTermination},
     time::Anchor,
     types::{Cause, FindingKind, MilestoneKind, PhaseKind, Source},
 };
 
-use coroner::outputs::recording::replay::replay;
 use recordings::Recording;
 use serde_json::Value;
 use std::{collections::BTreeMap, fs, time::Duration};
@@ -45,6 +44,25 @@ struct Said {
     terminations: BTreeMap<String, Vec<PodTermination>>,
     deaths: BTreeMap<String, Vec<ContainerDeath>>,
     late: usize,
+}
+
+/// Steps the engine through all inputs, with a tick each second between them and for `after` beyond the last one.
+fn replay(engine: &mut Engine, inputs: Vec<Received>, after: Duration) -> Outputs {
+    let mut out = Outputs::default();
+    let (Some(first), Some(last)) = (inputs.first(), inputs.last()) else { return out };
+    let (mut tick, end) = (first.at, last.at + after);
+    let mut tick_until = |engine: &mut Engine, out: &mut Outputs, until| {
+        while tick + Duration::from_secs(1) <= until {
+            tick = tick + Duration::from_secs(1);
+            out.append(engine.step(Received { at: tick, input: Input::Tick }));
+        }
+    };
+    for input in inputs {
+        tick_until(engine, &mut out, input.at);
+        out.append(engine.step(input));
+    }
+    tick_until(engine, &mut out, end);
+    out
 }
 
 fn run(anchor: Anchor, inputs: Vec<Received>) -> Said {

@@ -30,7 +30,7 @@ pub(super) fn main(args: &LeaksArgs) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let answer = if args.standalone {
         match StandaloneConfig::of(args) {
-            Err(error) => return Ok(usage(&error.to_string())),
+            Err(error) => return Ok(usage(error)),
             Ok(look) => runtime.block_on(standalone::observe(look, namespace)),
         }
     } else {

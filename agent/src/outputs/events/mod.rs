@@ -36,6 +36,11 @@ use tracing::{debug, info, warn};
 
 /// Capacity of the queue of drafts: two full buckets.
 const QUEUE: usize = 64;
+/// Interval of further `EventsSuppressed`. Longer than the event recorder's series window (6 minutes), which
+/// would merge the new Event into the old one and keep the old numbers.
+const SUPPRESSED_EVERY: Duration = Duration::from_secs(600);
+/// Interval at which a lasting failure is logged again.
+const LOG_EVERY: Duration = Duration::from_secs(3600);
 
 #[derive(Clone, Debug)]
 pub struct EventOptions {
@@ -66,15 +71,10 @@ pub struct RateLimits {
     pub node: Rate,
     /// Delay of the first `EventsSuppressed`, which counts all Events that were dropped until then.
     pub suppressed_after: Duration,
-    /// Interval of further `EventsSuppressed`. Longer than the event recorder's series window (6 minutes), which
-    /// would merge the new Event into the old one and keep the old numbers.
-    pub suppressed_every: Duration,
     pub min_pause: Duration,
     pub max_pause: Duration,
     /// Age after which an Event is dropped, because its time would be wrong by as much.
     pub patience: Duration,
-    /// Interval at which a lasting failure is logged again.
-    pub log_every: Duration,
 }
 
 impl Default for RateLimits {
@@ -83,11 +83,9 @@ impl Default for RateLimits {
             pods: Rate { burst: 25, every: Duration::from_secs(30) },
             node: Rate { burst: 25, every: Duration::from_secs(300) },
             suppressed_after: Duration::from_secs(30),
-            suppressed_every: Duration::from_secs(600),
             min_pause: Duration::from_secs(1),
             max_pause: Duration::from_secs(60),
             patience: Duration::from_secs(300),
-            log_every: Duration::from_secs(3600),
         }
     }
 }
@@ -218,7 +216,7 @@ impl Publisher {
     /// second: that would be all that the node's rate allows.
     fn admit(&mut self, note: EventDraft, now: Instant) {
         if note.reason == Reason::Unkillable {
-            self.unkillable.retain(|(_, at)| now.duration_since(*at) < self.pace.suppressed_every);
+            self.unkillable.retain(|(_, at)| now.duration_since(*at) < SUPPRESSED_EVERY);
             if self.unkillable.iter().any(|(about, _)| *about == note.about) {
                 self.counters.suppressed.fetch_add(1, Relaxed);
                 return;
@@ -237,8 +235,7 @@ impl Publisher {
         self.counters.suppressed.fetch_add(1, Relaxed);
         *self.left_out.entry(note.reason).or_default() += 1;
         let soon = now + self.pace.suppressed_after;
-        let next =
-            self.last_summary.map_or(soon, |last| soon.max(last + self.pace.suppressed_every));
+        let next = self.last_summary.map_or(soon, |last| soon.max(last + SUPPRESSED_EVERY));
         self.summary.get_or_insert(next);
     }
 
@@ -300,7 +297,7 @@ impl Publisher {
     fn complain(&mut self, refused: bool, error: &str) {
         let now = Instant::now();
         let is_logged = self.failure.is_some_and(|(was_refused, logged)| {
-            was_refused == refused && now.duration_since(logged) < self.pace.log_every
+            was_refused == refused && now.duration_since(logged) < LOG_EVERY
         });
         if is_logged {
             return debug!(error, "still cannot send Events");

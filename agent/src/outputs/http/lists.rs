@@ -16,16 +16,6 @@ use futures::stream;
 use serde::Serialize;
 use std::sync::Arc;
 
-/// What a list holds at one moment.
-pub(super) struct Changes<T> {
-    /// In no order, with the items that are gone.
-    entries: Vec<Entry<T>>,
-    /// The number of the last change.
-    last: u64,
-    /// The last change that `entries` no longer shows although a reader needs it.
-    forgotten: u64,
-}
-
 pub(super) trait Item: Clone + Serialize + Send + Sync + 'static {
     /// Newest first; else in the order in which they came.
     const NEWEST_FIRST: bool;
@@ -35,7 +25,9 @@ pub(super) trait Item: Clone + Serialize + Send + Sync + 'static {
     fn at(&self, clock: &Anchor) -> Option<WallTime>;
     /// As it is sent.
     fn complete(self, node: String, gone: bool, clock: &Anchor) -> Self;
-    fn changes(shared: &SharedState) -> Changes<Self>;
+    /// The items in no order, with those that are gone; the number of the last change; and the last change that the items
+    /// no longer show although a reader needs it.
+    fn changes(shared: &SharedState) -> (Vec<Entry<Self>>, u64, u64);
     fn detection(_: &SharedState) -> Option<Detection> {
         None
     }
@@ -56,10 +48,9 @@ impl Item for PodTermination {
         Self { node, ..self }
     }
 
-    fn changes(shared: &SharedState) -> Changes<Self> {
+    fn changes(shared: &SharedState) -> (Vec<Entry<Self>>, u64, u64) {
         let history = shared.history.lock();
-        let entries = history.terminations().cloned().collect();
-        Changes { entries, last: history.changes(), forgotten: 0 }
+        (history.terminations().cloned().collect(), history.changes(), 0)
     }
 }
 
@@ -79,10 +70,9 @@ impl Item for ContainerDeath {
         Self { node, ..self }
     }
 
-    fn changes(shared: &SharedState) -> Changes<Self> {
+    fn changes(shared: &SharedState) -> (Vec<Entry<Self>>, u64, u64) {
         let history = shared.history.lock();
-        let entries = history.deaths().cloned().collect();
-        Changes { entries, last: history.changes(), forgotten: 0 }
+        (history.deaths().cloned().collect(), history.changes(), 0)
     }
 }
 
@@ -101,10 +91,10 @@ impl Item for Leak {
         Self { node, resolved, ..self }
     }
 
-    fn changes(shared: &SharedState) -> Changes<Self> {
+    fn changes(shared: &SharedState) -> (Vec<Entry<Self>>, u64, u64) {
         let leaks = shared.leaks.lock();
         let (last, forgotten) = leaks.changes();
-        Changes { entries: leaks.entries().cloned().collect(), last, forgotten }
+        (leaks.entries().cloned().collect(), last, forgotten)
     }
 
     fn detection(shared: &SharedState) -> Option<Detection> {
@@ -133,7 +123,7 @@ pub(super) async fn list<T: Item>(
         let since = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
         clock.wall(BootTime(clock::boot_now().0.saturating_sub(since)))
     });
-    let Changes { mut entries, last, forgotten } = T::changes(&shared);
+    let (mut entries, last, forgotten) = T::changes(&shared);
     let run = shared.started.0;
     let after = query.after.as_deref().and_then(|cursor| parse_cursor(cursor, run));
     let after = after.filter(|after| *after >= forgotten);

@@ -2,7 +2,6 @@
 
 use coroner_core::{
     engine::Settings,
-    input::Received,
     time::{Anchor, BootTime},
 };
 use serde::{Deserialize, Serialize};
@@ -106,18 +105,4 @@ pub enum Stopped {
     Agent,
     /// `--record-limit` was reached: the agent went on without recording.
     Limit,
-}
-
-/// Any line but the first.
-pub(super) enum RecordedLine {
-    Input(Box<Received>),
-    Mark(Mark),
-}
-
-/// Takes a line apart. Most are inputs; only what is none is looked at twice.
-pub(super) fn parse(line: &[u8]) -> Result<RecordedLine, serde_json::Error> {
-    match serde_json::from_slice(line) {
-        Ok(input) => Ok(RecordedLine::Input(Box::new(input))),
-        Err(error) => serde_json::from_slice(line).map(RecordedLine::Mark).map_err(|_| error),
-    }
 }

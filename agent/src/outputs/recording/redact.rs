@@ -62,7 +62,7 @@ mod tests {
             ("the Node \"db-7.corp\" has no bootID: no kubelet", "no boot id"),
             ("nodes \"db-7.corp\" is forbidden: User \"me@corp\" cannot get", "forbidden"),
             ("exec plugin printed: token=hunter2", OTHER),
-            // Network plugins: bridge, Calico, Cilium, the AWS CNI, flannel. The reason stays.
+            // Network plugins: bridge, Calico, the AWS CNI, flannel. The reason stays.
             (
                 "plugin type=\"bridge\" failed (delete): running [iptables -t nat -D]: exit status 4: Permission denied",
                 "permission denied",
@@ -70,10 +70,6 @@ mod tests {
             (
                 "plugin type=\"calico\" failed (delete): error getting ClusterInformation: connection is unauthorized",
                 "unauthorized",
-            ),
-            (
-                "plugin type=\"cilium-cni\" failed (delete): dial unix cilium.sock: connect: no such file or directory",
-                "no such file",
             ),
             (
                 "plugin type=\"aws-cni\" failed (delete): code = Unavailable: dial tcp 127.0.0.1:50051: connection refused",

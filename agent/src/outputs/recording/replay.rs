@@ -8,7 +8,7 @@ use coroner_core::{
     engine::Engine,
     ids::PodRef,
     input::{ApiEvent, CriEvent, Input, Received},
-    output::{Outputs, Report},
+    output::Report,
     report::PodTermination,
     time::BootTime,
 };
@@ -131,31 +131,4 @@ impl Replay {
 fn ticks(last: BootTime, end: BootTime) -> impl Iterator<Item = BootTime> {
     let next = |at: &BootTime| Some(*at + TICK).filter(|next| next > at);
     std::iter::successors(Some(last), next).skip(1).take_while(move |at| *at <= end).take(MAX_TICKS)
-}
-
-/// Steps the engine through all inputs in order of receipt, with a tick each second between them
-/// and for `after` beyond the last one, but for no more than a day without an input.
-pub fn replay(
-    engine: &mut Engine,
-    inputs: impl IntoIterator<Item = Received>,
-    after: Duration,
-) -> Outputs {
-    let mut out = Outputs::default();
-    let mut last_tick: Option<BootTime> = None;
-    let mut last = BootTime(0);
-    let mut tick = |engine: &mut Engine, out: &mut Outputs, until, first| {
-        let from = *last_tick.get_or_insert(first);
-        for at in ticks(from, until) {
-            out.append(engine.step(Received { at, input: Input::Tick }));
-            last_tick = Some(at);
-        }
-    };
-    for input in inputs {
-        let at = input.at;
-        tick(engine, &mut out, at, at);
-        out.append(engine.step(input));
-        last = at;
-    }
-    tick(engine, &mut out, last + after, last);
-    out
 }

@@ -44,7 +44,7 @@ fn nothing_is_ready_before_it_answered() {
     assert_eq!(failing(&health, 1), ["cri", "api"]);
     let mut without = Health::new(false, secs_boot(0));
     without.kernel_failed("no BTF".into());
-    without.set_asking();
+    without.asks = true;
     assert_eq!(failing(&without, 1), ["kernel", "cri"]);
     assert_eq!(failing(&well(), 1), [""; 0]);
 }
@@ -82,7 +82,7 @@ fn another_reason_of_the_runtimes_check_is_told_once() {
 }
 
 fn lacks(health: &mut Health, capability: &'static str, essential: bool) {
-    health.lacking(vec![MissingCapability { capability, purpose: "it matters", essential }]);
+    health.lacks = vec![MissingCapability { capability, purpose: "it matters", essential }];
 }
 
 fn started(health: &mut Health, hook: &'static str, how: Result<(), String>) {
@@ -99,7 +99,7 @@ fn restricted(health: &mut Health, lockdown: &str, label: &str) {
     let [lockdown, label] = [lockdown, label].map(|text| Some(text.to_owned()));
     let visibility =
         ProcVisibility { root: false, host: false, namespaces: true, wait_channels: true };
-    health.restricted(Restrictions { visibility: Some(visibility), lockdown, label });
+    health.restrictions = Restrictions { visibility: Some(visibility), lockdown, label };
 }
 
 fn lost(health: &mut Health, kind: LossKind) {
@@ -115,7 +115,12 @@ fn each_check_says_what_is_wrong_and_what_to_do() {
         ("privileges", |_| {}, Fine, "all required capabilities"),
         ("privileges", |health| lacks(health, "CAP_BPF", true), Failing, "CAP_BPF is missing"),
         ("privileges", |health| lacks(health, "CAP_SYS_PTRACE", false), Degraded, "run as root"),
-        ("privileges", |health| health.confined("seccomp", Err("no".into())), Degraded, "FILTER"),
+        (
+            "privileges",
+            |health| _ = health.confinement.insert("seccomp", Err("no".into())),
+            Degraded,
+            "FILTER",
+        ),
         ("lockdown", |health| restricted(health, "[none] integrity\n", ""), Fine, "none"),
         ("lockdown", |health| restricted(health, "none [confidentiality]\n", ""), Failing, "boot"),
         ("confinement", |health| restricted(health, "", "unconfined\n"), Fine, "no AppArmor"),
