@@ -2,63 +2,22 @@
 
 use crate::linux::landlock::{self, FileAccess};
 use coroner_core::input::PersistedLeak;
-use parking_lot::{Condvar, Mutex};
 use std::{
     io,
-    sync::{
-        Arc,
-        mpsc::{Receiver, RecvTimeoutError, sync_channel},
-    },
+    sync::mpsc::{Receiver, RecvTimeoutError, sync_channel},
     thread,
     time::Duration,
 };
+use tokio::{runtime::Builder, sync::watch, time::timeout};
 use tracing::{debug, warn};
 
 const RETRY: Duration = Duration::from_secs(30);
 
-/// Handle of the writer thread, used by the event loop.
+/// Handle of the writer thread, used by the event loop. Newer leaks replace leaks that are not being written yet.
 #[derive(Debug)]
 pub struct StateWriter {
-    slot: Arc<Slot>,
-    /// The leaks that were submitted last.
-    last: Vec<PersistedLeak>,
+    newest: watch::Sender<Vec<PersistedLeak>>,
     ended: Receiver<()>,
-}
-
-/// Passes the newest leaks from the event loop to the thread.
-#[derive(Debug, Default)]
-struct Slot {
-    pending: Mutex<Pending>,
-    news: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct Pending {
-    /// The next leaks to write. Newer leaks replace leaks that are not being written yet.
-    next: Option<Vec<PersistedLeak>>,
-    closed: bool,
-}
-
-impl Slot {
-    /// Waits for the next leaks to write; `None`: closed.
-    fn wait(&self) -> Option<Vec<PersistedLeak>> {
-        let idle = |pending: &mut Pending| pending.next.is_none() && !pending.closed;
-        let mut pending = self.pending.lock();
-        self.news.wait_while(&mut pending, idle);
-        pending.next.take()
-    }
-
-    /// Puts leaks back that could not be written, unless newer leaks are waiting, and pauses. False: closed, so
-    /// there is no further attempt.
-    fn requeue(&self, failed: Vec<PersistedLeak>) -> bool {
-        let mut pending = self.pending.lock();
-        if pending.closed && pending.next.is_none() {
-            return false;
-        }
-        pending.next.get_or_insert(failed);
-        self.news.wait_while_for(&mut pending, |pending| !pending.closed, RETRY);
-        true
-    }
 }
 
 impl StateWriter {
@@ -69,32 +28,31 @@ impl StateWriter {
         own: FileAccess,
         write: impl FnMut(Vec<PersistedLeak>) -> io::Result<()> + Send + 'static,
     ) -> io::Result<Self> {
-        let slot = Arc::new(Slot::default());
+        let (newest, news) = watch::channel(kept);
         let (done, ended) = sync_channel(1);
-        let shared = Arc::clone(&slot);
+        let runtime = Builder::new_current_thread().enable_time().build()?;
         thread::Builder::new().name("state".into()).spawn(move || {
             if let Err(why) = landlock::restrict(&own) {
                 debug!(why, "the thread that writes the state is not restricted");
             }
-            work(&shared, write);
+            runtime.block_on(work(news, write));
             let _ = done.send(()); // nobody waits for it any more
         })?;
-        Ok(Self { slot, last: kept, ended })
+        Ok(Self { newest, ended })
     }
 
     /// Submits leaks to be written if they changed. Never waits.
     pub fn keep(&mut self, leaks: Vec<PersistedLeak>) {
-        if leaks != self.last {
-            self.last.clone_from(&leaks);
-            self.slot.pending.lock().next = Some(leaks);
-            self.slot.news.notify_one();
-        }
+        self.newest.send_if_modified(|last| {
+            let is_new = *last != leaks;
+            *last = leaks;
+            is_new
+        });
     }
 
     /// Writes the last leaks and stops the thread; waits for at most `limit`. False: timed out.
     pub fn end(self, limit: Duration) -> bool {
-        self.slot.pending.lock().closed = true;
-        self.slot.news.notify_one();
+        drop(self.newest);
         let in_time = self.ended.recv_timeout(limit) != Err(RecvTimeoutError::Timeout);
         if !in_time {
             warn!("timed out writing the leak state; first-seen times may be lost");
@@ -103,21 +61,31 @@ impl StateWriter {
     }
 }
 
-fn work(slot: &Slot, mut write: impl FnMut(Vec<PersistedLeak>) -> io::Result<()>) {
-    let mut failing = false;
-    while let Some(leaks) = slot.wait() {
-        let Err(error) = write(leaks.clone()) else {
-            failing = false;
-            continue;
+async fn work(
+    mut news: watch::Receiver<Vec<PersistedLeak>>,
+    mut write: impl FnMut(Vec<PersistedLeak>) -> io::Result<()>,
+) {
+    let mut is_failing = false;
+    loop {
+        let is_over = match is_failing {
+            false => news.changed().await.is_err(),
+            // The pause ends with the agent, after a last attempt.
+            true => timeout(RETRY, async { while news.changed().await.is_ok() {} }).await.is_ok(),
         };
-        if failing {
-            debug!(%error, "still cannot write the leak state");
-        } else {
-            warn!(%error, "cannot write the leak state (--state-dir); first-seen times are lost \
-                           on a restart. Retrying");
+        if is_over && !is_failing {
+            return;
         }
-        failing = true;
-        if !slot.requeue(leaks) {
+        let leaks = news.borrow_and_update().clone();
+        match write(leaks) {
+            Ok(()) => is_failing = false,
+            Err(error) if is_failing => debug!(%error, "still cannot write the leak state"),
+            Err(error) => {
+                warn!(%error, "cannot write the leak state (--state-dir); first-seen times are lost \
+                               on a restart. Retrying");
+                is_failing = true;
+            }
+        }
+        if is_over {
             return;
         }
     }
@@ -171,33 +139,20 @@ mod tests {
 
     #[test]
     fn what_could_not_be_written_is_tried_again() {
-        let (tried, tries) = channel();
-        let mut attempts = 0;
-        let mut writer = StateWriter::start(Vec::new(), FileAccess::Opened, move |leaks| {
-            tried.send(leaks).unwrap();
-            attempts += 1;
-            if attempts == 1 { Err(io::Error::other("full")) } else { Ok(()) }
-        })
-        .unwrap();
-        writer.keep(leaks(1));
-        assert_eq!(tries.recv().unwrap(), leaks(1));
-        writer.keep(leaks(2));
-        assert!(writer.end(LONG), "the pause between the attempts ends with the agent");
-        assert_eq!(tries.iter().collect::<Vec<_>>(), [leaks(2)]);
-    }
-
-    #[test]
-    fn what_could_not_be_written_is_kept_for_the_next_attempt() {
-        let slot = Slot::default();
-        thread::scope(|scope| {
-            let pausing = scope.spawn(|| slot.requeue(leaks(1)));
-            while slot.pending.lock().next.is_none() && !pausing.is_finished() {
-                thread::yield_now();
-            }
-            slot.pending.lock().closed = true;
-            slot.news.notify_one();
-            assert!(pausing.join().unwrap());
-        });
-        assert_eq!(slot.wait(), Some(leaks(1)));
+        for newest in [1, 2] {
+            let (tried, tries) = channel();
+            let mut attempts = 0;
+            let mut writer = StateWriter::start(Vec::new(), FileAccess::Opened, move |leaks| {
+                tried.send(leaks).unwrap();
+                attempts += 1;
+                if attempts == 1 { Err(io::Error::other("full")) } else { Ok(()) }
+            })
+            .unwrap();
+            writer.keep(leaks(1));
+            assert_eq!(tries.recv().unwrap(), leaks(1));
+            writer.keep(leaks(newest));
+            assert!(writer.end(LONG), "the pause between the attempts ends with the agent");
+            assert_eq!(tries.iter().collect::<Vec<_>>(), [leaks(newest)]);
+        }
     }
 }
