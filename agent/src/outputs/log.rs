@@ -20,10 +20,6 @@ use tracing_subscriber::{
 const OWN: &str = "coroner";
 
 /// The filter that directives ask for: `info`, `debug,kube_client=warn`, `coroner::sources::cri=debug`.
-///
-/// # Errors
-///
-/// They are no directives.
 pub fn filter(directives: &str) -> Result<EnvFilter, ParseError> {
     let own = directives.split(',').map(str::trim).filter(|one| !one.is_empty()).map(of_own);
     let own: Vec<_> = own.collect();
@@ -50,10 +46,6 @@ pub enum Form {
 }
 
 /// Writes the log to stderr from now on, for the whole process.
-///
-/// # Errors
-///
-/// These are no directives.
 pub fn start(directives: &str, form: Form) -> Result<(), ParseError> {
     dispatch(filter(directives)?, form, io::stderr).init();
     Ok(())

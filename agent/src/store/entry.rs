@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 /// An item of a list. Each change of the list has the next number, so that a reader can go on where it was.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Entry<T> {
     /// The change that added the item: the order of the list.
     pub number: u64,
@@ -18,11 +18,5 @@ impl<T> Entry<T> {
     /// An item that was added by this change.
     pub fn new(number: u64, item: impl Into<Arc<T>>) -> Self {
         Self { number, version: number, gone: false, item: item.into() }
-    }
-}
-
-impl<T> Clone for Entry<T> {
-    fn clone(&self) -> Self {
-        Self { item: Arc::clone(&self.item), ..*self }
     }
 }

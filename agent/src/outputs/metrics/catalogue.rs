@@ -5,8 +5,8 @@ use super::{
     zero_first::ZeroFirst,
 };
 use prometheus::{
-    CounterVec, GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry,
-    core::Collector,
+    CounterVec, Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec,
+    Opts, Registry, core::Collector,
 };
 
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -88,11 +88,14 @@ macro_rules! catalogue {
         }
     };
     (@kind HistogramVec $buckets:ident) => { MetricKind::Histogram($buckets) };
+    (@kind Histogram $buckets:ident) => { MetricKind::Histogram($buckets) };
     (@kind GaugeVec) => { MetricKind::Gauge };
+    (@kind Gauge) => { MetricKind::Gauge };
     (@kind $counter:ident) => { MetricKind::Counter };
-    (@new $entry:ident, HistogramVec) => {
-        $entry.histogram()
-    };
+    (@new $entry:ident, HistogramVec) => { HistogramVec::new($entry.histogram(), $entry.labels) };
+    (@new $entry:ident, Histogram) => { Histogram::with_opts($entry.histogram()) };
+    (@new $entry:ident, IntCounter) => { IntCounter::new($entry.name, $entry.help) };
+    (@new $entry:ident, Gauge) => { Gauge::new($entry.name, $entry.help) };
     (@new $entry:ident, ZeroFirst) => {
         ZeroFirst::new($entry)
     };
@@ -116,18 +119,12 @@ impl MetricEntry {
         self.values.get(place).copied()
     }
 
-    /// One without labels begins at 0: Prometheus' `increase()` ignores the first sample of a
-    /// series, which would be the first event.
-    fn histogram(&self) -> prometheus::Result<HistogramVec> {
-        let mut opts = HistogramOpts::new(self.name, self.help);
-        if let MetricKind::Histogram(buckets) = self.kind {
-            opts = opts.buckets(buckets.to_vec());
+    fn histogram(&self) -> HistogramOpts {
+        let opts = HistogramOpts::new(self.name, self.help);
+        match self.kind {
+            MetricKind::Histogram(buckets) => opts.buckets(buckets.to_vec()),
+            _ => opts,
         }
-        let family = HistogramVec::new(opts, self.labels)?;
-        if self.labels.is_empty() {
-            family.with_label_values::<&str>(&[]);
-        }
-        Ok(family)
     }
 }
 
@@ -157,7 +154,7 @@ catalogue! {
             "coroner_pods_terminating", "", [], Stable,
             "Pods that are terminating on this node.",
             "sum by (node) (coroner_pods_terminating)";
-        removal_duration: HistogramVec(REMOVALS) =
+        removal_duration: Histogram(REMOVALS) =
             "coroner_sandbox_removal_duration_seconds", "seconds", [], Stable,
             "Time from the stop of a sandbox to its removal by the kubelet's garbage collection.",
             "histogram_quantile(0.9, sum by (le) \
@@ -166,12 +163,12 @@ catalogue! {
             "coroner_pod_findings_total", "", ["finding": POD_FINDINGS], Stable,
             "Findings on terminated pods, without the findings on their containers.",
             "sum by (finding) (increase(coroner_pod_findings_total[1d])) > 0";
-        unmeasured: IntCounterVec =
+        unmeasured: IntCounter =
             "coroner_pod_terminations_unmeasured_total", "", [], Internal,
             "Pod terminations whose duration is not in the histogram, because the agent started \
              after the termination, or a source was unavailable when it began or ended.",
             "sum(increase(coroner_pod_terminations_unmeasured_total[1d]))";
-        incomplete: IntCounterVec =
+        incomplete: IntCounter =
             "coroner_pod_terminations_incomplete_total", "", [], Internal,
             "Pod terminations whose report may be incomplete because evidence was lost.",
             "sum(increase(coroner_pod_terminations_incomplete_total[1d]))";
@@ -186,7 +183,7 @@ catalogue! {
              after its stop signal. Pods of Jobs do not count.",
             "sum by (pod_namespace, workload_type, workload) \
              (increase(coroner_pod_connections_total{event=~\"cut|refused\"}[1d])) > 0";
-        endpoint_lag: HistogramVec(DURATIONS) =
+        endpoint_lag: Histogram(DURATIONS) =
             "coroner_pod_last_new_connection_seconds", "seconds", [], Stable,
             "Time from a pod's stop signal to the last new connection of a client, accepted or \
              refused: the delay of endpoint removal as this node sees it. Only of pods to which \
@@ -209,7 +206,7 @@ catalogue! {
             "Seconds from the stop signal to SIGKILL, of containers that ignored or blocked the stop signal or \
              exceeded the grace period.",
             "topk(10, sum by (pod_namespace, workload) (increase(coroner_container_sigkill_wait_seconds_total[1d])))";
-        grace_ratio: HistogramVec(RATIOS) =
+        grace_ratio: Histogram(RATIOS) =
             "coroner_container_stop_grace_ratio", "ratio", [], Stable,
             "Share of the grace period that a stopped container used; above 1 it exceeded the \
              grace period.",
@@ -276,13 +273,13 @@ catalogue! {
             "1 for the current state of leak detection: possible, or the reason why it is \
              suspended.",
             "count by (state) (coroner_leak_detection_state == 1)";
-        leak_detection_active: IntCounterVec =
+        leak_detection_active: IntCounter =
             "coroner_leak_detection_active_seconds_total", "seconds", [], Stable,
             "Time during which leak detection was active because all sources were in sync.",
             "rate(coroner_leak_detection_active_seconds_total[1h])";
     }
     "Sources of evidence" {
-        ready: GaugeVec =
+        ready: Gauge =
             "coroner_ready", "", [], Stable,
             "1 while every source of evidence works (/readyz).",
             "coroner_ready == 0";
@@ -315,7 +312,7 @@ catalogue! {
             "Strings and list items that exceeded the limits and were truncated. `pods`: \
              terminated pods of a node with more than 1,024.",
             "sum by (source, field) (increase(coroner_source_truncated_total[1d])) > 0";
-        cri_calls: IntCounterVec =
+        cri_calls: IntCounter =
             "coroner_cri_calls_total", "", [], Internal,
             "Calls to the container runtime, all of them read-only.",
             "sum by (node) (rate(coroner_cri_calls_total[5m]))";
@@ -344,7 +341,7 @@ catalogue! {
             "coroner_watched_cgroups", "", [], Internal,
             "Cgroups watched by the kernel programs.",
             "max by (node) (coroner_watched_cgroups)";
-        cgroups_too_deep: IntCounterVec =
+        cgroups_too_deep: IntCounter =
             "coroner_cgroups_too_deep_total", "", [], Internal,
             "Cgroups that are not watched because they are nested too deeply below their \
              container, or are too many of one container.",

@@ -168,9 +168,6 @@ impl Metrics {
         for phase in labels::PHASES.closed() {
             of.phase_seconds.with_label_values(&[phase]);
         }
-        for counter in [&of.unmeasured, &of.incomplete] {
-            counter.with_label_values::<&str>(&[]);
-        }
         of.build_info.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1.0);
     }
 
@@ -250,10 +247,7 @@ impl Metrics {
             of.leak_detection_state.with_label_values(&[state.as_str()]).set(on);
         }
         of.leaked_ips.with_label_values::<&str>(&[]).set(gauges.ips as f64);
-        set_counter_to(
-            &of.leak_detection_active.with_label_values::<&str>(&[]),
-            gauges.watched.as_secs(),
-        );
+        set_counter_to(&of.leak_detection_active, gauges.watched.as_secs());
     }
 
     /// The leaks that are certain have changed: the oldest sandboxes get a series.
@@ -352,7 +346,7 @@ impl Metrics {
             return; // its times would be too short by an unknown amount
         }
         if let Some(ratio) = death.grace_ratio {
-            of.grace_ratio.with_label_values::<&str>(&[]).observe(ratio);
+            of.grace_ratio.observe(ratio);
         }
     }
 
@@ -393,10 +387,10 @@ impl Metrics {
             add(PhaseKind::Unattributed, lost);
         }
         if !account.incomplete.is_empty() {
-            of.incomplete.with_label_values::<&str>(&[]).inc();
+            of.incomplete.inc();
         }
         if account.truncated || !account.is_exact() || account.cause == Cause::Unknown {
-            of.unmeasured.with_label_values::<&str>(&[]).inc();
+            of.unmeasured.inc();
             return;
         }
         let took = account.took;
@@ -423,14 +417,13 @@ impl Metrics {
             clients(ConnectionEnd::Refused, &REFUSED);
         }
         if let Some(lag) = report::endpoint_lag(account) {
-            of.endpoint_lag.with_label_values::<&str>(&[]).observe(lag.as_secs_f64());
+            of.endpoint_lag.observe(lag.as_secs_f64());
         }
     }
 
     fn removal(&self, account: &PodTermination) {
         if let Some(took) = sandbox_removal(account) {
-            let family = &self.families.removal_duration;
-            family.with_label_values::<&str>(&[]).observe(took.as_secs_f64());
+            self.families.removal_duration.observe(took.as_secs_f64());
         }
     }
 
@@ -459,7 +452,7 @@ impl Metrics {
             of.api_in_sync.with_label_values::<&str>(&[]).set(flag(in_sync));
         }
         let ready = health.checks(clock::boot_now()).ready;
-        of.ready.with_label_values::<&str>(&[]).set(flag(ready));
+        of.ready.set(flag(ready));
         of.hook_attached.reset(); // those of a kernel side that failed may not all be its successor's
         for (hook, attached) in health.hooks() {
             of.hook_attached.with_label_values(&[hook]).set(flag(attached));
@@ -469,10 +462,7 @@ impl Metrics {
                 set_counter_to(&of.events.with_label_values(&[outcome]), count.load(Relaxed));
             }
             self.refresh_kernel(&sources.kernel);
-            set_counter_to(
-                &of.cri_calls.with_label_values::<&str>(&[]),
-                sources.cri.calls.load(Relaxed),
-            );
+            set_counter_to(&of.cri_calls, sources.cri.calls.load(Relaxed));
             let slowest = sources.cri.latency.slowest().as_secs_f64();
             of.cri_slowest_call.with_label_values::<&str>(&[]).set(slowest);
             self.refresh_source("cri", &sources.cri.errors, &sources.cri.skipped);
@@ -507,8 +497,7 @@ impl Metrics {
         for (kind, count) in records {
             set_counter_to(&of.kernel_records.with_label_values(&[kind]), count);
         }
-        let too_deep = of.cgroups_too_deep.with_label_values::<&str>(&[]);
-        set_counter_to(&too_deep, counters.too_deep.load(Relaxed));
+        set_counter_to(&of.cgroups_too_deep, counters.too_deep.load(Relaxed));
         let size = counters.ring_bytes.load(Relaxed).max(1) as f64;
         for (ring, used) in
             [("deciding", &counters.deciding_used), ("detail", &counters.detail_used)]
