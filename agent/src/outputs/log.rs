@@ -16,7 +16,6 @@ use tracing_subscriber::{
     util::SubscriberInitExt as _,
 };
 
-/// The targets that are ours begin with this.
 const OWN: &str = "coroner";
 
 /// The filter that directives ask for: `info`, `debug,kube_client=warn`, `coroner::sources::cri=debug`.

@@ -54,14 +54,10 @@ impl History {
         self.changes
     }
 
-    pub fn newest_first(&self) -> impl DoubleEndedIterator<Item = &Arc<PodTermination>> {
-        self.kept.iter().rev().map(|entry| &entry.item)
-    }
-
     /// The pod's life; the latest one if no number is given.
     pub fn life(&self, pod: &PodUid, life: Option<u32>) -> Option<&Arc<PodTermination>> {
-        self.newest_first()
-            .filter(|kept| kept.pod.uid == *pod)
+        let kept = self.kept.iter().rev().map(|entry| &entry.item);
+        kept.filter(|kept| kept.pod.uid == *pod)
             .find(|kept| life.is_none_or(|wanted| kept.life == wanted))
     }
 }
@@ -94,7 +90,11 @@ mod tests {
     }
 
     fn names(history: &History) -> Vec<String> {
-        history.newest_first().map(|kept| format!("{}.{}", kept.pod.name, kept.life)).collect()
+        history
+            .terminations()
+            .rev()
+            .map(|kept| format!("{}.{}", kept.item.pod.name, kept.item.life))
+            .collect()
     }
 
     #[test]

@@ -77,7 +77,7 @@ fn said_live(anchor: Anchor, inputs: &[Received]) -> Vec<String> {
             }
         }
     }
-    history.newest_first().rev().map(|account| json(account)).collect()
+    history.terminations().map(|entry| json(&entry.item)).collect()
 }
 
 fn json(account: &PodTermination) -> String {

@@ -93,7 +93,6 @@ impl EventDraft {
     }
 }
 
-/// What an observation is worth.
 pub fn note(report: &Report) -> Option<EventDraft> {
     match report {
         Report::CountDeath(death) => of_death(death),
@@ -160,7 +159,6 @@ fn of_death(death: &ContainerDeath) -> Option<EventDraft> {
     Some(EventDraft::new(about, reason, &message))
 }
 
-/// The workload to change, for anyone who reads the Events of a namespace.
 fn whose(workload: Option<&Workload>) -> String {
     workload.map_or_else(String::new, |workload| format!(" Workload: {workload}."))
 }
@@ -220,7 +218,6 @@ fn of_leak(leak: &Leak) -> Option<EventDraft> {
     Some(EventDraft::new(about, reason, &message))
 }
 
-/// Steps, some of which are commands, as running text.
 fn in_one_line(steps: &[String]) -> String {
     let mut text = String::new();
     for step in steps {
@@ -250,7 +247,6 @@ fn of_container(pod: &PodRef, kind: ContainerKind, name: &str) -> Regarding {
     Regarding::Pod { pod: pod.clone(), field }
 }
 
-/// Fit for a terminal, and no longer than the apiserver takes.
 fn short(text: &str) -> String {
     let mut text = report::printable(text);
     if text.len() > MAX_MESSAGE {

@@ -21,7 +21,6 @@ use tokio::time::timeout;
 const CONTROLLER: &str = "coroner";
 /// The most that the apiserver takes (`ReportingInstanceLengthLimit`).
 const MAX_INSTANCE: usize = 128;
-/// What the agent's role must allow.
 const RIGHT: &str = "create and patch of events in the API group events.k8s.io: set `events: true` \
                      in the chart's `config`, or remove --events";
 

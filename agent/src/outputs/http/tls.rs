@@ -89,7 +89,6 @@ pub struct Certificate {
 }
 
 impl Certificate {
-    /// Reads it for the first time.
     pub fn open(files: TlsFiles) -> anyhow::Result<Arc<Self>> {
         let (chain, config) = files.read()?;
         Ok(Arc::new(Self { files, current: RwLock::new((chain, config.into())) }))

@@ -147,7 +147,6 @@ pub(crate) fn death(death: &ContainerDeath) {
     );
 }
 
-/// Logs a leak that is confirmed, or resolved (`gone`).
 pub(crate) fn leak(leak: &Leak, gone: bool, now: WallTime) {
     let pod = leak.pod.as_ref();
     let thing = report::thing(&leak.key);

@@ -18,7 +18,6 @@ pub enum Values {
 }
 
 impl Values {
-    /// All there are; none of a set that is open.
     pub fn closed(self) -> Vec<&'static str> {
         match self {
             Self::Closed(values) => values(),

@@ -190,7 +190,6 @@ impl Metrics {
         info.with_label_values(&[&kernel, &*versions[0], &*versions[1], refusals]).set(1.0);
     }
 
-    /// An input passes.
     pub fn input(&self, received: &Received) {
         match &received.input {
             Input::Cri(CriEvent::Connected { runtime, .. }) => {
@@ -203,7 +202,6 @@ impl Metrics {
         }
     }
 
-    /// The engine's sizes and losses as they are now.
     pub fn engine(&self, gauges: &Gauges) {
         let of = &self.families;
         for (kind, count) in &gauges.losses {
@@ -421,8 +419,17 @@ impl Metrics {
         }
     }
 
+    /// From the sandbox's stop to its removal, where both are known.
     fn removal(&self, account: &PodTermination) {
-        if let Some(took) = sandbox_removal(account) {
+        let (Some(stopped), Some(removed)) = (
+            account.milestone(MilestoneKind::SandboxStopped),
+            account.milestone(MilestoneKind::SandboxRemoved),
+        ) else {
+            return;
+        };
+        let took = removed.at.since(stopped.at);
+        // Between two idle polls at the best: half of it is still the same bucket or the next.
+        if removed.uncertainty.max(stopped.uncertainty) <= took / 2 {
             self.families.removal_duration.observe(took.as_secs_f64());
         }
     }
@@ -509,22 +516,12 @@ impl Metrics {
     }
 }
 
-/// From the sandbox's stop to its removal, where both are known.
-pub fn sandbox_removal(account: &PodTermination) -> Option<Duration> {
-    let stopped = account.milestone(MilestoneKind::SandboxStopped)?;
-    let removed = account.milestone(MilestoneKind::SandboxRemoved)?;
-    let took = removed.at.since(stopped.at);
-    // Between two idle polls at the best: half of it is still the same bucket or the next.
-    (removed.uncertainty.max(stopped.uncertainty) <= took / 2).then_some(took)
-}
-
 fn count(family: &ZeroFirst, findings: &[Finding]) {
     for finding in findings {
         family.add(&[finding.kind.as_str()], 1.0);
     }
 }
 
-/// Brings a counter up to a count kept elsewhere.
 fn set_counter_to(counter: &IntCounter, to: u64) {
     counter.inc_by(to.saturating_sub(counter.get()));
 }

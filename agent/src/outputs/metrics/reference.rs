@@ -52,7 +52,6 @@ These are usual nodes. A limit of a scrape (`sampleLimit`) must be above what ma
 /// Series of a node at the start, and of a full one.
 pub(super) const SERIES: [usize; 2] = [211, 324];
 
-/// As every page says it.
 fn series() -> String {
     format!("{} to {} series", SERIES[0], SERIES[1])
 }

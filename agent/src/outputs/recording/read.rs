@@ -167,7 +167,6 @@ impl Reader {
         &self.header
     }
 
-    /// How whole it is, as far as it was read.
     pub fn status(&self) -> &RecordingStatus {
         &self.status
     }

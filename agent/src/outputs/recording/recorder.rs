@@ -50,7 +50,6 @@ enum QueuedEntry {
     Gap { at: BootTime, inputs: u64 },
 }
 
-/// The event loop's end of a recording.
 #[derive(Debug)]
 pub struct Recorder {
     to: Option<SyncSender<QueuedEntry>>,

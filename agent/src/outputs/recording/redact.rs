@@ -28,7 +28,6 @@ const KINDS: [(&str, &str); 21] = [
     ("unavailable", "unavailable"),
 ];
 
-/// Kind of an error without a known phrase.
 const OTHER: &str = "another error";
 
 /// The input with each error reduced to its kind. A gRPC code is one of seventeen words and stays. The engine gets

@@ -107,7 +107,7 @@ impl Replay {
 
     /// The accounts as they stand, oldest first.
     pub fn timelines(&self) -> impl DoubleEndedIterator<Item = &Arc<PodTermination>> {
-        self.history.newest_first().rev()
+        self.history.terminations().map(|entry| &entry.item)
     }
 
     /// Pods whose end is under way.
@@ -115,7 +115,6 @@ impl Replay {
         self.engine.gauges().terminating
     }
 
-    /// Pods that the recording knows and that have no account, by namespace and name.
     pub fn without_account(&self) -> BTreeSet<(&str, &str)> {
         let reported: BTreeSet<_> =
             self.timelines().map(|reported| reported.pod.uid.as_str()).collect();
