@@ -26,7 +26,7 @@ use crate::{
         events,
         http::{Observed, SharedState, tls},
         log::lines,
-        metrics::{Metrics, SourceCounters},
+        metrics::{Adapter, Metrics, SourceCounters},
         recording::{self, Recorder},
     },
     sources::{cri, host, kernel, kube, processes, tasks::Adapters, traffic},
@@ -428,7 +428,8 @@ impl EventLoop {
             self.losses.note(loss.kind, loss.count, Instant::now());
         }
         if let Input::Cri(CriEvent::Connected { process, .. }) = &received.input {
-            self.senders.host(host::RuntimeConnected(*process));
+            let request = host::RuntimeConnected(*process);
+            self.senders.hand(&self.senders.host, request, Adapter::Host);
         }
         let received = Received { input: recording::redact(received.input), ..received };
         if let Some(recorder) = &mut self.recorder {

@@ -63,10 +63,6 @@ impl Senders {
         }
     }
 
-    pub(super) fn host(&self, request: host::RuntimeConnected) {
-        self.hand(&self.host, request, Adapter::Host);
-    }
-
     pub(super) fn post_event(&self, report: &Report) {
         let Some(events) = &self.events else { return };
         if let Some(note) = note(report)
@@ -76,7 +72,7 @@ impl Senders {
         }
     }
 
-    fn hand<T>(&self, to: &Sender<T>, request: T, adapter: Adapter) {
+    pub(super) fn hand<T>(&self, to: &Sender<T>, request: T, adapter: Adapter) {
         if to.try_send(request).is_err() {
             self.shared.metrics.request_dropped(adapter);
         }

@@ -121,19 +121,19 @@ fn from_recording(mut reader: Reader, wanted: &PodSelector) -> anyhow::Result<Ch
     let mut replay = Replay::new(reader.header());
     replay.run(&mut reader);
     print_note(&reader.status().to_string());
-    match choose(&replay, wanted) {
-        Ok(found) => return Ok(found),
-        Err(SelectError::Ambiguous(text)) => bail!(text),
-        Err(SelectError::NotFound(_)) => replay.go_on(GO_ON),
-    }
-    let mut text = match choose(&replay, wanted) {
-        Ok(found) => {
+    let mut found = choose(&replay, wanted);
+    if matches!(found, Err(SelectError::NotFound(_))) {
+        replay.go_on(GO_ON);
+        found = choose(&replay, wanted);
+        if found.is_ok() {
             print_note(
                 "the recording ended before the agent reported this pod; this is the report if \
                  nothing more had happened",
             );
-            return Ok(found);
         }
+    }
+    let mut text = match found {
+        Ok(found) => return Ok(found),
         Err(SelectError::Ambiguous(text)) => bail!(text),
         Err(SelectError::NotFound(text)) => text,
     };

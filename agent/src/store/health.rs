@@ -38,7 +38,8 @@ pub struct Health {
     /// Whether it was slow, and what was unreadable, when that was logged.
     runtime_told: (bool, u32),
     api: Option<SourceHealth>,
-    losses: BTreeMap<LossKind, LossState>,
+    /// How many of each kind, and when the last one was.
+    losses: BTreeMap<LossKind, (u64, BootTime)>,
     pub detection_state: DetectionState,
     /// Why the Node object could not be read.
     node_error: Option<String>,
@@ -57,12 +58,6 @@ enum SourceHealth {
     Waiting,
     Up(String),
     Down { since: BootTime, error: String },
-}
-
-#[derive(Clone, Copy, Debug)]
-struct LossState {
-    count: u64,
-    last: BootTime,
 }
 
 impl Health {
@@ -126,10 +121,9 @@ impl Health {
             }
             Input::Api(ApiEvent::Node(_)) => self.node_error = None,
             Input::Lost(loss) => {
-                let known =
-                    self.losses.entry(loss.kind).or_insert(LossState { count: 0, last: at });
-                known.count = known.count.saturating_add(loss.count);
-                known.last = at;
+                let (count, last) = self.losses.entry(loss.kind).or_insert((0, at));
+                *count = count.saturating_add(loss.count);
+                *last = at;
             }
             Input::Tick => self.ticked = at,
             _ => {}

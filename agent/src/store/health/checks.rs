@@ -358,9 +358,9 @@ impl Health {
 
     /// Most losses mark the affected reports; a full map hides containers.
     fn loss_check(&self, now: BootTime) -> Check {
-        let recent = self.losses.iter().filter(|(_, loss)| now.since(loss.last) < LOSS_MEMORY);
-        let found = recent.clone().map(|(kind, loss)| {
-            format!("{kind}: {} ({} s ago)", loss.count, now.since(loss.last).as_secs())
+        let recent = self.losses.iter().filter(|(_, (_, last))| now.since(*last) < LOSS_MEMORY);
+        let found = recent.clone().map(|(kind, (count, last))| {
+            format!("{kind}: {count} ({} s ago)", now.since(*last).as_secs())
         });
         let found = Some(found.collect::<Vec<_>>().join(", ")).filter(|found| !found.is_empty());
         let is_full = recent.clone().any(|(kind, _)| *kind == LossKind::CgroupMapFull);
