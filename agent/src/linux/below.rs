@@ -7,7 +7,6 @@ use std::{io, os::fd::OwnedFd, path::Path};
 /// To look at what is there, and not to read it.
 pub(super) const PATH: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
-/// Opens what `path` is below `root`, to look at it.
 pub(crate) fn open(root: &Path, path: &Path) -> io::Result<OwnedFd> {
     let root = open_at(root, PATH | OFlags::DIRECTORY, Mode::empty())?;
     // The root itself has an empty path.

@@ -15,16 +15,13 @@ pub(crate) struct BlockingPool {
     threads: Arc<Semaphore>,
 }
 
-/// Why a call has no result.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CallError {
-    /// The call did not return within the timeout.
     #[error("timed out")]
     TimedOut,
     /// The call was not started: too many earlier calls are still blocked.
     #[error("too many earlier calls are still blocked")]
     Saturated,
-    /// The call panicked.
     #[error("the call panicked")]
     Panicked(#[source] JoinError),
 }

@@ -32,13 +32,11 @@ pub enum Inserted {
     New,
     /// The kernel knew it: it was made since the programs are attached.
     Known,
-    /// The map refuses it.
     Full,
 }
 
 /// Scans for processes and cgroups that were there before.
 pub struct Scan<'a> {
-    /// Mount point of the hierarchy.
     pub root: &'a Path,
     pub proc: &'a Path,
     /// Makes a cgroup watched.
@@ -54,7 +52,6 @@ pub struct Scan<'a> {
 pub struct ScanRoom {
     pub cgroups: usize,
     pub processes: usize,
-    /// Cgroups that were left out.
     pub left_out: u64,
     /// Cgroups beyond their container's share, or nested too deeply.
     pub too_deep: u64,
@@ -268,7 +265,6 @@ pub fn inode(path: &Path) -> Option<u64> {
     fs::metadata(path).ok().map(|metadata| metadata.ino())
 }
 
-/// The cgroups right below one.
 pub fn directories(path: &Path) -> Vec<PathBuf> {
     // A directory may go at any time: then it has no entries.
     let Ok(entries) = fs::read_dir(path) else { return Vec::new() };

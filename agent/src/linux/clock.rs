@@ -3,7 +3,6 @@
 use coroner_core::time::{Anchor, BootTime};
 use rustix::time::{ClockId, clock_gettime};
 
-/// CLOCK_BOOTTIME now.
 pub fn boot_now() -> BootTime {
     let now = clock_gettime(ClockId::Boottime);
     BootTime(now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64)

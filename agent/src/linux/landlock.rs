@@ -11,7 +11,6 @@ use std::path::PathBuf;
 /// Each kernel refuses what it knows of these.
 const KNOWN: ABI = ABI::V10;
 
-/// What a thread may reach in the file system.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum FileAccess {
     /// What it has opened.

@@ -2,14 +2,11 @@
 
 use std::{ffi::OsString, os::unix::ffi::OsStringExt, path::PathBuf};
 
-/// A line of /proc/PID/mountinfo.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Mount {
     /// Which directory of the file system is mounted (of nsfs: `net:[4026531840]`).
     pub(crate) root: PathBuf,
-    /// The mount point.
     pub(crate) at: PathBuf,
-    /// The type of the file system.
     pub(crate) kind: String,
 }
 

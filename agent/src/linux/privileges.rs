@@ -28,16 +28,13 @@ const NAMES: [(&str, CapabilitySet); 7] = [
     ("CAP_DAC_READ_SEARCH", CapabilitySet::DAC_READ_SEARCH),
 ];
 
-/// The capabilities that a thread holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Privileges(CapabilitySet);
 
-/// A capability that is needed and not held.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MissingCapability {
     /// Name, for example `CAP_BPF`.
     pub capability: &'static str,
-    /// What does not work without the capability.
     pub purpose: &'static str,
     /// The agent cannot work without the capability; otherwise it only reports less.
     pub essential: bool,
@@ -54,7 +51,6 @@ impl Privileges {
         Self(set)
     }
 
-    /// Whether all of these are held.
     pub fn has(self, set: CapabilitySet) -> bool {
         self.0.contains(set)
     }

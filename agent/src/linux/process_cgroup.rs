@@ -37,14 +37,12 @@ pub fn of_process(proc: &Path, cgroup_root: &Path, pid: u32) -> Result<(CgroupId
     Ok((CgroupId(inode), format!("/{}", below.display())))
 }
 
-/// A mounted cgroup hierarchy.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CgroupMount {
     /// It is of cgroup2, not one of the hierarchies of cgroup v1.
     pub is_v2: bool,
     /// Which of its directories is mounted; a bind mount or a cgroup namespace may show a part.
     root: PathBuf,
-    /// Where it is mounted.
     pub at: PathBuf,
 }
 
@@ -109,7 +107,6 @@ fn mount_of(mountinfo: &str, path: &Path) -> Option<CgroupMount> {
         .max_by_key(|mount| mount.at.components().count())
 }
 
-/// The mounted cgroup hierarchies.
 pub fn mounts(mountinfo: &str) -> impl Iterator<Item = CgroupMount> {
     mountinfo::mounts(mountinfo.as_bytes())
         .filter(|mount| matches!(&*mount.kind, "cgroup" | "cgroup2"))

@@ -11,7 +11,6 @@ const OWN_LABEL: &str = "/proc/self/attr/current";
 /// What of a node restricts the agent. `None`: not probed, or the kernel has nothing of the kind.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Restrictions {
-    /// How much of the host can be seen.
     pub visibility: Option<ProcVisibility>,
     /// The modes of the kernel's lockdown, with the one that it is in.
     pub lockdown: Option<String>,

@@ -59,7 +59,6 @@ pub(crate) struct Script {
     pub(crate) events: Vec<(String, String, Value)>,
 }
 
-/// One watch request, open until this is dropped.
 pub(crate) struct OpenWatch {
     /// Its `resourceVersion`.
     pub(crate) from: String,
@@ -72,7 +71,6 @@ impl OpenWatch {
         self.raw(&format!("{}\n", json!({ "type": kind, "object": object }))).await;
     }
 
-    /// Sends any text.
     pub(crate) async fn raw(&self, text: &str) {
         self.lines.send(Ok(text.to_owned())).await.expect("the watch is open");
     }
@@ -128,7 +126,6 @@ impl FakeApiserver {
         self.script.lock().expect("no test panics while it holds this")
     }
 
-    /// The next watch that the client opens.
     pub(crate) async fn watch(&mut self) -> OpenWatch {
         self.watches.recv().await.expect("this holds a sender")
     }

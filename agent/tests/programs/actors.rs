@@ -239,7 +239,6 @@ impl Actor {
         assert_eq!(ended, 0, "waitid: {}", io::Error::last_os_error());
     }
 
-    /// Waits for its end.
     pub(crate) fn wait(mut self) {
         self.reap();
     }

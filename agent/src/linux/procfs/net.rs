@@ -45,7 +45,6 @@ pub enum SocketLine {
     Other,
 }
 
-/// Understands a line of /proc/PID/net/tcp or tcp6.
 pub fn socket_line(line: &str) -> SocketLine {
     let parsed = || {
         let mut fields = line.split_ascii_whitespace();

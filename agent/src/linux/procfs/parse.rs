@@ -5,11 +5,8 @@ use coroner_core::input::TaskState;
 /// What is needed of /proc/PID/stat.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Stat {
-    /// The name of the process or thread.
     pub comm: String,
-    /// What it is doing.
     pub state: TaskState,
-    /// The pid of its parent.
     pub parent: u32,
     /// Since boot, in clock ticks.
     pub started: u64,

@@ -7,7 +7,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// This process' own /proc.
 const OWN: &str = "/proc";
 /// Processes whose namespaces show whether those of the host's processes can be read: PID 1, which
 /// some kernels let no other process read, and kthreadd, which no security module confines either.
@@ -15,7 +14,6 @@ const PROBED: [u32; 2] = [1, KTHREADD];
 /// The parent of all kernel threads: 2 in the first PID namespace, and in no other.
 const KTHREADD: u32 = 2;
 
-/// How much of the host this process may see.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ProcVisibility {
     /// The host's file system below `--host-root` can be entered.
@@ -29,12 +27,10 @@ pub struct ProcVisibility {
     pub wait_channels: bool,
 }
 
-/// A part of the host that cannot be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Hidden {
     /// What cannot be read, and what is not reported because of it.
     pub cost: &'static str,
-    /// What to do.
     pub todo: &'static str,
 }
 

@@ -48,7 +48,6 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// answers others, it does.
 const SHIM_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Why a call gave no answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum CallFailure {
     /// The connection is of no more use.
@@ -56,7 +55,6 @@ pub(super) enum CallFailure {
     /// The runtime answered that it could not, or with more than a message may hold; the
     /// connection is good.
     Refused(CriError),
-    /// The object that the call is about does not exist (any more).
     NotFound,
 }
 
@@ -289,7 +287,6 @@ fn scope_of(only: Option<&SandboxId>) -> Scope {
     if only.is_none() { Scope::All } else { Scope::One }
 }
 
-/// What a status means for the connection.
 fn of_status(call: &str, scope: Scope, status: &Status) -> CallFailure {
     let (code, message) = (status.code(), status.message());
     // Only statuses made on this side have a source: they are of the transport.
@@ -317,7 +314,6 @@ fn of_status(call: &str, scope: Scope, status: &Status) -> CallFailure {
     CallFailure::Refused(CriError { text, code: Some(code) })
 }
 
-/// What it means that no answer came in time.
 fn of_silence(call: &str, scope: Scope, limit: Duration) -> CallFailure {
     let text = format!("{call}: no answer within {limit:?}");
     let error = CriError { text, code: Some(Code::DeadlineExceeded) };

@@ -45,11 +45,9 @@ const LONGEST_PATH: usize = 4096;
 /// Why an object in an answer was left out.
 pub type Invalid = &'static str;
 
-/// A list.
 #[derive(Debug)]
 pub struct Items<T> {
     pub valid: Vec<T>,
-    /// How many were left out.
     pub invalid: u32,
     /// Why, of one of these.
     pub why: Option<Invalid>,
@@ -72,12 +70,10 @@ impl<T> Items<T> {
     }
 }
 
-/// The sandboxes of a list.
 pub fn sandboxes(list: read::ListPodSandboxResponse, cuts: &Cuts) -> Items<CriSandbox> {
     Items::of(list.items, |one| sandbox(one, cuts))
 }
 
-/// The containers of a list.
 pub fn containers(list: read::ListContainersResponse, cuts: &Cuts) -> Items<CriContainer> {
     Items::of(list.items, |one| container(one, cuts))
 }
@@ -103,7 +99,6 @@ pub fn sandbox(from: read::PodSandbox, cuts: &Cuts) -> Result<CriSandbox, Invali
     })
 }
 
-/// A container.
 pub fn container(from: read::Container, cuts: &Cuts) -> Result<CriContainer, Invalid> {
     let metadata = from.metadata.unwrap_or_default();
     let (labels, annotations) = (&mut picked(from.labels), &mut picked(from.annotations));
@@ -238,7 +233,6 @@ impl ContainerInfo {
         serde_json::from_str(info).unwrap_or_default()
     }
 
-    /// The container's main process.
     pub fn pid(&self) -> Option<u32> {
         process_id(self.pid)
     }

@@ -27,7 +27,6 @@ use tracing::info;
 /// A runtime that nobody waits for may not answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What listens at a known socket.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Candidate {
     path: PathBuf,
@@ -70,7 +69,6 @@ pub(super) async fn socket(
     found.pop().ok_or_else(|| nothing(&options.host_root))
 }
 
-/// The pods that have a cgroup.
 fn pods(cgroup_root: Option<&Path>) -> BTreeSet<PodUid> {
     let Some(root) = cgroup_root else { return BTreeSet::new() };
     let trees = cgroupfs::kubepods_below(root);

@@ -25,7 +25,6 @@ pub(super) struct Waiting<'a> {
 }
 
 impl Latency {
-    /// A call is made now.
     pub(super) fn begin(&self) -> Waiting<'_> {
         let mut calls = self.0.lock();
         let call = calls.made;

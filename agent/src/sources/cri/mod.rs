@@ -22,7 +22,6 @@ use std::{
 };
 use tokio::sync::mpsc;
 
-/// What the CRI adapter is asked to do.
 #[derive(Clone, Debug)]
 pub struct CriOptions {
     /// The socket's path on the host, or as this process sees it; `None`: found among [`KNOWN_SOCKETS`], and
@@ -38,7 +37,6 @@ pub struct CriOptions {
     pub cgroup_root: Option<PathBuf>,
     /// An answer is used whenever it comes until then; silence for longer is an outage.
     pub timeout: Duration,
-    /// Where the adapter counts what it does.
     pub counters: Arc<CriCounters>,
     /// Where the adapter says which socket it is connected to.
     pub dialed: Arc<Dialed>,
@@ -60,10 +58,8 @@ impl CriOptions {
     }
 }
 
-/// What the adapter did, since it began.
 #[derive(Debug, Default)]
 pub struct CriCounters {
-    /// Calls made, whatever came of them.
     pub calls: AtomicU64,
     /// Calls and attempts to connect that failed. A container gone before its status was asked
     /// for is not a failure.

@@ -58,7 +58,6 @@ const MANY_FAST: usize = 16;
 /// Objects of a kind that are left out are logged once in this time.
 const WARN_INTERVAL: Duration = Duration::from_secs(600);
 
-/// The kinds of calls.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Kind {
     Connect,
@@ -154,7 +153,6 @@ impl Poller {
         }
     }
 
-    /// Polls until the channel closes.
     pub(super) async fn run(
         mut self,
         to: mpsc::Sender<Received>,
@@ -276,7 +274,6 @@ impl Poller {
             .min()
     }
 
-    /// Plans lists of the sandboxes that are to be polled.
     fn plan_lists(&mut self, now: Instant) {
         for sandbox in std::mem::take(&mut self.poll_now) {
             if !self.index.has_sandbox(&sandbox) {
@@ -506,7 +503,6 @@ fn unless_broken<T>(answer: Result<T, CallFailure>) -> Result<Result<T, CallFail
     }
 }
 
-/// The connection, the runtime's name and version, and the socket.
 async fn connect(
     options: &CriOptions,
     pool: &BlockingPool,

@@ -5,14 +5,12 @@ use coroner_core::input::{Daemon, DaemonProcess, DaemonState, HostEvent};
 use std::path::{Path, PathBuf};
 use tracing::info;
 
-/// The two daemons.
 pub(super) struct Daemons {
     proc: PathBuf,
     runtime: WatchedDaemon,
     kubelet: WatchedDaemon,
 }
 
-/// One daemon.
 struct WatchedDaemon {
     daemon: Daemon,
     state: DaemonState,

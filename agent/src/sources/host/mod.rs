@@ -31,19 +31,14 @@ const MAX_ENTRIES: usize = 16_384;
 /// Paths and processes of the host that a survey uses.
 #[derive(Clone, Debug)]
 pub struct HostView {
-    /// Root of the host's file system.
     pub root: PathBuf,
     /// The /proc that shows the host's processes: mostly the one below `root`.
     pub proc: PathBuf,
-    /// Mount point of cgroup2.
     pub cgroup_root: PathBuf,
     /// Names of the kubelet's process, or of what it is part of; see [`HostView::KUBELETS`].
     pub kubelets: Vec<String>,
-    /// The socket that the CRI is spoken on, where it is known.
     pub socket: Option<SocketId>,
-    /// The runtime's process, where it is known.
     pub runtime: Option<DaemonProcess>,
-    /// The kubelet's process, where it is known.
     pub kubelet: Option<DaemonProcess>,
 }
 
@@ -53,43 +48,35 @@ impl HostView {
         ["kubelet", "k3s-server", "k3s-agent", "kubelite", "microshift"];
 }
 
-/// Why a part of the host cannot be read, and the remedy.
 #[derive(Debug, thiserror::Error)]
 enum SurveyError {
-    /// A file or directory cannot be read.
     #[error("cannot read {} ({error}); mount the host's / into the pod and set --host-root",
             path.display())]
     Unread { path: PathBuf, error: String },
-    /// The host's processes are not visible.
     #[error("{} does not show the host's processes; set hostPID: true, or mount the host's / and \
              set --host-root. If that /proc is mounted with hidepid, add the SYS_PTRACE \
              capability", .0.display())]
     NotTheHostView(PathBuf),
     #[error("the host has more than {0} processes")]
     TooManyProcesses(usize),
-    /// Namespaces of processes cannot be read.
     #[error(
         "not permitted to read the namespaces of the host's processes; add the SYS_PTRACE \
          capability and run without AppArmor and SELinux confinement"
     )]
     NamespacesDenied,
-    /// This runtime's shims cannot be identified.
     #[error(
         "the runtime's process is unknown; its shims cannot be distinguished from those of other \
          runtimes"
     )]
     NoRuntime,
-    /// This kubelet's cgroup tree cannot be identified.
     #[error(
         "cannot determine which of {0} kubepods cgroup trees belongs to this kubelet; it is \
          determined when one of its pods runs and the agent sees the host's processes (hostPID: \
          true)"
     )]
     NobodysPods(usize),
-    /// No process shows the mounts.
     #[error("no process shows the host's mounts")]
     NoMounts,
-    /// Reading timed out.
     #[error("cannot read it: {0}")]
     NoAnswer(#[from] CallError),
 }
@@ -104,7 +91,6 @@ impl SurveyError {
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Bounded<T> {
     list: Vec<T>,
-    /// Number of dropped entries.
     left_out: u64,
 }
 
@@ -132,7 +118,6 @@ impl<T> Extend<T> for Bounded<T> {
     }
 }
 
-/// The parts of a survey, as named in warnings.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum SurveyPart {
     Processes,
@@ -158,7 +143,6 @@ impl SurveyPart {
     }
 }
 
-/// A survey in progress, with the errors of its parts.
 #[derive(Debug, Default)]
 struct PartialSurvey {
     survey: HostSurvey,

@@ -41,19 +41,15 @@ const DAEMON_INTERVAL: Duration = Duration::from_secs(1);
 /// Where to look, and how often.
 #[derive(Clone, Debug)]
 pub struct HostOptions {
-    /// Root of the host's file system.
     pub host_root: PathBuf,
-    /// Mount point of cgroup2.
     pub cgroup_root: PathBuf,
     /// Names of the kubelet's process, or of what it is part of; see [`HostView::KUBELETS`].
     pub kubelet: Vec<String>,
-    /// The socket that the CRI is spoken on.
     pub socket: Arc<Dialed>,
     /// The first look waits this long for the runtime, whose process identifies this node's shims and pods.
     pub runtime_wait: Duration,
     /// From the end of one survey to the next.
     pub every: Duration,
-    /// Where the adapter counts what it does.
     pub counters: Arc<HostCounters>,
 }
 
@@ -72,7 +68,6 @@ impl HostOptions {
     }
 }
 
-/// What the adapter did, since it began.
 #[derive(Debug, Default)]
 pub struct HostCounters {
     /// Looks at the host, whatever they could not see.
@@ -169,7 +164,6 @@ impl HostAdapter {
         }
     }
 
-    /// What is known of it now.
     fn host(&self) -> HostView {
         HostView {
             root: self.options.host_root.clone(),
@@ -224,7 +218,6 @@ impl HostAdapter {
     }
 }
 
-/// What one look found.
 struct Findings {
     looked: PartialSurvey,
     kubelet: DaemonState,

@@ -68,7 +68,6 @@ pub(super) struct OwnedShim {
     bundle: PathBuf,
 }
 
-/// This runtime's shims.
 pub(super) fn ours(host: &HostView, table: &Table) -> Result<Vec<OwnedShim>, SurveyError> {
     let mount_namespace = |pid| table.namespace(pid, "mnt").ok();
     let runtimes = host.runtime.filter(|r| table.has(*r)).and_then(|r| mount_namespace(r.pid));

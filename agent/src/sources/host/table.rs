@@ -14,7 +14,6 @@ const MAX_PROCESSES: usize = 1 << 17;
 /// The parent of all kernel threads.
 const KTHREADD: u32 = 2;
 
-/// One process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct TableEntry {
     pub(super) comm: String,
@@ -36,7 +35,6 @@ pub(super) struct Table {
 pub(super) enum NoNamespace {
     /// CAP_SYS_PTRACE is missing.
     Denied,
-    /// The process has ended meanwhile.
     Gone,
 }
 

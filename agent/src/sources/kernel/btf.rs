@@ -19,11 +19,7 @@ pub enum BtfError {
     Truncated(usize),
     /// A kind of type that this reader cannot skip, for it does not know its size.
     #[error("type {id} has the unknown kind {kind}")]
-    Kind {
-        /// The type's number.
-        id: u32,
-        kind: u32,
-    },
+    Kind { id: u32, kind: u32 },
 }
 
 const INT: u32 = 1;
@@ -136,7 +132,6 @@ impl<'a> Btf<'a> {
         self.named(of, STRUCT).find_map(|id| self.place(id, path)).map(|place| place.offset)
     }
 
-    /// Size in bytes of a struct.
     pub fn size(&self, of: &str) -> Option<u32> {
         self.named(of, STRUCT).next().and_then(|id| self.get(id)).map(|ty| ty.size_or_type)
     }

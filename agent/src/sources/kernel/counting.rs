@@ -60,7 +60,6 @@ impl fmt::Debug for Counting {
     }
 }
 
-/// A map of the programs is full.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the map of the programs is full")]
 pub struct MapIsFull;
@@ -102,7 +101,6 @@ impl Counting {
         self.loaded.iter().any(|loaded| loaded.name == hook)
     }
 
-    /// The programs are attached.
     pub fn is_attached(&self) -> bool {
         self.attached.iter().any(|attached| attached.hook == TRANSITIONS)
     }

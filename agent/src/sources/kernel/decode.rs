@@ -14,13 +14,10 @@ use coroner_ebpf::{
     signal_bit,
 };
 
-/// A record of an unknown kind or a wrong length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a record of kind {kind} with {len} bytes")]
 pub struct Undecodable {
-    /// Its kind, if it had one.
     pub kind: u32,
-    /// Its length.
     pub len: usize,
 }
 
@@ -66,7 +63,6 @@ pub fn counted_kinds() -> impl Iterator<Item = &'static str> {
     KINDS.into_iter().filter(|kind| is_counted(kind))
 }
 
-/// This kind is a metric.
 pub fn is_counted(kind: &str) -> bool {
     kind != KINDS[record::SPENT as usize - 1]
 }

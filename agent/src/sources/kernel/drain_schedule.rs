@@ -51,7 +51,6 @@ impl DrainSchedule {
         Self { soon: Some(now), later: now + LATER }
     }
 
-    /// The rings were drained.
     pub(super) fn drained(&mut self, now: Instant, found: DrainResult) {
         if found.deciding {
             self.soon = Some(now + SOON);

@@ -59,16 +59,13 @@ impl fmt::Debug for BtfFacts {
     }
 }
 
-/// Why there is no hierarchy to watch.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HierarchyError {
-    /// cgroup2 is not mounted.
     #[error(
         "cgroup v2 is not mounted; in a container, mount the host's /sys/fs/cgroup. If the host uses cgroup v1, \
          boot it with systemd.unified_cgroup_hierarchy=1"
     )]
     NotMounted,
-    /// The kubelet of this node uses cgroup v1.
     #[error(
         "the pods of this node are in cgroup v1 (at {at}), and coroner needs cgroup v2, {}; boot the node with \
          systemd.unified_cgroup_hierarchy=1, or move its pods to a node whose kubelet uses cgroup v2",
@@ -77,26 +74,14 @@ pub enum HierarchyError {
             None => "which is not mounted".to_owned(),
         }
     )]
-    PodsInV1 {
-        /// Where one of the hierarchies with pods is mounted.
-        at: PathBuf,
-        /// Where cgroup2 is mounted.
-        v2: Option<PathBuf>,
-    },
-    /// The directory that was named is of another file system.
+    PodsInV1 { at: PathBuf, v2: Option<PathBuf> },
     #[error(
         "--cgroup-root {0} is not in a cgroup2 file system; without --cgroup-root coroner finds the one that is mounted. \
          If the host uses cgroup v1, boot it with systemd.unified_cgroup_hierarchy=1"
     )]
     NotCgroup2(PathBuf),
-    /// A file of the host could not be read.
     #[error("cannot read {path}: {error}")]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        error: String,
-    },
+    Io { path: PathBuf, error: String },
 }
 
 /// Inode of the kernel's first PID namespace: `PROC_PID_INIT_INO` (`include/linux/proc_ns.h`).

@@ -147,7 +147,6 @@ impl Watching {
         matches!(self.containers.get(&0, 0), Ok(_) | Err(MapError::KeyNotFound))
     }
 
-    /// Stops watching a cgroup.
     pub(super) fn remove(&mut self, cgroup: CgroupId) {
         // Not being there is as good.
         let _ = self.containers.remove(&cgroup.0);
@@ -186,7 +185,6 @@ impl Watching {
         }
     }
 
-    /// Detaches one hook's programs.
     pub(super) fn detach(&mut self, hook: &Hook) {
         unload(&mut self.programs.lock(), hook);
     }

@@ -56,7 +56,6 @@ use tokio::{
 /// Events that are handed on at once.
 const BATCH: usize = 256;
 
-/// What the kernel adapter is asked to do.
 #[derive(Clone, Debug)]
 pub struct KernelOptions {
     /// `None`: detected.
@@ -105,7 +104,6 @@ impl fmt::Debug for Kernel {
 /// How the start went: for /readyz, doctor and the log.
 #[derive(Clone, Debug, Default)]
 pub struct StartReport {
-    /// Mount point of cgroup2.
     pub cgroup_root: PathBuf,
     /// Each hook by name and, if it was refused or is missing, why.
     pub hooks: BTreeMap<&'static str, Result<(), String>>,
@@ -163,7 +161,6 @@ impl fmt::Display for Unproven {
     }
 }
 
-/// Counters of the kernel side, shared with the metrics.
 #[derive(Debug, Default)]
 pub struct KernelCounters {
     /// Records by kind, in the order of [`decode::KINDS`].
@@ -172,7 +169,6 @@ pub struct KernelCounters {
     pub deciding_used: AtomicU64,
     /// The same of the detail ring.
     pub detail_used: AtomicU64,
-    /// Size of each ring.
     pub ring_bytes: AtomicU64,
     /// Entries in CONTAINERS.
     pub containers: AtomicU64,
@@ -181,7 +177,6 @@ pub struct KernelCounters {
 }
 
 impl KernelCounters {
-    /// Records of each kind that there were.
     pub fn records(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let counts = self.records.iter().map(|count| count.load(Ordering::Relaxed));
         decode::KINDS.into_iter().zip(counts).filter(|(_, count)| *count > 0)
@@ -206,7 +201,6 @@ impl KernelCounters {
 pub enum KernelCommand {
     /// Report this signal for this cgroup (a stop signal that is not in the common mask).
     AllowSignal { cgroup: CgroupId, signal: u8 },
-    /// Watch the container with this cgroup from now on.
     Watch {
         cgroup: CgroupId,
         /// Its path from the root of the hierarchy.
@@ -219,7 +213,6 @@ pub fn privileges_lacking(options: &KernelOptions) -> Vec<MissingCapability> {
     Privileges::held().lacking(facts::memlock_is_short(options.ring_bytes))
 }
 
-/// The kernel programs are built into this binary.
 pub fn programs_embedded() -> bool {
     load::OBJECT.is_some()
 }

@@ -7,9 +7,7 @@ use coroner_ebpf::backup;
 /// name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hook {
-    /// Name of tracepoint and program.
     pub name: &'static str,
-    /// Arguments that the program reads.
     arguments: usize,
     /// It has a second program, [`Hook::second`], for what comes in between on the same CPU: its tracepoint may be
     /// preempted (see [`plan`]), or interrupted by itself.

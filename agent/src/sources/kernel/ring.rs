@@ -128,7 +128,6 @@ impl Rings {
         events
     }
 
-    /// Losses since the last call.
     pub(super) fn losses(&mut self, counters: &KernelCounters) -> Vec<Loss> {
         self.totals.skipped = self.skipped.lost();
         for (index, total) in (0..).zip(&mut self.totals.of_programs) {

@@ -38,7 +38,6 @@ impl Skipped {
         Self { hooks: Vec::new(), runs, lost: 0, warned: false }
     }
 
-    /// Adds a hook whose programs are loaded.
     pub(super) fn add(&mut self, ebpf: &mut Ebpf, hook: Hook) -> Result<(), ProgramError> {
         let mut program = |name: &str| {
             let file = raw_tracepoint(ebpf, name)?.fd()?;

@@ -47,7 +47,6 @@ pub struct Executable {
 }
 
 impl Executable {
-    /// Makes it.
     pub fn new(code: u8) -> io::Result<Self> {
         let mut file = File::from(memfd_create("coroner-tiny", MemfdFlags::CLOEXEC)?);
         file.write_all(&program(code))?;

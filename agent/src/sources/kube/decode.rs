@@ -64,7 +64,6 @@ impl<R: Read> Read for Bounded<R> {
     }
 }
 
-/// A decoded item.
 pub(super) struct Item<T> {
     pub(super) value: T,
     /// No value in it is of the wrong type.

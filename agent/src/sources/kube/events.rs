@@ -40,7 +40,6 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 /// Without the permission it is tried again after this.
 const FORBIDDEN_FOR: Duration = Duration::from_secs(600);
 
-/// What the adapter needs.
 #[derive(Clone, Debug)]
 pub struct EventsOptions {
     /// A kubeconfig; `None`: $KUBECONFIG, ~/.kube/config or the service account.
@@ -81,7 +80,6 @@ struct Poster {
 /// The component of the kubelet's recorder (`makeEventRecorder`, cmd/kubelet/app/server.go); its host is the node.
 const KUBELET: &str = "kubelet";
 
-/// Answers until either channel closes.
 pub async fn lists(
     options: EventsOptions,
     to: mpsc::Sender<Received>,

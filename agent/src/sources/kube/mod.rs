@@ -37,12 +37,10 @@ use tokio::sync::mpsc;
 /// what the settle window allows a source to be late.
 const SPREAD: Duration = Duration::from_secs(2);
 
-/// What the apiserver adapter is asked to do.
 #[derive(Clone, Debug)]
 pub struct KubeOptions {
     /// A kubeconfig; `None`: $KUBECONFIG, ~/.kube/config or the service account.
     pub kubeconfig: Option<PathBuf>,
-    /// This node's name.
     pub node: String,
     /// The boot that this machine is in, if known. While the Node object tells another, it is asked
     /// for more often: the kubelet of a node that has just booted is about to report.
@@ -51,7 +49,6 @@ pub struct KubeOptions {
     /// agents that start, or lose their apiserver, in the same moment do not all ask in the same
     /// moment.
     pub spread: Duration,
-    /// Where the adapter counts what it does.
     pub counters: Arc<KubeCounters>,
 }
 
@@ -68,7 +65,6 @@ impl KubeOptions {
     }
 }
 
-/// What the adapter did, since it began.
 #[derive(Debug, Default)]
 pub struct KubeCounters {
     /// Requests that failed, and watches that broke. That a thing does not exist is an answer.

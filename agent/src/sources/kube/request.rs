@@ -13,7 +13,6 @@ use tokio_util::io::{StreamReader, SyncIoBridge};
 /// The longest answer to a request that was refused.
 const MAX_REFUSAL: usize = 64 << 10;
 
-/// Why a request has no answer that could be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RequestFailure {
     /// The apiserver, or a proxy before it, refuses.
@@ -24,7 +23,6 @@ pub(super) enum RequestFailure {
     Ended(Box<Status>),
     #[error(transparent)]
     Unreachable(#[from] kube::Error),
-    /// The connection broke.
     #[error(transparent)]
     Broken(io::Error),
     #[error("cannot build the request")]

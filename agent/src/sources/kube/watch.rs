@@ -33,7 +33,6 @@ use tokio::{
 };
 use tracing::{debug, info, warn};
 
-/// Where pods are.
 pub(super) const PODS: &str = "/api/v1/pods";
 /// Pods in one page of a list that is not answered from the apiserver's cache.
 pub(super) const PAGE: u32 = 500;
@@ -74,7 +73,6 @@ pub(super) struct Watch {
     last_failure: Option<Instant>,
 }
 
-/// An event of the watch.
 pub(super) enum WatchLine {
     /// A bookmark, or a pod that was added or modified and makes no sense.
     Nothing,
@@ -112,7 +110,6 @@ impl Watch {
         }
     }
 
-    /// Watches until the channel closes.
     pub(super) async fn run(mut self) {
         sleep(any_up_to(self.options.spread)).await;
         loop {

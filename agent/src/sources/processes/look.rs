@@ -32,12 +32,10 @@ const MAX_CGROUPS: usize = 4096;
 /// Where the freezer of cgroup v1, or that of a suspended machine, holds a process (`kernel/freezer.c`).
 const REFRIGERATOR: &str = "__refrigerator";
 
-/// Where to look.
 #[derive(Clone, Debug)]
 pub struct ProcRoot {
     /// The /proc that shows the host's processes.
     pub proc: PathBuf,
-    /// Mount point of cgroup2.
     pub cgroup_root: PathBuf,
 }
 

@@ -28,23 +28,18 @@ use std::{
 use tokio::sync::mpsc;
 use tracing::{debug, warn};
 
-/// Timeout of an inspection.
 const TIMEOUT: Duration = Duration::from_secs(3);
 /// Maximum number of hanging inspections; further ones are skipped.
 const MAX_HANGING: usize = 4;
 
-/// Options of the adapter.
 #[derive(Clone, Debug)]
 pub struct ProcessesOptions {
     /// Root of the host's file system, for its /proc.
     pub host_root: PathBuf,
-    /// Mount point of cgroup2.
     pub cgroup_root: PathBuf,
-    /// Counters of the adapter.
     pub counters: Arc<ProcessesCounters>,
 }
 
-/// Counters since the start of the adapter.
 #[derive(Debug, Default)]
 pub struct ProcessesCounters {
     /// Inspections that timed out or were skipped.

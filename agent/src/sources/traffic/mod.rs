@@ -36,12 +36,10 @@ pub enum Attachment {
     Off,
 }
 
-/// Options of the adapter.
 #[derive(Debug)]
 pub struct TrafficOptions {
     /// Root of the host's file system, for its /proc.
     pub host_root: PathBuf,
-    /// When the programs are attached.
     pub attachment: Attachment,
     /// The programs; `None`: there are none.
     pub counting: Option<Counting>,

@@ -10,7 +10,6 @@ use coroner_core::{
 };
 use std::collections::{HashMap, HashSet, VecDeque};
 
-/// A container, as long as it is listed.
 struct Known {
     sandbox: SandboxId,
     exited: bool,
@@ -28,7 +27,6 @@ struct Newer {
     containers: Option<HashSet<ContainerId>>,
 }
 
-/// What the lists showed.
 #[derive(Default)]
 pub(super) struct Index {
     sandboxes: HashSet<SandboxId>,

@@ -120,7 +120,6 @@ impl Actor {
         self.pid.unsigned_abs()
     }
 
-    /// Sends it SIGTERM.
     pub(super) fn terminate(&self) -> io::Result<()> {
         // SAFETY: a child that is not reaped: the pid is its.
         match unsafe { libc::kill(self.pid, libc::SIGTERM) } {
