@@ -3,20 +3,15 @@
 #[cfg(test)]
 mod tests;
 
-use crate::sources::{
-    cut::Cuts,
-    spec::{exec_hook, signal_number},
-};
+use crate::sources::{cut::Cuts, kube::pod::hook_of, spec::signal_number};
 use coroner_core::{
     ids::{ContainerId, PodUid, SandboxId},
-    input::{
-        ContainerState, CriContainer, CriExit, CriSandbox, CriSandboxStatus, Hook, SandboxNetwork,
-    },
+    input::{ContainerState, CriContainer, CriExit, CriSandbox, CriSandboxStatus, SandboxNetwork},
     time::{BootTime, WallTime},
 };
 use coroner_cri_api::read;
 use prost::{Message, bytes::Bytes};
-use serde::{Deserialize, de::IgnoredAny};
+use serde::Deserialize;
 use std::{collections::HashMap, net::IpAddr};
 
 // Keys the kubelet writes: staging/src/k8s.io/kubelet/pkg/types/labels.go and
@@ -114,7 +109,7 @@ pub fn container(from: read::Container, cuts: &Cuts) -> Result<CriContainer, Inv
             .get(GRACE_PERIOD)
             .and_then(|text| text.parse().ok())
             .filter(|seconds| *seconds >= 0),
-        pre_stop: annotations.get(PRE_STOP).and_then(|json| hook(json)),
+        pre_stop: annotations.get(PRE_STOP).and_then(|json| hook_of(json)),
     })
 }
 
@@ -183,37 +178,6 @@ pub fn stop_signal(raw: i32) -> Option<u8> {
         1..=34 => signal_number(NAMES[raw as usize - 1]),
         35..=50 => signal_number(&format!("RTMIN+{}", raw - 35)),
         51..=65 => signal_number(&format!("RTMAX-{}", 65 - raw)),
-        _ => None,
-    }
-}
-
-/// A preStop hook as the kubelet writes it into the annotation: JSON of a v1.LifecycleHandler.
-fn hook(json: &str) -> Option<Hook> {
-    #[derive(Deserialize)]
-    #[serde(rename_all = "camelCase")]
-    struct Handler {
-        exec: Option<Exec>,
-        http_get: Option<IgnoredAny>,
-        tcp_socket: Option<IgnoredAny>,
-        sleep: Option<Sleep>,
-    }
-    #[derive(Deserialize)]
-    struct Exec {
-        command: Vec<String>,
-    }
-    #[derive(Deserialize)]
-    struct Sleep {
-        seconds: i64,
-    }
-    match serde_json::from_str(json).ok()? {
-        Handler { exec: Some(exec), .. } => {
-            let mut command = exec.command.into_iter().next()?;
-            Cuts::default().text(&mut command, MAX_TEXT);
-            Some(exec_hook(&command))
-        }
-        Handler { http_get: Some(_), .. } => Some(Hook::HttpGet),
-        Handler { tcp_socket: Some(_), .. } => Some(Hook::TcpSocket),
-        Handler { sleep: Some(sleep), .. } => Some(Hook::Sleep(sleep.seconds)),
         _ => None,
     }
 }

@@ -478,6 +478,11 @@ fn terminated(state: &StateDetail) -> ApiTerminated {
     }
 }
 
+/// A hook as the kubelet writes it into an annotation: JSON of a v1.LifecycleHandler.
+pub(crate) fn hook_of(json: &str) -> Option<Hook> {
+    hook(&serde_json::from_str(json).ok()?)
+}
+
 /// A hook, reduced to its kind and, for exec, the binary's file name.
 fn hook(handler: &Handler) -> Option<Hook> {
     match handler {

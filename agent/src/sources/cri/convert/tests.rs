@@ -1,4 +1,5 @@
 use super::*;
+use coroner_core::input::Hook;
 
 fn map(pairs: &[(&str, &str)]) -> Vec<Bytes> {
     let entry =
@@ -139,7 +140,8 @@ fn graces() {
 
 #[test]
 fn hooks_keep_their_kind_and_binary_only() {
-    let deep = format!(r#"{{"httpGet":{}1{}}}"#, "[".repeat(1 << 20), "]".repeat(1 << 20));
+    let deep =
+        format!(r#"{{"httpGet":{{"path":{}1{}}}}}"#, "[".repeat(1 << 20), "]".repeat(1 << 20));
     for (json, expected) in [
         (
             r#"{"exec":{"command":["/usr/bin/drain","--token=secret"]}}"#,
