@@ -61,44 +61,37 @@ impl Privileges {
         // CAP_SYS_ADMIN stands for the two that load (`bpf_capable`, `perfmon_capable`:
         // kernel `include/linux/capability.h`).
         let loads = !self.has(CapabilitySet::SYS_ADMIN);
-        let missing =
-            |capability, essential, purpose| MissingCapability { capability, purpose, essential };
         let needs = [
-            (
-                CapabilitySet::BPF,
-                loads,
-                missing("CAP_BPF", true, "kernel programs cannot be loaded"),
-            ),
+            (CapabilitySet::BPF, loads, "CAP_BPF", "kernel programs cannot be loaded"),
             (
                 CapabilitySet::PERFMON,
                 loads,
-                missing("CAP_PERFMON", true, "kernel programs cannot read kernel memory"),
+                "CAP_PERFMON",
+                "kernel programs cannot read kernel memory",
             ),
             (
                 CapabilitySet::SYS_RESOURCE,
                 memlock,
-                missing(
-                    "CAP_SYS_RESOURCE",
-                    false,
-                    "before Linux 5.11, RLIMIT_MEMLOCK must be raised for the BPF maps",
-                ),
+                "CAP_SYS_RESOURCE",
+                "before Linux 5.11, RLIMIT_MEMLOCK must be raised for the BPF maps",
             ),
             (
                 CapabilitySet::SYS_PTRACE,
                 true,
-                missing(
-                    "CAP_SYS_PTRACE",
-                    false,
-                    "where --host-root is /proc/1/root the container runtime cannot be reached; \
-                     leaks of class orphan_shim and orphan_netns are not reported, nor where in \
-                     the kernel a process hangs",
-                ),
+                "CAP_SYS_PTRACE",
+                "where --host-root is /proc/1/root the container runtime cannot be reached; \
+                 leaks of class orphan_shim and orphan_netns are not reported, nor where in \
+                 the kernel a process hangs",
             ),
         ];
-        needs
-            .into_iter()
-            .filter(|(capability, needed, _)| *needed && !self.has(*capability))
-            .map(|(_, _, missing)| missing)
+        let essential = CapabilitySet::BPF | CapabilitySet::PERFMON;
+        let missing = needs.into_iter().filter(|(set, needed, ..)| *needed && !self.has(*set));
+        missing
+            .map(|(set, _, capability, purpose)| MissingCapability {
+                capability,
+                purpose,
+                essential: essential.contains(set),
+            })
             .collect()
     }
 

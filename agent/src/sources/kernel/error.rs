@@ -43,13 +43,24 @@ impl StartError {
     /// Tells want of privilege from all else.
     pub(super) fn from_load(error: Box<EbpfError>) -> Self {
         let denied = match &*error {
-            EbpfError::MapError(MapError::CreateError { io_error, .. }) => Some(io_error),
-            EbpfError::MapError(MapError::SyscallError(error)) => Some(&error.io_error),
-            EbpfError::ProgramError(ProgramError::SyscallError(error)) => Some(&error.io_error),
-            EbpfError::ProgramError(ProgramError::LoadError { io_error, .. }) => Some(io_error),
-            _ => None,
-        }
-        .is_some_and(|error| error.raw_os_error() == Some(libc::EPERM));
+            EbpfError::MapError(MapError::CreateError { io_error, .. }) => is_eperm(io_error),
+            EbpfError::MapError(MapError::SyscallError(error)) => is_eperm(&error.io_error),
+            EbpfError::ProgramError(error) => is_denied(error),
+            _ => false,
+        };
         if denied { Self::NotPermitted(error.to_string()) } else { Self::Load(error) }
     }
+}
+
+/// EPERM; not EACCES, which is the verifier's verdict on one program.
+pub(super) fn is_denied(error: &ProgramError) -> bool {
+    match error {
+        ProgramError::LoadError { io_error, .. } => is_eperm(io_error),
+        ProgramError::SyscallError(error) => is_eperm(&error.io_error),
+        _ => false,
+    }
+}
+
+fn is_eperm(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EPERM)
 }

@@ -4,6 +4,7 @@ use super::{
     KernelOptions, StartError,
     counting::Counting,
     debug::Diagnostics,
+    error::is_denied,
     object::{Value, raw_tracepoint},
     plan::{Hook, Planned},
     ring::Rings,
@@ -217,16 +218,6 @@ fn unload(ebpf: &mut Ebpf, hook: &Hook) {
 
 fn take(ebpf: &mut Ebpf, name: &'static str) -> Result<Map, StartError> {
     ebpf.take_map(name).ok_or(StartError::MapMissing(name))
-}
-
-/// EPERM; not EACCES, which is the verifier's verdict on one program.
-fn is_denied(error: &ProgramError) -> bool {
-    let io_error = match error {
-        ProgramError::LoadError { io_error, .. } => io_error,
-        ProgramError::SyscallError(error) => &error.io_error,
-        _ => return false,
-    };
-    io_error.raw_os_error() == Some(libc::EPERM)
 }
 
 /// An error with what the verifier said last, which is what counts.

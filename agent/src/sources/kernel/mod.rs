@@ -264,9 +264,11 @@ pub fn start(options: &KernelOptions) -> Result<Kernel, StartError> {
 
     let mut kernel = Kernel {
         report: StartReport {
+            cgroup_root: cgroup_root.clone(),
+            hooks: verdicts(plan),
+            unproven,
             traffic: verdicts(traffic),
             traffic_unproven,
-            ..report(&cgroup_root, plan, unproven)
         },
         cgroup_root,
         watching,
@@ -280,15 +282,6 @@ pub fn start(options: &KernelOptions) -> Result<Kernel, StartError> {
     let time = clock::boot_now();
     kernel.scanned = facts.into_iter().map(|fact| KernelEvent { time, fact }).collect();
     Ok(kernel)
-}
-
-fn report(cgroup_root: &Path, plan: Vec<Planned>, unproven: Option<Unproven>) -> StartReport {
-    StartReport {
-        cgroup_root: cgroup_root.into(),
-        hooks: verdicts(plan),
-        unproven,
-        ..StartReport::default()
-    }
 }
 
 fn verdicts(plan: Vec<Planned>) -> BTreeMap<&'static str, Result<(), String>> {
