@@ -194,21 +194,4 @@ garbage
         assert_eq!(mount.directory("/../beside", || None), None, "who does not find itself");
         assert_eq!(mount.directory("/../beside", || own("/../out")), None, "who is outside");
     }
-
-    #[test]
-    fn this_process() {
-        let root = Path::new("/sys/fs/cgroup");
-        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
-        let roots = mounts
-            .lines()
-            .filter(|line| line.contains(" - cgroup2 "))
-            .filter_map(|line| line.split(' ').nth(4))
-            .filter(|at| Path::new(at).starts_with(root));
-        for at in roots {
-            let (id, path) =
-                of_process(Path::new("/proc"), Path::new(at), std::process::id()).unwrap();
-            let directory = Path::new(at).join(path.trim_start_matches('/'));
-            assert_eq!(cgroupfs::inode(&directory), Some(id.0), "{at}: {path}");
-        }
-    }
 }

@@ -80,20 +80,6 @@ async fn a_late_list_delays_nothing_else_and_is_used() {
 }
 
 #[tokio::test]
-async fn a_late_list_brings_back_nothing_that_is_gone() {
-    let runtime = runtime();
-    let gate = Arc::clone(&runtime.full);
-    let closed = gate.write().await;
-    let mut bench = CriBench::new(runtime, NEVER);
-    wait_until("a full list", || full_lists_asked(&bench) == 1).await;
-    bench.runtime.state().sandboxes.remove(0);
-    bench.ask(CriRequest::StartFastPoll(vec!["s1".into()])).await;
-    assert_eq!(listed(&mut bench, Some("s1".into())).await.1, []);
-    drop(closed);
-    assert_eq!(listed(&mut bench, None).await.1, ["s2".into()]);
-}
-
-#[tokio::test]
 async fn an_end_is_told_once_however_late_the_lists_are() {
     let runtime = runtime();
     let gate = Arc::clone(&runtime.full);

@@ -6,7 +6,6 @@ use super::{
 };
 use coroner::sources::cri::{self, CriOptions};
 use coroner_core::input::{CriEvent, Input};
-use coroner_core::output::CriRequest;
 use std::{sync::atomic::Ordering, time::Duration};
 use tokio::sync::mpsc;
 
@@ -30,19 +29,6 @@ async fn a_killed_runtime_is_told_once_and_met_again() {
     assert!(matches!(next, CriEvent::Sandboxes { only: None, .. }), "{next:?}");
     for _ in 0..3 {
         bench.list_without_exits().await;
-    }
-}
-
-/// After the end of an outage the next one is reported again.
-#[tokio::test]
-async fn every_outage_is_reported() {
-    let mut bench = CriBench::new(FakeRuntime::default(), NEVER);
-    for _ in 0..2 {
-        bench.full_list().await;
-        bench.serving.take().expect("it serves").kill();
-        bench.ask(CriRequest::PollNow(None)).await;
-        bench.until(outage).await;
-        bench.serving = Some(bench.runtime.serve(&bench.socket));
     }
 }
 

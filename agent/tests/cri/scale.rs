@@ -1,51 +1,16 @@
-//! A node with as many leaked sandboxes as a message holds.
+//! A node with thousands of leaked sandboxes.
 
 use super::{
     bench::CriBench,
     runtime::{Call, FakeRuntime},
-    things::{leaked_container, leaked_sandbox, status},
 };
-use coroner_core::input::{ContainerState, CriEvent};
-use coroner_cri_api::read;
-use prost::Message;
+use coroner_core::input::CriEvent;
 use std::time::Duration;
-
-const NUMBER: usize = 14_000;
 
 fn leaky(number: usize) -> FakeRuntime {
     let runtime = FakeRuntime::default();
-    {
-        let mut state = runtime.state();
-        state.sandboxes = (0..number).map(leaked_sandbox).collect();
-        state.containers = (0..number).map(leaked_container).collect();
-        for n in 0..number {
-            let id = leaked_container(n).id;
-            state
-                .statuses
-                .insert(id.clone(), status(&id, read::ContainerState::ContainerExited, 0));
-        }
-    }
+    (0..number).for_each(|n| runtime.state().add_exited(&format!("c{n}"), &format!("s{n}")));
     runtime
-}
-
-/// The next full list, and that it is whole.
-async fn whole(bench: &mut CriBench, number: usize) {
-    let sandboxes = bench.sandboxes().await;
-    assert_eq!(sandboxes.len(), number);
-    assert!(sandboxes.iter().all(|one| !one.ready && one.config_source.as_deref() == Some("api")));
-    let containers = bench.containers().await;
-    assert_eq!(containers.len(), number);
-    let ended = |state| state == ContainerState::Exited;
-    assert!(containers.iter().all(|one| ended(one.state) && one.pre_stop.is_some()));
-    assert_eq!(bench.skipped(), 0);
-}
-
-#[tokio::test]
-async fn fourteen_thousand_leaked_sandboxes_arrive() {
-    let runtime = leaky(NUMBER);
-    let bytes: usize = runtime.state().sandboxes.iter().map(|one| one.encoded_len() + 4).sum();
-    assert!((13 << 20..16 << 20).contains(&bytes), "{bytes} bytes prove nothing");
-    whole(&mut CriBench::new(runtime, Duration::from_secs(3_600)), NUMBER).await;
 }
 
 /// With so many, full lists come more seldom, and the containers' ends are still fetched.

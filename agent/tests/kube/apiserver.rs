@@ -83,8 +83,7 @@ impl OpenWatch {
 
 /// The apiserver. What it knows outlives its server.
 pub(crate) struct FakeApiserver {
-    script: Arc<Mutex<Script>>,
-    opened: mpsc::Sender<OpenWatch>,
+    shared: FakeState,
     watches: mpsc::Receiver<OpenWatch>,
     pub(crate) address: SocketAddr,
     serving: Option<Runtime>,
@@ -111,8 +110,7 @@ impl FakeApiserver {
         port.set_reuseaddr(true).expect("an option");
         port.bind(([127, 0, 0, 1], 0).into()).expect("a port");
         let mut me = Self {
-            script: Arc::new(Mutex::new(script)),
-            opened,
+            shared: FakeState { script: Arc::new(Mutex::new(script)), opened },
             watches,
             address: port.local_addr().expect("the address"),
             serving: None,
@@ -123,7 +121,7 @@ impl FakeApiserver {
     }
 
     pub(crate) fn script(&self) -> MutexGuard<'_, Script> {
-        self.script.lock().expect("no test panics while it holds this")
+        self.shared.lock()
     }
 
     pub(crate) async fn watch(&mut self) -> OpenWatch {
@@ -139,12 +137,11 @@ impl FakeApiserver {
             .expect("a runtime");
         let socket = std::net::TcpListener::bind(self.address).expect("the port");
         socket.set_nonblocking(true).expect("the socket");
-        let shared = FakeState { script: Arc::clone(&self.script), opened: self.opened.clone() };
         let app = Router::new()
             .route("/api/v1/pods", get(pods))
             .route("/api/v1/{*path}", get(one))
             .fallback(any(event))
-            .with_state(shared);
+            .with_state(self.shared.clone());
         runtime.spawn(async move {
             let listener = TcpListener::from_std(socket).expect("the listener");
             axum::serve(listener, app).await

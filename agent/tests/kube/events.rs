@@ -337,14 +337,3 @@ async fn a_shutdown_sends_what_waits_once() {
     let counts = counters.all().map(|(_, count)| count.load(Relaxed));
     assert_eq!(counts, [2, 0, 1, 0, 0]);
 }
-
-#[tokio::test]
-async fn an_unusable_kubeconfig_is_named() {
-    let api = coroner::sources::kube::KubeOptions {
-        kubeconfig: Some("/nowhere/kubeconfig".into()),
-        ..coroner::sources::kube::KubeOptions::new("n1")
-    };
-    let (_notes, from_notes) = mpsc::channel(1);
-    let error = events::run(EventOptions::new(&api), from_notes).await.unwrap_err();
-    assert!(format!("{error:#}").contains("/nowhere/kubeconfig"), "{error:#}");
-}

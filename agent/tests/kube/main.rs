@@ -76,8 +76,14 @@ struct KubeBench {
 impl KubeBench {
     fn new(script: Script) -> Self {
         let server = FakeApiserver::start(script);
-        let running = watch(&format!("http://{}", server.address));
-        let RunningAdapter { events, counters, ask, folder } = running;
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut options = KubeOptions::new("n1");
+        options.spread = Duration::ZERO; // a fleet's agents wait for a random time: one alone need not
+        options.kubeconfig = Some(kubeconfig(folder.path(), &format!("http://{}", server.address)));
+        let counters = Arc::clone(&options.counters);
+        let (to, events) = mpsc::channel(16);
+        let (ask, requests) = mpsc::channel(16);
+        tokio::spawn(kube::run(options, to, requests));
         Self { server, events, counters, ask, _folder: folder }
     }
 
@@ -92,8 +98,9 @@ impl KubeBench {
         (bench, watch)
     }
 
+    /// The next event of the watch; the answers to questions come between, whenever they come.
     async fn event(&mut self) -> ApiEvent {
-        event(&mut self.events).await
+        next(&mut self.events, |event| !is_answer(event)).await
     }
 
     async fn out_of_sync(&mut self) -> String {
@@ -109,31 +116,6 @@ impl KubeBench {
             other => panic!("no snapshot but {other:?}"),
         }
     }
-}
-
-/// The adapter, running.
-struct RunningAdapter {
-    events: mpsc::Receiver<Received>,
-    counters: Arc<KubeCounters>,
-    ask: mpsc::Sender<Vec<PodRef>>,
-    folder: TempDir,
-}
-
-fn watch(server: &str) -> RunningAdapter {
-    let folder = tempfile::tempdir().expect("a folder");
-    let mut options = KubeOptions::new("n1");
-    options.spread = Duration::ZERO; // a fleet's agents wait for a random time: one alone need not
-    options.kubeconfig = Some(kubeconfig(folder.path(), server));
-    let counters = Arc::clone(&options.counters);
-    let (to, events) = mpsc::channel(16);
-    let (ask, requests) = mpsc::channel(16);
-    tokio::spawn(kube::run(options, to, requests));
-    RunningAdapter { events, counters, ask, folder }
-}
-
-/// The next event of the watch; the answers to questions come between, whenever they come.
-async fn event(events: &mut mpsc::Receiver<Received>) -> ApiEvent {
-    next(events, |event| !is_answer(event)).await
 }
 
 fn is_answer(event: &ApiEvent) -> bool {
@@ -262,26 +244,20 @@ async fn a_deletion_missed_in_an_outage_is_in_the_next_list() {
     assert_eq!(bench.server.watch().await.from, "90");
 }
 
+/// What is lost may have been a deletion.
 #[tokio::test]
-async fn gone_as_an_event_is_followed_by_a_list() {
-    let (mut bench, watch) = KubeBench::in_sync(&["a", "b"]).await;
-    bench.server.script().pods.remove(1);
-    bench.server.script().version = 90;
-    watch.event("ERROR", status_object(410)).await;
-    let error = bench.out_of_sync().await;
-    assert!(error.contains("410"), "{error}");
-    assert_eq!(names(&bench.snapshot().await), ["a"]);
-    assert_eq!(bench.server.watch().await.from, "90");
-}
-
-#[tokio::test]
-async fn a_line_that_cannot_be_read_is_followed_by_a_list() {
-    let (mut bench, watch) = KubeBench::in_sync(&["a", "b"]).await;
-    // It may have been this deletion.
-    bench.server.script().pods.remove(0);
-    watch.raw("}garbage{\n").await;
-    bench.out_of_sync().await;
-    assert_eq!(names(&bench.snapshot().await), ["b"]);
+async fn gone_as_an_event_or_a_line_that_cannot_be_read_is_followed_by_a_list() {
+    let gone = json!({ "type": "ERROR", "object": status_object(410) }).to_string();
+    for (line, said) in [(gone.as_str(), "410"), ("}garbage{", "invalid JSON")] {
+        let (mut bench, watch) = KubeBench::in_sync(&["a", "b"]).await;
+        bench.server.script().pods.remove(1);
+        bench.server.script().version = 90;
+        watch.raw(&format!("{line}\n")).await;
+        let error = bench.out_of_sync().await;
+        assert!(error.contains(said), "{error}");
+        assert_eq!(names(&bench.snapshot().await), ["a"]);
+        assert_eq!(bench.server.watch().await.from, "90");
+    }
 }
 
 #[tokio::test]
@@ -320,13 +296,6 @@ async fn a_missing_right_is_named() {
 }
 
 #[tokio::test]
-async fn tls_needs_no_set_up() {
-    // Nobody listens there; what counts is that the client, with its TLS, could be made.
-    let mut running = watch("https://127.0.0.1:1");
-    assert!(matches!(event(&mut running.events).await, ApiEvent::OutOfSync { .. }));
-}
-
-#[tokio::test]
 async fn an_unusable_kubeconfig_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let broken = folder.path().join("broken");
@@ -345,7 +314,8 @@ async fn ends_when_nobody_listens_or_asks() {
     for listens in [false, true] {
         let folder = tempfile::tempdir().unwrap();
         let mut options = KubeOptions::new("n1");
-        options.kubeconfig = Some(kubeconfig(folder.path(), "http://127.0.0.1:1"));
+        // Nobody listens there; the client, with its TLS, is made.
+        options.kubeconfig = Some(kubeconfig(folder.path(), "https://127.0.0.1:1"));
         let (to, events) = mpsc::channel(16);
         let (ask, requests) = mpsc::channel(1);
         let _rest: Box<dyn std::any::Any> = if listens {

@@ -216,14 +216,6 @@ mod tests {
         }
     }
 
-    #[test]
-    fn the_boot_id_needs_no_host_root() {
-        let mut fake = Fake::new();
-        fake.close_root();
-        let own = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
-        assert_eq!(boot_id(&fake.host.root).as_deref(), Some(own.trim()));
-    }
-
     /// As with hostPID where /proc/1/root is closed.
     #[tokio::test]
     async fn a_closed_root_costs_the_network_namespaces_alone() {

@@ -228,19 +228,6 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_no_utf8_hides_nobody() {
-        let fake = FakeHost::new("10\n");
-        fake.task("10", "app", 'D', 100);
-        let stat = fake.folder.path().join("proc/10/stat");
-        let mut text = fs::read(&stat).unwrap();
-        text[3] = 0xff;
-        fs::write(stat, text).unwrap();
-        let report = fake.look(10, None);
-        assert_eq!((report.alive, report.processes.len()), (Some(1), 1));
-        assert_eq!(report.processes[0].comm, "\u{fffd}pp");
-    }
-
-    #[test]
     fn a_dead_leader_is_told_from_its_threads() {
         let fake = FakeHost::new("10\n");
         fake.task("10", "app", 'Z', 100);
