@@ -87,37 +87,6 @@ impl SurveyError {
     }
 }
 
-/// A list of at most [`MAX_ENTRIES`] entries.
-#[derive(Clone, PartialEq, Eq, Debug)]
-struct Bounded<T> {
-    list: Vec<T>,
-    left_out: u64,
-}
-
-impl<T> Default for Bounded<T> {
-    fn default() -> Self {
-        Self { list: Vec::new(), left_out: 0 }
-    }
-}
-
-impl<T> Bounded<T> {
-    fn push(&mut self, entry: T) {
-        if self.list.len() < MAX_ENTRIES {
-            self.list.push(entry);
-        } else {
-            self.left_out += 1;
-        }
-    }
-}
-
-impl<T> Extend<T> for Bounded<T> {
-    fn extend<I: IntoIterator<Item = T>>(&mut self, entries: I) {
-        for entry in entries {
-            self.push(entry);
-        }
-    }
-}
-
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum SurveyPart {
     Processes,
@@ -160,14 +129,11 @@ impl PartialSurvey {
         found.map_err(|blind| self.errors.push((part, blind))).ok()
     }
 
-    fn list<T>(
-        &mut self,
-        part: SurveyPart,
-        found: Result<Bounded<T>, SurveyError>,
-    ) -> Option<Vec<T>> {
-        let found = self.seen(part, found)?;
-        self.left_out += found.left_out;
-        Some(found.list)
+    fn list<T>(&mut self, part: SurveyPart, found: Result<Vec<T>, SurveyError>) -> Option<Vec<T>> {
+        let mut found = self.seen(part, found)?;
+        self.left_out += found.len().saturating_sub(MAX_ENTRIES) as u64;
+        found.truncate(MAX_ENTRIES);
+        Some(found)
     }
 }
 
@@ -195,9 +161,9 @@ mod tests {
 
     #[test]
     fn no_more_than_can_be_held() {
-        let mut found = Bounded::default();
-        found.extend(0..MAX_ENTRIES + 3);
-        assert_eq!((found.list.len(), found.left_out), (MAX_ENTRIES, 3));
+        let mut looked = PartialSurvey::begin();
+        let found = looked.list(SurveyPart::Shims, Ok(vec![(); MAX_ENTRIES + 3]));
+        assert_eq!((found.map(|list| list.len()), looked.left_out), (Some(MAX_ENTRIES), 3));
     }
 
     #[test]

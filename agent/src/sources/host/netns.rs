@@ -5,7 +5,7 @@
 //! would cost ten times as much.
 
 use super::{
-    Bounded, HostView, SurveyError, mounts,
+    HostView, SurveyError, mounts,
     table::{NoNamespace, Table},
 };
 use coroner_core::input::NetNamespace;
@@ -24,14 +24,11 @@ const INIT: u32 = 1;
 const FOLDERS: [&str; 2] = ["run/netns", "var/run/netns"];
 
 /// The namespaces that a runtime made, and how many processes are in each.
-pub(super) fn namespaces(
-    host: &HostView,
-    table: &Table,
-) -> Result<Bounded<NetNamespace>, SurveyError> {
+pub(super) fn namespaces(host: &HostView, table: &Table) -> Result<Vec<NetNamespace>, SurveyError> {
     let mut found = kept(host)?;
-    if found.list.iter().any(|namespace| namespace.inode.is_some()) {
+    if found.iter().any(|namespace| namespace.inode.is_some()) {
         let processes = processes(table)?;
-        for namespace in &mut found.list {
+        for namespace in &mut found {
             let inside = namespace.inode.and_then(|inode| processes.get(&inode));
             namespace.processes = inside.copied().unwrap_or_default();
         }
@@ -40,8 +37,8 @@ pub(super) fn namespaces(
 }
 
 /// Those that are kept, without their processes.
-fn kept(host: &HostView) -> Result<Bounded<NetNamespace>, SurveyError> {
-    let mut found = Bounded::default();
+fn kept(host: &HostView) -> Result<Vec<NetNamespace>, SurveyError> {
+    let mut found = Vec::new();
     let mut known = BTreeSet::new();
     let mut mounted = None;
     for folder in FOLDERS {
@@ -75,7 +72,7 @@ fn kept(host: &HostView) -> Result<Bounded<NetNamespace>, SurveyError> {
             found.push(NetNamespace { name, inode, processes: 0 });
         }
     }
-    found.list.sort_by(|a, b| a.name.cmp(&b.name));
+    found.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(found)
 }
 
@@ -158,7 +155,7 @@ mod tests {
 
     fn found(fake: &Fake) -> Result<Vec<(String, Option<u64>, u32)>, SurveyError> {
         let found = namespaces(&fake.host, &Table::read(&fake.host).unwrap())?;
-        Ok(found.list.into_iter().map(|n| (n.name, n.inode, n.processes)).collect())
+        Ok(found.into_iter().map(|n| (n.name, n.inode, n.processes)).collect())
     }
 
     #[test]

@@ -16,7 +16,7 @@
 //! where the agent does not share the host's PID namespace, that is the rule which counts.
 
 use super::{
-    Bounded, HostView, SurveyError,
+    HostView, SurveyError,
     shims::{is_a_shim, ours},
     table::Table,
 };
@@ -33,7 +33,7 @@ const MAX_PIDS: usize = 16;
 const MAX_ANCESTORS: usize = 64;
 
 /// The cgroups of this kubelet's pods, whether they live or not.
-pub(super) fn cgroups(host: &HostView, table: &Table) -> Result<Bounded<PodCgroup>, SurveyError> {
+pub(super) fn cgroups(host: &HostView, table: &Table) -> Result<Vec<PodCgroup>, SurveyError> {
     let root = &host.cgroup_root;
     fs::read_dir(root).map_err(|error| SurveyError::unread(root, &error))?;
     let shims = ours(host, table)?.into_iter().map(|own| own.shim.process.pid).collect();
@@ -41,11 +41,11 @@ pub(super) fn cgroups(host: &HostView, table: &Table) -> Result<Bounded<PodCgrou
         .into_iter()
         .map(|top| Tree::read(root, &top, |pid| whose(table, &shims, pid)));
     let (ours, others): (Vec<_>, Vec<_>) = trees.partition(|tree| tree.has_ours);
-    let mut found = Bounded::default();
+    let mut found = Vec::new();
     if ours.is_empty() {
         let mut unclaimed = others
             .into_iter()
-            .filter(|tree| !tree.has_anothers && !tree.pods.list.is_empty())
+            .filter(|tree| !tree.has_anothers && !tree.pods.is_empty())
             .collect::<Vec<_>>();
         match (unclaimed.pop(), unclaimed.len()) {
             (None, _) => {}
@@ -54,10 +54,9 @@ pub(super) fn cgroups(host: &HostView, table: &Table) -> Result<Bounded<PodCgrou
         }
     }
     for tree in ours {
-        found.left_out += tree.pods.left_out;
-        found.extend(tree.pods.list);
+        found.extend(tree.pods);
     }
-    found.list.sort_by(|a, b| a.path.cmp(&b.path));
+    found.sort_by(|a, b| a.path.cmp(&b.path));
     Ok(found)
 }
 
@@ -88,7 +87,7 @@ fn whose(table: &Table, shims: &BTreeSet<u32>, pid: u32) -> Ownership {
 struct Tree {
     /// Of its top, from the hierarchy's root.
     path: String,
-    pods: Bounded<PodCgroup>,
+    pods: Vec<PodCgroup>,
     has_ours: bool,
     has_anothers: bool,
 }
@@ -97,7 +96,7 @@ impl Tree {
     fn read(root: &Path, top: &Path, whose: impl Fn(u32) -> Ownership) -> Self {
         let mut tree = Self {
             path: cgroupfs::path_below(root, top),
-            pods: Bounded::default(),
+            pods: Vec::new(),
             has_ours: false,
             has_anothers: false,
         };
@@ -185,21 +184,17 @@ mod tests {
         fake.file(&format!("cgroup{cgroup}/{ID}/cgroup.procs"), format!("{}\n", shim + 2));
     }
 
-    fn look(fake: &Fake) -> Result<Bounded<PodCgroup>, SurveyError> {
+    fn look(fake: &Fake) -> Result<Vec<PodCgroup>, SurveyError> {
         cgroups(&fake.host, &Table::read(&fake.host).unwrap())
     }
 
     fn paths(fake: &Fake) -> Vec<String> {
-        look(fake).unwrap().list.into_iter().map(|pod| pod.path).collect()
+        look(fake).unwrap().into_iter().map(|pod| pod.path).collect()
     }
 
     fn found(fake: &Fake) -> Vec<(String, String, u32, Vec<u32>)> {
         let found = look(fake).unwrap();
-        found
-            .list
-            .into_iter()
-            .map(|c| (c.pod.as_str().to_owned(), c.path, c.tasks, c.pids))
-            .collect()
+        found.into_iter().map(|c| (c.pod.as_str().to_owned(), c.path, c.tasks, c.pids)).collect()
     }
 
     #[test]
@@ -236,7 +231,7 @@ mod tests {
             ]
         );
         let inode = cgroupfs::inode(&fake.host.cgroup_root.join(&systemd[1..]));
-        let cgroup = look(&fake).unwrap().list.pop().unwrap().cgroup;
+        let cgroup = look(&fake).unwrap().pop().unwrap().cgroup;
         assert_eq!(Some(cgroup.0), inode);
     }
 

@@ -17,7 +17,7 @@
 //! start. Where nothing is left of the bundle, an id as the CRI plugin makes them is enough. What else cannot
 //! be read is left out, and so are containerd's shims of before 1.4, which do not say whom they serve.
 
-use super::{Bounded, HostView, SurveyError, table::Table};
+use super::{HostView, SurveyError, table::Table};
 use crate::linux::socket_file::SocketFile;
 use coroner_core::input::{DaemonProcess, Shim};
 use rustix::fs::{FileType, Mode, OFlags, fstat, open};
@@ -47,9 +47,9 @@ const MAX_COMMAND: u64 = 64 << 10;
 pub(super) fn shims(
     table: &Table,
     ours: Result<Vec<OwnedShim>, SurveyError>,
-) -> Result<Bounded<Shim>, SurveyError> {
+) -> Result<Vec<Shim>, SurveyError> {
     let children = table.children();
-    let mut found = Bounded::default();
+    let mut found = Vec::new();
     for OwnedShim { shim, bundle } in ours? {
         let children = children.get(&shim.process.pid).copied().unwrap_or_default();
         if shim.comm == CONMON || is_made_for_cri(&bundle, &shim.id)? {
@@ -269,13 +269,13 @@ mod tests {
         fake
     }
 
-    fn found(host: &HostView) -> Result<Bounded<Shim>, SurveyError> {
+    fn found(host: &HostView) -> Result<Vec<Shim>, SurveyError> {
         let table = Table::read(host).unwrap();
         shims(&table, ours(host, &table))
     }
 
     fn pids(host: &HostView) -> Vec<u32> {
-        found(host).unwrap().list.iter().map(|shim| shim.process.pid).collect()
+        found(host).unwrap().iter().map(|shim| shim.process.pid).collect()
     }
 
     #[test]
@@ -324,7 +324,7 @@ mod tests {
             id: ID.into(),
             children: 2,
         };
-        assert_eq!(found.list[0], expected);
+        assert_eq!(found[0], expected);
     }
 
     #[test]
