@@ -443,18 +443,12 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_has_told_is_not_told_again() {
+    fn what_the_kernel_has_told_or_cannot_watch_is_not_told() {
         let mut host = Host::new();
         let root = host.cgroup("kubepods", &[]);
         host.cgroup("kubepods/pod0", &[]);
         host.known = Some(root);
         assert_eq!(names(&host.scan(|scan| scan.kubepods())), ["/kubepods/pod0"]);
-    }
-
-    #[test]
-    fn what_cannot_be_watched_is_not_told() {
-        let mut host = Host::new();
-        host.cgroup("kubepods/pod0", &[]);
         host.full = true;
         assert_eq!(host.scan(|scan| scan.kubepods()), []);
     }

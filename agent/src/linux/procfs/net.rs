@@ -22,21 +22,9 @@ const MAX_LISTENERS: usize = 1024;
 /// sockets than fit.
 const LINE: usize = 150;
 
-/// A counter in the format of /proc/PID/net/snmp: a line of names and a line of values, which begin with
-/// the same word.
-pub fn counter(text: &str, section: &str, name: &str) -> Option<u64> {
-    let words = |line: &'_ str| {
-        let rest = line.strip_prefix(section)?.strip_prefix(':')?;
-        Some(rest.split_ascii_whitespace().map(str::to_owned).collect::<Vec<_>>())
-    };
-    let mut lines = text.lines().filter_map(words);
-    let at = lines.next()?.iter().position(|word| word == name)?;
-    lines.next()?.get(at)?.parse().ok()
-}
-
 /// A line of /proc/PID/net/tcp or tcp6.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum SocketLine {
+enum SocketLine {
     /// A listening socket, with its address and port.
     Listening(IpAddr, u16),
     /// The line above the first socket, or one that is not understood.
@@ -45,7 +33,7 @@ pub enum SocketLine {
     Other,
 }
 
-pub fn socket_line(line: &str) -> SocketLine {
+fn socket_line(line: &str) -> SocketLine {
     let parsed = || {
         let mut fields = line.split_ascii_whitespace();
         fields.next()?.strip_suffix(':')?;
@@ -78,7 +66,7 @@ fn hex_address(text: &str) -> Option<IpAddr> {
 
 /// The local addresses in /proc/PID/net/fib_trie, bounded: a node, with its address, is followed by its routes. First
 /// those that are part of a connected network: on a node with IPVS each of the cluster's Services has one without.
-pub fn fib_addresses(lines: impl Iterator<Item = String>) -> Vec<Ipv4Addr> {
+fn fib_addresses(lines: impl Iterator<Item = String>) -> Vec<Ipv4Addr> {
     let (mut node, mut own, mut networks) = (None, BTreeSet::new(), BTreeSet::new());
     for line in lines {
         let line = line.trim();
@@ -107,7 +95,7 @@ pub fn fib_addresses(lines: impl Iterator<Item = String>) -> Vec<Ipv4Addr> {
 }
 
 /// The addresses in /proc/PID/net/if_inet6, bounded.
-pub fn inet6_addresses(lines: impl Iterator<Item = String>) -> BTreeSet<Ipv6Addr> {
+fn inet6_addresses(lines: impl Iterator<Item = String>) -> BTreeSet<Ipv6Addr> {
     let address = |line: String| {
         let address = line.split_ascii_whitespace().next().filter(|word| word.len() == 32)?;
         Some(Ipv6Addr::from_bits(u128::from_str_radix(address, 16).ok()?))
@@ -120,7 +108,14 @@ pub fn established(process: &Path) -> Option<u64> {
     let mut snmp = String::new();
     let file = File::open(process.join("net/snmp")).ok()?;
     file.take(MOST).read_to_string(&mut snmp).ok()?;
-    counter(&snmp, "Tcp", "CurrEstab")
+    established_in(&snmp)
+}
+
+/// Of /proc/PID/net/snmp: a line of names and a line of values, which begin with the same word.
+fn established_in(snmp: &str) -> Option<u64> {
+    let mut lines = snmp.lines().filter_map(|line| line.strip_prefix("Tcp:"));
+    let at = lines.next()?.split_ascii_whitespace().position(|name| name == "CurrEstab")?;
+    lines.next()?.split_ascii_whitespace().nth(at)?.parse().ok()
 }
 
 /// The ports on which sockets of a process' namespace listen, but those bound to loopback, in order.
@@ -182,18 +177,13 @@ mod tests {
     use super::*;
     use std::fs;
 
-    const SNMP: &str = "\
-Ip: Forwarding DefaultTTL\nIp: 2 64\n\
-Tcp: RtoAlgorithm MaxConn CurrEstab OutRsts\nTcp: 1 -1 7 12\n";
-
     #[test]
-    fn counters_are_found_by_name() {
-        assert_eq!(counter(SNMP, "Tcp", "CurrEstab"), Some(7));
-        assert_eq!(counter(SNMP, "Tcp", "OutRsts"), Some(12));
-        assert_eq!(counter(SNMP, "Tcp", "MaxConn"), None, "a negative number");
-        assert_eq!(counter(SNMP, "Tcp", "InErrs"), None);
-        assert_eq!(counter(SNMP, "TcpExt", "OutRsts"), None);
-        assert_eq!(counter("Tcp: A B\nTcp: 1\n", "Tcp", "B"), None, "cut off");
+    fn established_connections_are_found_by_name() {
+        let snmp =
+            "Ip: Forwarding DefaultTTL\nIp: 2 64\nTcp: MaxConn CurrEstab OutRsts\nTcp: -1 7 12\n";
+        assert_eq!(established_in(snmp), Some(7));
+        assert_eq!(established_in("Tcp: A CurrEstab\nTcp: 1\n"), None, "cut off");
+        assert_eq!(established_in("Tcp: A\nTcp: 1\n"), None);
     }
 
     #[test]

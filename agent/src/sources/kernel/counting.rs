@@ -17,7 +17,7 @@ use coroner_core::{
 };
 use coroner_ebpf::traffic::{PORTS, Traffic};
 use parking_lot::Mutex;
-use std::{fmt, net::IpAddr, sync::Arc};
+use std::{net::IpAddr, sync::Arc};
 
 /// The hook without which nothing is counted.
 pub(super) const TRANSITIONS: &str = "inet_sock_set_state";
@@ -51,12 +51,6 @@ impl Drop for Attached {
     fn drop(&mut self) {
         // The second one first: alone it would take every event for one that was skipped.
         while self.links.pop().is_some() {}
-    }
-}
-
-impl fmt::Debug for Counting {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Counting").field("loaded", &self.loaded).finish_non_exhaustive()
     }
 }
 

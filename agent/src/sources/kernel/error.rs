@@ -1,6 +1,6 @@
 //! Why the kernel side could not start.
 
-use super::{btf::BtfError, facts::HierarchyError, layout::LayoutError};
+use super::{facts::HierarchyError, layout::LayoutError};
 use aya::{EbpfError, maps::MapError, programs::ProgramError};
 use std::io;
 
@@ -16,7 +16,7 @@ pub enum StartError {
     #[error(
         "cannot parse /sys/kernel/btf/vmlinux: {0}; please report it with the output of `uname -r`"
     )]
-    Btf(#[source] BtfError),
+    Btf(String),
     #[error(transparent)]
     Layout(#[from] LayoutError),
     #[error(transparent)]

@@ -15,7 +15,7 @@ use rustix::{
     process::{Resource, getrlimit},
 };
 use std::{
-    fmt, io,
+    io,
     path::{Path, PathBuf},
 };
 
@@ -38,25 +38,11 @@ pub fn version(release: &str) -> (u32, u32) {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
-/// Programs of tracepoints can be preempted, since Linux 7.0.
-pub(super) fn preempts_tracepoints(release: &str) -> bool {
-    version(release) >= (7, 0)
-}
-
 /// The kernel's BTF and what is read from it at once.
 pub struct BtfFacts {
     pub bytes: Vec<u8>,
     /// Each hook's tracepoint.
     pub tracepoints: Vec<(&'static str, Tracepoint)>,
-}
-
-impl fmt::Debug for BtfFacts {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BtfFacts")
-            .field("bytes", &self.bytes.len())
-            .field("tracepoints", &self.tracepoints)
-            .finish()
-    }
 }
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -168,15 +154,6 @@ mod tests {
 32 29 0:27 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct
 33 29 0:28 / /sys/fs/cgroup/pids rw master:1 propagate_from:2 - cgroup cgroup rw,pids
 34 29 0:29 / /mnt/a\\040b rw - cgroup cgroup rw,memory";
-
-    #[test]
-    fn tracepoints_are_preempted_since_linux_7() {
-        for (release, wanted) in
-            [("6.19.3-arch1", false), ("7.0.0-rc1", true), ("7.2-arm64", true), ("", false)]
-        {
-            assert_eq!(preempts_tracepoints(release), wanted, "{release}");
-        }
-    }
 
     fn chosen(mountinfo: &str, pods: &[&str]) -> Result<PathBuf, HierarchyError> {
         named(None, mountinfo, pods)

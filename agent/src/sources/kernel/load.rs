@@ -3,7 +3,7 @@
 use super::{
     KernelOptions, StartError,
     counting::Counting,
-    debug::Diagnostics,
+    debug::{Diagnostics, diagnostics},
     error::is_denied,
     object::{Value, raw_tracepoint},
     plan::{Hook, Planned},
@@ -91,7 +91,7 @@ pub(super) fn load(
         }
     }
 
-    let diagnostics = with_diagnostics.map(|_| Diagnostics::of(&mut ebpf)).transpose()?;
+    let diagnostics = with_diagnostics.map(|_| diagnostics(&mut ebpf)).transpose()?;
     let rings = Rings::new(
         RingBuf::try_from(take(&mut ebpf, maps::DECIDING)?)?,
         RingBuf::try_from(take(&mut ebpf, maps::DETAIL)?)?,

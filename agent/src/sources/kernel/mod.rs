@@ -95,12 +95,6 @@ pub struct Kernel {
     began: BootTime,
 }
 
-impl fmt::Debug for Kernel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Kernel").field("report", &self.report).finish_non_exhaustive()
-    }
-}
-
 /// How the start went: for /readyz, doctor and the log.
 #[derive(Clone, Debug, Default)]
 pub struct StartReport {
@@ -237,8 +231,8 @@ pub fn start(options: &KernelOptions) -> Result<Kernel, StartError> {
     privileges::raise_memlock_limit();
     let btf_facts = btf_facts().map_err(StartError::NoBtf)?;
     let cgroup_root = hierarchy(options.cgroup_root.as_deref())?;
-    // BTF does not show it. After a wrong guess, what the kernel skips is still counted: see `skipped`.
-    let is_preemptible = facts::preempts_tracepoints(&facts::release());
+    // Since Linux 7.0; BTF does not show it. After a wrong guess, what the kernel skips is still counted: see `skipped`.
+    let is_preemptible = facts::version(&facts::release()) >= (7, 0);
     let (layout, offsets) = {
         let btf = btf::Btf::parse(&btf_facts.bytes).map_err(StartError::Btf)?;
         let layout = layout::resolve(&btf, facts::own_pid_namespace(), is_preemptible)?;

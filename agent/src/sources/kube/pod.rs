@@ -696,21 +696,6 @@ mod tests {
     }
 
     #[test]
-    fn hooks() {
-        for (json, expected) in [
-            (json!({ "exec": { "command": [] } }), None),
-            (json!({ "exec": {} }), None),
-            (json!({ "httpGet": { "port": 80 } }), Some(Hook::HttpGet)),
-            (json!({ "tcpSocket": { "port": "web" } }), Some(Hook::TcpSocket)),
-            (json!({ "sleep": { "seconds": 5 } }), Some(Hook::Sleep(5))),
-            (json!({}), None),
-        ] {
-            let handler: Handler = serde_json::from_value(json.clone()).unwrap();
-            assert_eq!(hook(&handler), expected, "{json}");
-        }
-    }
-
-    #[test]
     fn a_time_that_cannot_be_is_unknown() {
         for (time, expected) in [
             (json!("1970-01-01T00:00:02Z"), Some(WallTime::from_secs(2))),

@@ -36,7 +36,6 @@ pub enum Attachment {
     Off,
 }
 
-#[derive(Debug)]
 pub struct TrafficOptions {
     /// Root of the host's file system, for its /proc.
     pub host_root: PathBuf,
@@ -119,23 +118,19 @@ async fn refuse(
     to: mpsc::Sender<Received>,
     mut requests: mpsc::Receiver<TrafficRequest>,
 ) -> anyhow::Result<()> {
-    loop {
-        let request = tokio::select! {
-            () = to.closed() => return Ok(()),
-            request = requests.recv() => request,
-        };
+    while let Some(request) = requests.recv().await {
         let sandbox = match request {
-            None => return Ok(()),
-            Some(TrafficRequest::Forget(_)) => continue,
-            Some(TrafficRequest::Count(wanted)) => wanted.sandbox,
-            Some(TrafficRequest::Read(sandbox)) => sandbox,
+            TrafficRequest::Forget(_) => continue,
+            TrafficRequest::Count(wanted) => wanted.sandbox,
+            TrafficRequest::Read(sandbox) => sandbox,
         };
         let event = TrafficEvent { sandbox, fact: TrafficFact::NotVisible { reason } };
         let received = Received { at: clock::boot_now(), input: Input::Traffic(event) };
         if to.send(received).await.is_err() {
-            return Ok(());
+            break;
         }
     }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -5,6 +5,10 @@
 //! to allocate.
 
 use crate::sources::kernel::tiny::Executable;
+use rustix::{
+    io::retry_on_intr,
+    process::{Pid, Signal, WaitOptions, kill_process, waitpid},
+};
 use std::{
     ffi::c_int,
     fs, io,
@@ -15,7 +19,7 @@ use std::{
 
 /// A child in the test's cgroup. Killed and reaped when dropped.
 pub(super) struct Actor {
-    pid: libc::pid_t,
+    pid: Pid,
     reaped: bool,
 }
 
@@ -107,6 +111,7 @@ impl Actor {
             }
             pid => pid,
         };
+        let pid = Pid::from_raw(pid).ok_or(io::ErrorKind::NotFound)?;
         let actor = Self { pid, reaped: false };
         if let Some(procs) = procs {
             fs::write(procs, pid.to_string())?;
@@ -117,40 +122,26 @@ impl Actor {
 
     /// Its pid in our namespace.
     pub(super) fn pid(&self) -> u32 {
-        self.pid.unsigned_abs()
+        self.pid.as_raw_pid().unsigned_abs()
     }
 
     pub(super) fn terminate(&self) -> io::Result<()> {
-        // SAFETY: a child that is not reaped: the pid is its.
-        match unsafe { libc::kill(self.pid, libc::SIGTERM) } {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        }
+        Ok(kill_process(self.pid, Signal::TERM)?)
     }
 
     /// Waits for its end; the wait status.
     pub(super) fn wait(&mut self) -> io::Result<i32> {
-        let mut status = 0;
-        loop {
-            // SAFETY: as above.
-            if unsafe { libc::waitpid(self.pid, &raw mut status, 0) } == self.pid {
-                self.reaped = true;
-                return Ok(status);
-            }
-            let error = io::Error::last_os_error();
-            if error.kind() != io::ErrorKind::Interrupted {
-                return Err(error);
-            }
-        }
+        let ended = retry_on_intr(|| waitpid(Some(self.pid), WaitOptions::empty()))?;
+        self.reaped = true;
+        Ok(ended.map_or(0, |(_, status)| status.as_raw()))
     }
 }
 
 impl Drop for Actor {
     fn drop(&mut self) {
         if !self.reaped {
-            // SAFETY: a child that is not reaped: the pid is its.
-            unsafe { libc::kill(self.pid, libc::SIGKILL) };
             // Its end is all that is wanted.
+            let _ = kill_process(self.pid, Signal::KILL);
             let _ = self.wait();
         }
     }
