@@ -2,6 +2,13 @@
 //! plain system calls.
 
 use coroner::sources::kernel::tiny::Executable;
+use rustix::{
+    pipe::{PipeFlags, pipe_with},
+    process::{
+        Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitOptions, pidfd_open, pidfd_send_signal,
+        waitid, waitpid,
+    },
+};
 use std::{
     ffi::{CStr, c_char, c_int, c_void},
     fs, io,
@@ -115,6 +122,11 @@ fn leader_is_zombie() -> bool {
     after_name.is_some_and(|rest| rest.starts_with(b") Z"))
 }
 
+pub(crate) fn kill(pid: u32, signal: c_int) {
+    let sent = unsafe { libc::kill(pid as libc::pid_t, signal) };
+    assert_eq!(sent, 0, "kill: {}", io::Error::last_os_error());
+}
+
 impl Actor {
     /// Starts a child in a cgroup; returns when it has its handlers and is about to do its last
     /// thing.
@@ -124,39 +136,27 @@ impl Actor {
 
     /// Starts a child in a cgroup of each of several hierarchies.
     pub(crate) fn start_in(cgroups: &[&Path], role: Role) -> Self {
-        let mut go = [0; 2];
-        let mut ready = [0; 2];
-        assert_eq!(unsafe { libc::pipe2(go.as_mut_ptr(), libc::O_CLOEXEC) }, 0);
-        assert_eq!(unsafe { libc::pipe2(ready.as_mut_ptr(), libc::O_CLOEXEC) }, 0);
+        let (go, let_go) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+        let (ready, is_ready) = pipe_with(PipeFlags::CLOEXEC).unwrap();
         let stack = Stack::new();
-        let flags = libc::SIGCHLD | if role.init { libc::CLONE_NEWPID } else { 0 };
-        let pid = unsafe { libc::syscall(libc::SYS_clone, libc::c_long::from(flags), 0, 0, 0, 0) };
+        let pid = unsafe { fork(if role.init { libc::CLONE_NEWPID } else { 0 }) };
         assert!(pid >= 0, "fork: {}", io::Error::last_os_error());
         if pid == 0 {
             unsafe {
-                libc::close(go[1]);
-                libc::close(ready[0]);
-                play(role, go[0], ready[1], &stack);
+                libc::close(let_go.as_raw_fd());
+                libc::close(ready.as_raw_fd());
+                play(role, go.as_raw_fd(), is_ready.as_raw_fd(), &stack);
                 // Only a failed exec comes back: its error says why.
                 libc::_exit(*libc::__errno_location());
             }
         }
         let actor = Self { pid: pid as u32, reaped: false };
-        unsafe {
-            libc::close(go[0]);
-            libc::close(ready[1]);
+        drop((go, is_ready));
+        for cgroup in cgroups {
+            fs::write(cgroup.join("cgroup.procs"), actor.pid.to_string()).unwrap();
         }
-        let moved: io::Result<Vec<()>> = cgroups
-            .iter()
-            .map(|cgroup| fs::write(cgroup.join("cgroup.procs"), actor.pid.to_string()))
-            .collect();
-        unsafe { libc::close(go[1]) };
-        moved.unwrap();
-        let mut byte = 0u8;
-        unsafe {
-            while libc::read(ready[0], ptr::from_mut(&mut byte).cast(), 1) < 0 {}
-            libc::close(ready[0]);
-        }
+        drop(let_go);
+        rustix::io::retry_on_intr(|| rustix::io::read(&ready, &mut [0u8])).unwrap();
         actor
     }
 
@@ -201,21 +201,13 @@ impl Actor {
     }
 
     pub(crate) fn kill(&self, signal: c_int) {
-        let sent = unsafe { libc::kill(self.pid as libc::pid_t, signal) };
-        assert_eq!(sent, 0, "kill: {}", io::Error::last_os_error());
+        kill(self.pid, signal);
     }
 
     /// Sends a signal through a pidfd, as container runtimes do.
     pub(crate) fn kill_by_pidfd(&self, signal: c_int) {
-        let none = ptr::null::<libc::siginfo_t>();
-        let sent = unsafe {
-            let pidfd = libc::syscall(libc::SYS_pidfd_open, self.pid, 0);
-            assert!(pidfd >= 0, "pidfd_open: {}", io::Error::last_os_error());
-            let sent = libc::syscall(libc::SYS_pidfd_send_signal, pidfd, signal, none, 0);
-            libc::close(pidfd as c_int);
-            sent
-        };
-        assert_eq!(sent, 0, "pidfd_send_signal: {}", io::Error::last_os_error());
+        let pidfd = pidfd_open(self.raw(), PidfdFlags::empty()).unwrap();
+        pidfd_send_signal(pidfd, Signal::from_named_raw(signal).unwrap()).unwrap();
     }
 
     /// Sends a signal with a value.
@@ -233,10 +225,8 @@ impl Actor {
 
     /// Waits until it has ended, and leaves it a zombie.
     pub(crate) fn wait_unreaped(&self) {
-        let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
-        let options = libc::WEXITED | libc::WNOWAIT;
-        let ended = unsafe { libc::waitid(libc::P_PID, self.pid, &raw mut info, options) };
-        assert_eq!(ended, 0, "waitid: {}", io::Error::last_os_error());
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        waitid(WaitId::Pid(self.raw()), options).unwrap();
     }
 
     pub(crate) fn wait(mut self) {
@@ -244,11 +234,12 @@ impl Actor {
     }
 
     fn reap(&mut self) {
-        let mut status = 0;
-        while unsafe { libc::waitpid(self.pid as libc::pid_t, &raw mut status, 0) } < 0
-            && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
-        {}
+        let _ = rustix::io::retry_on_intr(|| waitpid(Some(self.raw()), WaitOptions::empty()));
         self.reaped = true;
+    }
+
+    fn raw(&self) -> Pid {
+        Pid::from_raw(self.pid as i32).expect("it is not 0")
     }
 }
 

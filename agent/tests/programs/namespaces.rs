@@ -1,9 +1,9 @@
 //! Processes that end with their PID namespace: counted by the programs, told at once.
 
 use crate::{
-    actors::{Actor, Role},
+    actors::{Actor, Role, kill},
     delivered, ends, is_end,
-    stage::{self, Pod, Session, with_cgroup2},
+    stage::{self, Pod, Session, children, with_cgroup2},
 };
 use coroner::sources::kernel::KernelOptions;
 use coroner_core::{
@@ -11,20 +11,10 @@ use coroner_core::{
     input::{ExitStatus, KernelFact, LossKind, NamespaceKilled, SentTo},
 };
 use libc::{SIGHUP, SIGKILL, SIGTERM};
-use std::{fs, path::Path};
+use std::fs;
 
 /// More than the budget of a container, one record for each.
 const MANY: u32 = 300;
-
-/// The pids of a cgroup's processes but the init's.
-fn children(cgroup: &Path, init: u32) -> Vec<u32> {
-    let procs = fs::read_to_string(cgroup.join("cgroup.procs")).unwrap();
-    procs.lines().map(|pid| pid.parse().unwrap()).filter(|pid| *pid != init).collect()
-}
-
-fn kill(pid: u32, signal: libc::c_int) {
-    assert_eq!(unsafe { libc::kill(pid as libc::pid_t, signal) }, 0);
-}
 
 /// What was told to have been killed with a container's PID namespace: at most one record.
 fn killed(session: &Session, container: CgroupId) -> Option<NamespaceKilled> {

@@ -1,9 +1,9 @@
 //! The ways to send a signal, and to whom it no longer matters.
 
 use crate::{
-    actors::{Actor, Role},
+    actors::{Actor, Role, kill},
     ends, is_end, sent,
-    stage::{self, Pod, Session, with_cgroup2, with_pod},
+    stage::{self, Pod, Session, children, with_cgroup2, with_pod},
 };
 use coroner_core::{
     ids::Tgid,
@@ -37,9 +37,7 @@ fn the_way_a_signal_was_sent_is_told() {
 
 #[test]
 fn killing_a_cgroup_is_a_signal_to_each_process_in_it() {
-    with_cgroup2(|hierarchy| {
-        let mut session = Session::start(hierarchy);
-        let pod = Pod::make(hierarchy);
+    with_pod(|mut session, pod| {
         let switch = pod.container.path.join("cgroup.kill");
         if !switch.exists() {
             assert!(stage::release() < (5, 14), "cgroup2 has it from 5.14 on");
@@ -83,11 +81,9 @@ fn the_ends_of_children_are_told_once_the_main_process_is_to_end() {
             let main = Actor::start(&pod.container.path, role);
             // Finds out who the main process is.
             let mut session = Session::start(hierarchy);
-            let procs = fs::read_to_string(pod.container.path.join("cgroup.procs")).unwrap();
-            let pids = procs.lines().map(|pid| pid.parse().unwrap());
-            let children: Vec<u32> = pids.filter(|pid| *pid != main.pid).collect();
+            let children = children(&pod.container.path, main.pid);
             let end = |child: u32, signal| {
-                assert_eq!(unsafe { libc::kill(child as libc::pid_t, signal) }, 0);
+                kill(child, signal);
                 stage::wait_for_end(child); // after it, init's end would have it reported
             };
             end(children[0], SIGKILL);

@@ -106,9 +106,7 @@ pub(crate) fn v2() -> Hierarchy {
 /// Major and minor of the kernel's version: for what no BTF tells, as in which year a signal to the
 /// dying was first said to be ignored.
 pub(crate) fn release() -> (u32, u32) {
-    let release = rustix::system::uname().release().to_string_lossy().into_owned();
-    let mut numbers = release.split(['.', '-']).map(|number| number.parse().unwrap_or(0));
-    (numbers.next().unwrap(), numbers.next().unwrap())
+    kernel::facts::version(&rustix::system::uname().release().to_string_lossy())
 }
 
 /// What the kernel's BTF says of a tracepoint.
@@ -150,6 +148,12 @@ pub(crate) fn wait_for_end(pid: u32) {
         let has_ended = stat.is_none_or(|is| is.state == TaskState::Zombie);
         has_ended.then_some(()).ok_or_else(|| format!("process {pid} does not end"))
     });
+}
+
+/// The pids of a cgroup's processes but the init's.
+pub(crate) fn children(cgroup: &Path, init: u32) -> Vec<u32> {
+    let procs = fs::read_to_string(cgroup.join("cgroup.procs")).unwrap();
+    procs.lines().map(|pid| pid.parse().unwrap()).filter(|pid| *pid != init).collect()
 }
 
 /// A cgroup of a test. Removed when dropped: its processes must be gone.

@@ -10,6 +10,7 @@ use coroner_core::{
     input::{ConnectionEvent, TrafficPeer},
     time::BootTime,
 };
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use std::{
     ffi::c_int,
     fs, io,
@@ -17,7 +18,7 @@ use std::{
     mem,
     net::{IpAddr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket},
     os::{
-        fd::{AsRawFd, FromRawFd, OwnedFd},
+        fd::{AsRawFd, OwnedFd},
         unix::fs::MetadataExt,
     },
     path::Path,
@@ -60,7 +61,7 @@ fn set_up_loopback() -> io::Result<()> {
     raise("lo")?;
     assign("lo:1", "10.0.0.1:0")?;
     // struct in6_ifreq, include/uapi/linux/ipv6.h.
-    let v6 = socket(libc::AF_INET6)?;
+    let v6 = socket(AddressFamily::INET6)?;
     for last in [1, 2] {
         let mut request = [0u8; 24];
         (request[0], request[15]) = (0xfd, last);
@@ -76,12 +77,8 @@ fn set_up_loopback() -> io::Result<()> {
     Ok(())
 }
 
-pub(crate) fn socket(family: c_int) -> io::Result<OwnedFd> {
-    // SAFETY: a plain system call, whose descriptor nobody else has.
-    match unsafe { libc::socket(family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) } {
-        -1 => Err(io::Error::last_os_error()),
-        fd => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
-    }
+pub(crate) fn socket(family: AddressFamily) -> io::Result<OwnedFd> {
+    Ok(socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?)
 }
 
 fn named(name: &str) -> libc::ifreq {
@@ -105,7 +102,7 @@ fn ioctl(socket: &OwnedFd, what: libc::c_ulong, request: *const u8) -> io::Resul
 pub(crate) fn raise(device: &str) -> io::Result<()> {
     let mut up = named(device);
     up.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as i16;
-    ioctl(&socket(libc::AF_INET)?, libc::SIOCSIFFLAGS as _, (&raw const up).cast())
+    ioctl(&socket(AddressFamily::INET)?, libc::SIOCSIFFLAGS as _, (&raw const up).cast())
 }
 
 /// Gives a device an address, with the mask of its class.
@@ -113,7 +110,7 @@ pub(crate) fn assign(device: &str, address: &str) -> io::Result<()> {
     let mut request = named(device);
     let (address, _) = raw(&address.parse().expect("an address"));
     request.ifr_ifru.ifru_addr = unsafe { mem::transmute_copy(&address) };
-    ioctl(&socket(libc::AF_INET)?, libc::SIOCSIFADDR as _, (&raw const request).cast())
+    ioctl(&socket(AddressFamily::INET)?, libc::SIOCSIFADDR as _, (&raw const request).cast())
 }
 
 /// An address as the kernel takes it, and its length.
@@ -177,30 +174,11 @@ pub(crate) fn connect(from: &str, to: &str) -> TcpStream {
 
 pub(crate) fn try_connect(from: &str, to: &str) -> io::Result<TcpStream> {
     let (from, to): (SocketAddr, SocketAddr) = (from.parse().unwrap(), to.parse().unwrap());
-    let family = if from.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
-    let ((from, length), (to, _)) = (raw(&from), raw(&to));
-    // SAFETY: plain system calls on values that outlive them.
-    unsafe {
-        let stream = TcpStream::from(socket_of(family));
-        let fd = stream.as_raw_fd();
-        for (call, address) in [
-            (libc::bind as unsafe extern "C" fn(_, _, _) -> _, &from),
-            (libc::connect as unsafe extern "C" fn(_, _, _) -> _, &to),
-        ] {
-            if call(fd, (&raw const *address).cast(), length) != 0 {
-                return Err(io::Error::last_os_error());
-            }
-        }
-        Ok(stream)
-    }
-}
-
-fn socket_of(family: c_int) -> OwnedFd {
-    // SAFETY: a plain system call, whose answer is owned at once.
-    let fd = unsafe { libc::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
-    assert_ne!(fd, -1);
-    // SAFETY: as above.
-    unsafe { OwnedFd::from_raw_fd(fd) }
+    let family = if from.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let stream = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    rustix::net::bind(&stream, &from)?;
+    rustix::net::connect(&stream, &to)?;
+    Ok(stream.into())
 }
 
 /// Reads up to the end, whatever that is.

@@ -7,10 +7,11 @@ use super::network::{
 };
 use crate::stage;
 use coroner_core::input::{ConnectionEvent::*, TrafficPeer::Client};
+use rustix::net::AddressFamily;
 use std::{
     fs::File,
     io::{self, ErrorKind},
-    os::fd::{AsRawFd, OwnedFd},
+    os::fd::AsRawFd,
     sync::mpsc,
 };
 
@@ -51,7 +52,7 @@ fn wire(other: &File) -> io::Result<()> {
     message.extend((flags as u16).to_ne_bytes());
     message.extend([0; 8]);
     message.extend(body);
-    let netlink: OwnedFd = socket(libc::AF_NETLINK)?;
+    let netlink = socket(AddressFamily::NETLINK)?;
     rustix::io::write(&netlink, &message)?;
     let mut answer = [0; 512];
     let read = rustix::io::read(&netlink, &mut answer)?;
