@@ -28,7 +28,7 @@ pub(super) async fn observe(
     namespace: Option<&str>,
 ) -> anyhow::Result<LeaksAnswer> {
     let threshold = look.threshold;
-    let cgroup_root = kernel::hierarchy(look.cgroup_root.as_deref())?;
+    let cgroup_root = kernel::hierarchy(look.cgroup_root.as_deref()).map_err(anyhow::Error::msg)?;
     let node = look.kube.as_ref().map_or_else(String::new, |kube| kube.node.clone());
     let span = span(threshold.as_secs());
     print_note(&format!("observing node {node} for {span}, without an agent"));

@@ -1,6 +1,6 @@
 //! Why the kernel side could not start.
 
-use super::{facts::HierarchyError, layout::LayoutError};
+use super::layout::LayoutError;
 use aya::{EbpfError, maps::MapError, programs::ProgramError};
 use std::io;
 
@@ -19,8 +19,8 @@ pub enum StartError {
     Btf(String),
     #[error(transparent)]
     Layout(#[from] LayoutError),
-    #[error(transparent)]
-    Hierarchy(#[from] HierarchyError),
+    #[error("{0}")]
+    Hierarchy(String),
     #[error(
         "not permitted to load BPF programs ({0}); run as root or with CAP_BPF and CAP_PERFMON \
          (before Linux 5.11 also CAP_SYS_RESOURCE), in the initial user namespace, with a seccomp \

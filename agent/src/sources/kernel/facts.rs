@@ -45,31 +45,6 @@ pub struct BtfFacts {
     pub tracepoints: Vec<(&'static str, Tracepoint)>,
 }
 
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum HierarchyError {
-    #[error(
-        "cgroup v2 is not mounted; in a container, mount the host's /sys/fs/cgroup. If the host uses cgroup v1, \
-         boot it with systemd.unified_cgroup_hierarchy=1"
-    )]
-    NotMounted,
-    #[error(
-        "the pods of this node are in cgroup v1 (at {at}), and coroner needs cgroup v2, {}; boot the node with \
-         systemd.unified_cgroup_hierarchy=1, or move its pods to a node whose kubelet uses cgroup v2",
-        match .v2 {
-            Some(v2) => format!("which is mounted at {} and holds no pods", v2.display()),
-            None => "which is not mounted".to_owned(),
-        }
-    )]
-    PodsInV1 { at: PathBuf, v2: Option<PathBuf> },
-    #[error(
-        "--cgroup-root {0} is not in a cgroup2 file system; without --cgroup-root coroner finds the one that is mounted. \
-         If the host uses cgroup v1, boot it with systemd.unified_cgroup_hierarchy=1"
-    )]
-    NotCgroup2(PathBuf),
-    #[error("cannot read {path}: {error}")]
-    Io { path: PathBuf, error: String },
-}
-
 /// Inode of the kernel's first PID namespace: `PROC_PID_INIT_INO` (`include/linux/proc_ns.h`).
 const FIRST_PID_NAMESPACE: u32 = 0xeffffffc;
 
@@ -103,15 +78,16 @@ pub fn btf_facts() -> Result<BtfFacts, String> {
 ///
 /// # Errors
 /// It is not mounted, what is named is not in it, or the pods are in cgroup v1 only.
-pub fn hierarchy(named: Option<&Path>) -> Result<PathBuf, HierarchyError> {
-    let failed = |path: &Path, error: io::Error| HierarchyError::Io {
-        path: path.into(),
-        error: error.to_string(),
-    };
+pub fn hierarchy(named: Option<&Path>) -> Result<PathBuf, String> {
+    let failed = |path: &Path, error: io::Error| format!("cannot read {}: {error}", path.display());
     if let Some(root) = named {
         let kind = statfs(root).map_err(|errno| failed(root, errno.into()))?.f_type;
         if kind != libc::CGROUP2_SUPER_MAGIC {
-            return Err(HierarchyError::NotCgroup2(root.into()));
+            return Err(format!(
+                "--cgroup-root {} is not in a cgroup2 file system; without --cgroup-root coroner finds the one that is \
+                 mounted. If the host uses cgroup v1, boot it with systemd.unified_cgroup_hierarchy=1",
+                root.display()
+            ));
         }
     }
     let file = Path::new("/proc/self/mountinfo");
@@ -125,7 +101,7 @@ fn choose(
     named: Option<&Path>,
     mounts: impl Iterator<Item = CgroupMount>,
     holds_pods: &dyn Fn(&Path) -> bool,
-) -> Result<PathBuf, HierarchyError> {
+) -> Result<PathBuf, String> {
     let (v2, v1): (Vec<_>, Vec<_>) = mounts.partition(|mount| mount.is_v2);
     let [mut v2, v1] = [v2, v1].map(|of| of.into_iter().map(|mount| mount.at).collect::<Vec<_>>());
     if let Some(named) = named {
@@ -137,9 +113,20 @@ fn choose(
     }
     let v2 = v2.into_iter().next();
     if let Some(at) = with_pods(&v1) {
-        return Err(HierarchyError::PodsInV1 { at, v2 });
+        let of_v2 = v2.map_or("which is not mounted".to_owned(), |v2| {
+            format!("which is mounted at {} and holds no pods", v2.display())
+        });
+        return Err(format!(
+            "the pods of this node are in cgroup v1 (at {}), and coroner needs cgroup v2, {of_v2}; boot the node with \
+             systemd.unified_cgroup_hierarchy=1, or move its pods to a node whose kubelet uses cgroup v2",
+            at.display()
+        ));
     }
-    v2.ok_or(HierarchyError::NotMounted)
+    v2.ok_or_else(|| {
+        "cgroup v2 is not mounted; in a container, mount the host's /sys/fs/cgroup. If the host uses cgroup v1, boot it \
+         with systemd.unified_cgroup_hierarchy=1"
+            .to_owned()
+    })
 }
 
 #[cfg(test)]
@@ -155,20 +142,16 @@ mod tests {
 33 29 0:28 / /sys/fs/cgroup/pids rw master:1 propagate_from:2 - cgroup cgroup rw,pids
 34 29 0:29 / /mnt/a\\040b rw - cgroup cgroup rw,memory";
 
-    fn chosen(mountinfo: &str, pods: &[&str]) -> Result<PathBuf, HierarchyError> {
+    fn chosen(mountinfo: &str, pods: &[&str]) -> Result<PathBuf, String> {
         named(None, mountinfo, pods)
     }
 
-    fn named(
-        named: Option<&str>,
-        mountinfo: &str,
-        pods: &[&str],
-    ) -> Result<PathBuf, HierarchyError> {
+    fn named(named: Option<&str>, mountinfo: &str, pods: &[&str]) -> Result<PathBuf, String> {
         let holds_pods = |root: &Path| pods.contains(&root.to_str().unwrap_or_default());
         choose(named.map(Path::new), mounts(mountinfo), &holds_pods)
     }
 
-    fn v2(root: &str) -> Result<PathBuf, HierarchyError> {
+    fn v2(root: &str) -> Result<PathBuf, String> {
         Ok(root.into())
     }
 
@@ -188,39 +171,34 @@ mod tests {
 
     #[test]
     fn pods_in_cgroup_v1_are_named_with_the_way_out() {
-        let error = chosen(HYBRID, &["/mnt/a b"]).unwrap_err();
-        let v2 = Some("/sys/fs/cgroup/unified".into());
-        assert_eq!(error, HierarchyError::PodsInV1 { at: "/mnt/a b".into(), v2 });
-        let text = error.to_string();
-        for part in ["v1 (at /mnt/a b)", "/unified and holds no pods", "hierarchy=1"] {
-            assert!(text.contains(part), "{text}");
-        }
+        let refused = |found: Result<PathBuf, String>, parts: &[&str]| {
+            let text = found.unwrap_err();
+            assert!(parts.iter().all(|part| text.contains(part)), "{text}");
+        };
+        let parts = ["v1 (at /mnt/a b)", "/unified and holds no pods", "hierarchy=1"];
+        refused(chosen(HYBRID, &["/mnt/a b"]), &parts);
         let legacy = "34 29 0:29 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory";
         let at = "/sys/fs/cgroup/memory";
-        let error = chosen(legacy, &[at]).unwrap_err();
-        assert_eq!(error, HierarchyError::PodsInV1 { at: at.into(), v2: None });
-        assert_eq!(chosen(legacy, &[]), Err(HierarchyError::NotMounted));
-        assert_eq!(
-            chosen("25 1 0:21 / /sys rw - sysfs sysfs rw", &[]),
-            Err(HierarchyError::NotMounted)
-        );
+        refused(chosen(legacy, &[at]), &["v1 (at /sys/fs/cgroup/memory)", "which is not mounted"]);
+        for none in [legacy, "25 1 0:21 / /sys rw - sysfs sysfs rw"] {
+            refused(chosen(none, &[]), &["cgroup v2 is not mounted"]);
+        }
     }
 
     #[test]
     fn a_named_directory_does_not_hide_pods_in_cgroup_v1() {
         let (unified, pids) = ("/sys/fs/cgroup/unified", "/sys/fs/cgroup/pids");
-        let refused = HierarchyError::PodsInV1 { at: pids.into(), v2: Some(unified.into()) };
-        assert_eq!(named(Some(unified), HYBRID, &[pids]), Err(refused));
+        let refused = named(Some(unified), HYBRID, &[pids]).unwrap_err();
+        assert!(refused.contains("v1 (at /sys/fs/cgroup/pids)"), "{refused}");
         assert_eq!(named(Some("/own"), HYBRID, &["/own", unified, pids]), v2("/own"));
         assert_eq!(named(Some("/own"), HYBRID, &[unified]), v2("/own"));
     }
 
     #[test]
     fn a_named_directory_must_be_in_cgroup2() {
-        let named = Path::new("/proc");
-        assert_eq!(hierarchy(Some(named)), Err(HierarchyError::NotCgroup2(named.into())));
-        let missing = hierarchy(Some(Path::new("/nonexistent")));
-        assert!(matches!(missing, Err(HierarchyError::Io { .. })), "{missing:?}");
+        for (named, said) in [("/proc", "not in a cgroup2"), ("/nonexistent", "cannot read")] {
+            assert!(hierarchy(Some(Path::new(named))).unwrap_err().contains(said), "{named}");
+        }
     }
 
     #[test]

@@ -23,7 +23,7 @@ use coroner_core::{
     time::BootTime,
 };
 pub use error::StartError;
-pub use facts::{HierarchyError, btf_facts, hierarchy};
+pub use facts::{btf_facts, hierarchy};
 
 use crate::linux::{
     cgroupfs::{self, Inserted, Scan, ScanRoom},
@@ -230,7 +230,7 @@ pub fn start(options: &KernelOptions) -> Result<Kernel, StartError> {
     }
     privileges::raise_memlock_limit();
     let btf_facts = btf_facts().map_err(StartError::NoBtf)?;
-    let cgroup_root = hierarchy(options.cgroup_root.as_deref())?;
+    let cgroup_root = hierarchy(options.cgroup_root.as_deref()).map_err(StartError::Hierarchy)?;
     // Since Linux 7.0; BTF does not show it. After a wrong guess, what the kernel skips is still counted: see `skipped`.
     let is_preemptible = facts::version(&facts::release()) >= (7, 0);
     let (layout, offsets) = {
