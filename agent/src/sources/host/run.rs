@@ -253,7 +253,7 @@ async fn look(mut host: HostView, pool: BlockingPool) -> Findings {
             let [one, other, third] = std::array::from_fn(|_| Arc::clone(table));
             let (others, shims, netns, cgroups) = tokio::join!(
                 others,
-                in_time(&pool, &host, move |host| shims::shims(&one, shims::ours(host, &one))),
+                in_time(&pool, &host, move |host| shims::shims(host, &one)),
                 in_time(&pool, &host, move |host| netns::namespaces(host, &other)),
                 in_time(&pool, &host, move |host| pods::cgroups(host, &third)),
             );

@@ -44,13 +44,10 @@ const MAX_CONFIG: u64 = 2 << 20;
 const MAX_COMMAND: u64 = 64 << 10;
 
 /// The shims that the CRI should know of.
-pub(super) fn shims(
-    table: &Table,
-    ours: Result<Vec<OwnedShim>, SurveyError>,
-) -> Result<Vec<Shim>, SurveyError> {
+pub(super) fn shims(host: &HostView, table: &Table) -> Result<Vec<Shim>, SurveyError> {
     let children = table.children();
     let mut found = Vec::new();
-    for OwnedShim { shim, bundle } in ours? {
+    for OwnedShim { shim, bundle } in ours(host, table)? {
         let children = children.get(&shim.process.pid).copied().unwrap_or_default();
         if shim.comm == CONMON || is_made_for_cri(&bundle, &shim.id)? {
             found.push(Shim { children, ..shim });
@@ -270,8 +267,7 @@ mod tests {
     }
 
     fn found(host: &HostView) -> Result<Vec<Shim>, SurveyError> {
-        let table = Table::read(host).unwrap();
-        shims(&table, ours(host, &table))
+        shims(host, &Table::read(host).unwrap())
     }
 
     fn pids(host: &HostView) -> Vec<u32> {

@@ -562,9 +562,6 @@ mod tests {
                 grace_seconds: Some(3),
                 failures: 3,
             }),
-            startup: None,
-            restart_policy: String::new(),
-            waiting: None,
             started: Some(true),
             restarts: 2,
             id: Some("c3".into()),
@@ -578,6 +575,7 @@ mod tests {
                 // The kubelet made this one up: it never saw the container's end.
                 ApiTerminated { id: None, exit_code: 255, reason: String::new(), finished: None },
             ],
+            ..ApiContainer::default()
         };
         let expected = ApiPod {
             uid: "u1".into(),
@@ -593,8 +591,6 @@ mod tests {
             reason: "Terminated".into(),
             message: "Usage of EmptyDir volume".into(),
             disruption: Some("EvictionByEvictionAPI".into()),
-            disruption_message: String::new(),
-            workload: None,
             containers: BTreeMap::from([
                 ("app".to_owned(), app),
                 ("setup".to_owned(), bare(ContainerKind::Init)),
@@ -608,6 +604,7 @@ mod tests {
                 ),
                 ("debug".to_owned(), bare(ContainerKind::Ephemeral)),
             ]),
+            ..ApiPod::default()
         };
         assert_eq!(full, Some(expected));
     }

@@ -32,13 +32,6 @@ const MAX_CGROUPS: usize = 4096;
 /// Where the freezer of cgroup v1, or that of a suspended machine, holds a process (`kernel/freezer.c`).
 const REFRIGERATOR: &str = "__refrigerator";
 
-#[derive(Clone, Debug)]
-pub struct ProcRoot {
-    /// The /proc that shows the host's processes.
-    pub proc: PathBuf,
-    pub cgroup_root: PathBuf,
-}
-
 /// A process and how it is found below /proc.
 struct InspectedProcess {
     process: ProcProcess,
@@ -50,10 +43,9 @@ struct InspectedProcess {
 /// Processes are found by the container's cgroup, as this process' PID namespace numbers them; if
 /// that is not the host's, the main process is still found by the kernel's number where the host's
 /// /proc is mounted. Its start time makes sure that it is the same process.
-pub fn look(host: &ProcRoot, wanted: InspectProcesses) -> ProcReport {
+pub(super) fn look(proc: &Path, cgroup_root: &Path, wanted: InspectProcesses) -> ProcReport {
     let looked = clock::boot_now();
-    let proc = &host.proc;
-    let members = members(&host.cgroup_root, wanted);
+    let members = members(cgroup_root, wanted);
     let listed = members.iter().flat_map(BTreeMap::keys).copied();
     let listed = listed.filter(|pid| *pid != 0).take(MAX_LOOKED_AT);
     let mut found: Vec<InspectedProcess> = listed.filter_map(|pid| process(proc, pid)).collect();
@@ -168,7 +160,6 @@ mod tests {
     /// A hierarchy and a /proc of our own.
     struct FakeHost {
         folder: tempfile::TempDir,
-        host: ProcRoot,
         cgroup: CgroupId,
     }
 
@@ -180,8 +171,7 @@ mod tests {
             fs::create_dir_all(own.join("nested")).unwrap();
             fs::write(own.join("cgroup.procs"), pids).unwrap();
             let cgroup = CgroupId(cgroupfs::inode(&own).unwrap());
-            let host = ProcRoot { proc: folder.path().join("proc"), cgroup_root };
-            Self { folder, host, cgroup }
+            Self { folder, cgroup }
         }
 
         fn file(&self, path: &str, text: &str) {
@@ -197,10 +187,13 @@ mod tests {
         }
 
         fn look(&self, main: u32, started: Option<u64>) -> ProcReport {
-            look(
-                &self.host,
-                InspectProcesses { cgroup: self.cgroup, main: Some(Tgid(main)), started },
-            )
+            let main = Some(Tgid(main));
+            self.look_for(InspectProcesses { cgroup: self.cgroup, main, started })
+        }
+
+        fn look_for(&self, wanted: InspectProcesses) -> ProcReport {
+            let root = self.folder.path();
+            look(&root.join("proc"), &root.join("cgroup"), wanted)
         }
     }
 
@@ -267,8 +260,7 @@ mod tests {
         let fake = FakeHost::new("10\n");
         fake.task("10", "app", 'D', 100);
         let gone = InspectProcesses { cgroup: CgroupId(1), main: None, started: None };
-        assert_eq!(look(&fake.host, gone).alive, Some(0));
-        let blind = ProcRoot { cgroup_root: "/nonexistent".into(), ..fake.host.clone() };
-        assert_eq!(look(&blind, gone).alive, None);
+        assert_eq!(fake.look_for(gone).alive, Some(0));
+        assert_eq!(look(Path::new("/proc"), Path::new("/nonexistent"), gone).alive, None);
     }
 }

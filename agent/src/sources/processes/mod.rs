@@ -10,13 +10,13 @@ use coroner_core::{
     input::{Input, Received},
     output::InspectProcesses,
 };
-pub use look::{ProcRoot, look};
 
 use crate::linux::{
     blocking::{BlockingPool, CallError},
     clock,
     procfs::host_proc,
 };
+use look::look;
 use std::{
     path::PathBuf,
     sync::{
@@ -56,7 +56,7 @@ pub async fn run(
     let pool = BlockingPool::new(TIMEOUT, MAX_HANGING);
     while let Some(wanted) = wanted.recv().await {
         let (root, cgroup_root) = (host_root.clone(), cgroup_root.clone());
-        let look = move || look(&ProcRoot { proc: host_proc(&root), cgroup_root }, wanted);
+        let look = move || look(&host_proc(&root), &cgroup_root, wanted);
         let report = match pool.call(look).await {
             Ok(report) => report,
             Err(CallError::Panicked(broken)) => return Err(broken.into()),
