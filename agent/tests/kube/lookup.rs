@@ -194,15 +194,6 @@ async fn a_question_that_fails_is_no_outage_of_the_watch() {
 }
 
 #[tokio::test]
-async fn the_node_is_told_at_the_start() {
-    let gets = [(NODE.to_owned(), (200, node("boot-1")))].into();
-    let mut bench = KubeBench::new(Script { gets, version: 10, ..Script::default() });
-    let expected =
-        ApiNode { boot_id: "boot-1".into(), kubelet_version: "v1.33.4".into(), ready: Some(true) };
-    assert_eq!(bench.node().await, ApiEvent::Node(expected));
-}
-
-#[tokio::test]
 async fn why_the_node_is_not_known_is_said() {
     let without_boot = json!({ "metadata": { "name": "n1" }, "status": {} });
     for (answer, is_missing, words) in [
@@ -244,5 +235,7 @@ async fn the_node_is_asked_for_again_after_an_outage() {
     let ApiEvent::Node(node) = next(&mut bench.events, is_node).await else {
         unreachable!("only that was waited for");
     };
-    assert_eq!(node.boot_id, "boot-2");
+    let expected =
+        ApiNode { boot_id: "boot-2".into(), kubelet_version: "v1.33.4".into(), ready: Some(true) };
+    assert_eq!(node, expected);
 }

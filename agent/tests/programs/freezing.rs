@@ -3,7 +3,7 @@
 use crate::{
     actors::{Actor, Role},
     delivered, ends, is_end, sent,
-    stage::{self, Pod, Session},
+    stage::{Pod, Session, with_pod},
 };
 use coroner_core::input::{Disposition, ExitStatus, KernelFact, SignalResult};
 use libc::{SIGKILL, SIGTERM};
@@ -11,12 +11,10 @@ use std::fs;
 
 /// A container whose process waits to be told what to do.
 fn with_a_process(role: Role, test: impl FnOnce(&mut Session, &Pod, Actor)) {
-    let _machine = stage::machine();
-    let hierarchy = stage::v2();
-    let mut session = Session::start(&hierarchy);
-    let pod = Pod::make(&hierarchy);
-    let process = Actor::start(&pod.container.path, role);
-    test(&mut session, &pod, process);
+    with_pod(|mut session, pod| {
+        let process = Actor::start(&pod.container.path, role);
+        test(&mut session, &pod, process);
+    });
 }
 
 /// Freezes or thaws it and waits until that is told.

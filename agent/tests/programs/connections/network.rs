@@ -10,7 +10,9 @@ use coroner_core::{
     input::{ConnectionEvent, TrafficPeer},
     time::BootTime,
 };
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+use rustix::net::{
+    AddressFamily, SocketFlags, SocketType, socket_with, sockopt::set_socket_reuseaddr,
+};
 use std::{
     ffi::c_int,
     fs, io,
@@ -18,7 +20,7 @@ use std::{
     mem,
     net::{IpAddr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket},
     os::{
-        fd::{AsRawFd, OwnedFd},
+        fd::{AsRawFd, IntoRawFd, OwnedFd},
         unix::fs::MetadataExt,
     },
     path::Path,
@@ -108,33 +110,17 @@ pub(crate) fn raise(device: &str) -> io::Result<()> {
 /// Gives a device an address, with the mask of its class.
 pub(crate) fn assign(device: &str, address: &str) -> io::Result<()> {
     let mut request = named(device);
-    let (address, _) = raw(&address.parse().expect("an address"));
-    request.ifr_ifru.ifru_addr = unsafe { mem::transmute_copy(&address) };
+    let SocketAddr::V4(address) = address.parse().expect("an address") else { unreachable!() };
+    let address = libc::sockaddr_in {
+        sin_family: libc::AF_INET as u16,
+        sin_port: 0,
+        sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(address.ip().octets()) },
+        sin_zero: [0; 8],
+    };
+    // SAFETY: of the same size; the call reads it by its family.
+    request.ifr_ifru.ifru_addr =
+        unsafe { mem::transmute::<libc::sockaddr_in, libc::sockaddr>(address) };
     ioctl(&socket(AddressFamily::INET)?, libc::SIOCSIFADDR as _, (&raw const request).cast())
-}
-
-/// An address as the kernel takes it, and its length.
-fn raw(address: &SocketAddr) -> (libc::sockaddr_in6, libc::socklen_t) {
-    // SAFETY: all zeroes are one; it is longer than one of IPv4, and no less aligned.
-    let mut into: libc::sockaddr_in6 = unsafe { mem::zeroed() };
-    match address {
-        SocketAddr::V4(v4) => {
-            let to: *mut libc::sockaddr_in = (&raw mut into).cast();
-            // SAFETY: as above.
-            unsafe {
-                (*to).sin_family = libc::AF_INET as u16;
-                (*to).sin_port = v4.port().to_be();
-                (*to).sin_addr.s_addr = u32::from_ne_bytes(v4.ip().octets());
-            }
-            (into, size_of::<libc::sockaddr_in>() as libc::socklen_t)
-        }
-        SocketAddr::V6(v6) => {
-            into.sin6_family = libc::AF_INET6 as u16;
-            into.sin6_port = v6.port().to_be();
-            into.sin6_addr.s6_addr = v6.ip().octets();
-            (into, size_of::<libc::sockaddr_in6>() as libc::socklen_t)
-        }
-    }
 }
 
 impl TestNetwork<'_> {
@@ -174,11 +160,15 @@ pub(crate) fn connect(from: &str, to: &str) -> TcpStream {
 
 pub(crate) fn try_connect(from: &str, to: &str) -> io::Result<TcpStream> {
     let (from, to): (SocketAddr, SocketAddr) = (from.parse().unwrap(), to.parse().unwrap());
-    let family = if from.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    let stream = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    let stream = stream_socket(&from)?;
     rustix::net::bind(&stream, &from)?;
     rustix::net::connect(&stream, &to)?;
     Ok(stream.into())
+}
+
+fn stream_socket(of: &SocketAddr) -> io::Result<OwnedFd> {
+    let family = if of.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    Ok(socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?)
 }
 
 /// Reads up to the end, whatever that is.
@@ -202,7 +192,7 @@ impl TestServer {
     }
 
     fn start(address: &str, cgroup: Option<&Path>) -> Self {
-        let (address, length) = raw(&address.parse().unwrap());
+        let address = address.parse().unwrap();
         let (orders, order) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
         let (done, do_) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
         let (orders_fd, order_fd, do_fd) = (orders.as_raw_fd(), order.as_raw_fd(), do_.as_raw_fd());
@@ -210,7 +200,7 @@ impl TestServer {
         let pid = match unsafe { libc::fork() } {
             0 => unsafe {
                 libc::close(order_fd);
-                obey(&address, length, orders_fd, do_fd)
+                obey(address, orders_fd, do_fd)
             },
             pid => pid,
         };
@@ -269,14 +259,8 @@ impl Drop for TestServer {
 }
 
 /// The child.
-unsafe fn obey(
-    address: &libc::sockaddr_in6,
-    length: libc::socklen_t,
-    orders: c_int,
-    done: c_int,
-) -> ! {
+unsafe fn obey(address: SocketAddr, orders: c_int, done: c_int) -> ! {
     static FILL: [u8; 1 << 16] = [7; 1 << 16];
-    let family = c_int::from(address.sin6_family);
     let (mut listener, mut connections, mut count) = (-1, [-1; 64], 0);
     unsafe {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
@@ -286,14 +270,13 @@ unsafe fn obey(
             let last: c_int = connections[(count + 63) % 64];
             let mut buffer = [0u8; 4096];
             let done_well = match order {
-                b'l' => {
-                    listener = libc::socket(family, libc::SOCK_STREAM, 0);
-                    let yes = 1;
-                    let option = (&raw const yes).cast();
-                    libc::setsockopt(listener, libc::SOL_SOCKET, libc::SO_REUSEADDR, option, 4);
-                    libc::bind(listener, (&raw const *address).cast(), length) == 0
-                        && libc::listen(listener, 64) == 0
-                }
+                b'l' => stream_socket(&address).is_ok_and(|socket| {
+                    let listens = set_socket_reuseaddr(&socket, true)
+                        .and_then(|()| rustix::net::bind(&socket, &address))
+                        .and_then(|()| rustix::net::listen(&socket, 64));
+                    listener = socket.into_raw_fd();
+                    listens.is_ok()
+                }),
                 b'a' => {
                     connections[count] =
                         libc::accept(listener, std::ptr::null_mut(), std::ptr::null_mut());
@@ -325,19 +308,15 @@ unsafe fn obey(
                     libc::setsockopt(last, libc::SOL_SOCKET, libc::SO_LINGER, option, 8) == 0
                 }
                 b's' => libc::close(listener) == 0,
-                b'o' => {
-                    let mut to = *address;
-                    to.sin6_port = 9090u16.to_be();
-                    connections[count] = libc::socket(family, libc::SOCK_STREAM, 0);
-                    let mut from = *address;
-                    from.sin6_port = 0;
-                    let from_4: *mut libc::sockaddr_in = (&raw mut from).cast();
-                    (*from_4).sin_addr.s_addr = u32::from_ne_bytes([10, 0, 0, 7]);
+                b'o' => stream_socket(&address).is_ok_and(|socket| {
+                    let from = SocketAddr::from(([10, 0, 0, 7], 0));
+                    let to = SocketAddr::new(address.ip(), 9090);
+                    let connected = rustix::net::bind(&socket, &from)
+                        .and_then(|()| rustix::net::connect(&socket, &to));
+                    connections[count] = socket.into_raw_fd();
                     count += 1;
-                    libc::bind(connections[count - 1], (&raw const from).cast(), length) == 0
-                        && libc::connect(connections[count - 1], (&raw const to).cast(), length)
-                            == 0
-                }
+                    connected.is_ok()
+                }),
                 _ => libc::_exit(0),
             };
             let answer = if done_well { b'+' } else { b'-' };
