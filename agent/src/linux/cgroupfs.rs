@@ -128,8 +128,6 @@ impl Scan<'_> {
                 name: path_below(self.root, path),
                 scanned: true,
             });
-        }
-        if state == Inserted::New {
             let processes = processes(path, self.proc, self.room.processes);
             self.room.processes -= processes.len();
             if let Some(main) = main_process(&processes).filter(|_| entry.owner == id) {

@@ -160,12 +160,6 @@ impl Poller {
     ) {
         loop {
             let due = if self.outbox.is_empty() { self.start() } else { None };
-            let due = async {
-                match due {
-                    Some(due) => sleep_until(due).await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
                 () = to.closed() => return,
                 Ok(room) = to.reserve(), if !self.outbox.is_empty() => {
@@ -184,7 +178,7 @@ impl Poller {
                     }
                 }
                 Some(request) = requests.recv() => self.request(request),
-                () = due => {}
+                () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {}
             }
         }
     }

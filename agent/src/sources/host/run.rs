@@ -11,7 +11,7 @@ use crate::{
 use coroner_core::input::{DaemonProcess, DaemonState, HostEvent, HostSurvey, Input, Received};
 use futures::{
     FutureExt,
-    future::{self, BoxFuture},
+    future::{self, BoxFuture, OptionFuture},
 };
 use std::{
     collections::BTreeSet,
@@ -148,7 +148,7 @@ impl HostAdapter {
                     again = false;
                     under_way = Some(look(self.host(), self.pool.clone()).boxed());
                 }
-                seen = done(&mut under_way) => {
+                Some(seen) = OptionFuture::from(under_way.as_mut()) => {
                     under_way = None;
                     next = Instant::now() + self.options.every;
                     let survey = self.looked(seen).await?;
@@ -176,8 +176,7 @@ impl HostAdapter {
         }
     }
 
-    async fn looked(&mut self, seen: Findings) -> Result<HostSurvey, Closed> {
-        let Findings { looked, kubelet } = seen;
+    async fn looked(&mut self, (looked, kubelet): Findings) -> Result<HostSurvey, Closed> {
         let counters = &self.options.counters;
         counters.surveys.fetch_add(1, Relaxed);
         counters.errors.fetch_add(looked.left_out, Relaxed);
@@ -218,14 +217,11 @@ impl HostAdapter {
     }
 }
 
-struct Findings {
-    looked: PartialSurvey,
-    kubelet: DaemonState,
-}
+type Findings = (PartialSurvey, DaemonState);
 
 /// Surveys the host once; the errors of its parts are logged.
 pub async fn survey(host: &HostView) -> HostSurvey {
-    let looked = look(host.clone(), BlockingPool::new(TIMEOUT, MAX_HANGING)).await.looked;
+    let (looked, _) = look(host.clone(), BlockingPool::new(TIMEOUT, MAX_HANGING)).await;
     for (part, why) in &looked.errors {
         warn!(?part, %why, not_reported = part.cost(), "the host survey is incomplete");
     }
@@ -265,7 +261,7 @@ async fn look(mut host: HostView, pool: BlockingPool) -> Findings {
     };
     looked.survey.tools = tools.unwrap_or_default();
     looked.survey.volumes = looked.list(SurveyPart::Volumes, volumes);
-    Findings { looked, kubelet }
+    (looked, kubelet)
 }
 
 /// A part of a look, on a thread of its own.
@@ -276,14 +272,6 @@ async fn in_time<T: Send + 'static>(
 ) -> Result<T, SurveyError> {
     let host = host.clone();
     pool.call(move || look(&host)).await?
-}
-
-/// The outcome of what is under way; never, if nothing is.
-async fn done(under_way: &mut Option<BoxFuture<'static, Findings>>) -> Findings {
-    match under_way {
-        Some(under_way) => under_way.await,
-        None => std::future::pending().await,
-    }
 }
 
 #[cfg(test)]
@@ -447,7 +435,7 @@ mod tests {
         let mut adapter = HostAdapter { options, to, daemons, pool, troubled: BTreeSet::new() };
         let errors = vec![(SurveyPart::Volumes, SurveyError::NoMounts)];
         let looked = PartialSurvey { left_out: 3, errors, ..PartialSurvey::begin() };
-        assert!(adapter.looked(Findings { looked, kubelet: DaemonState::Unknown }).await.is_ok());
+        assert!(adapter.looked((looked, DaemonState::Unknown)).await.is_ok());
         assert_eq!(counters.errors.load(Relaxed), 4);
     }
 }

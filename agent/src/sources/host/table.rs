@@ -159,17 +159,4 @@ mod tests {
         fake.host.proc = "/nonexistent".into();
         assert!(matches!(Table::read(&fake.host), Err(SurveyError::Unread { .. })));
     }
-
-    #[test]
-    fn this_process() {
-        let host = HostView { proc: "/proc".into(), ..Fake::new().host };
-        let own = std::process::id();
-        let known = process(Path::new("/proc"), own).unwrap();
-        let runtime = DaemonProcess { pid: own, started: known.started };
-        let table = Table::read(&HostView { runtime: Some(runtime), ..host }).unwrap();
-        assert!(table.has(runtime));
-        let link = fs::read_link("/proc/self/ns/net").unwrap();
-        let inode = namespace_inode(link.to_str().unwrap());
-        assert_eq!(table.namespace(own, "net").ok(), inode);
-    }
 }

@@ -303,10 +303,9 @@ struct Leaf {
 
 impl Drop for Stage {
     fn drop(&mut self) {
-        if self.is_own {
-            return;
+        if !self.is_own {
+            remove_tree(&self.path, remove_patiently);
         }
-        remove_tree(&self.path, remove_patiently);
     }
 }
 

@@ -131,7 +131,8 @@ async fn list(
     pod: &PodRef,
     node: &str,
 ) -> Result<Vec<PostedEvent>, Option<RequestFailure>> {
-    if !is_name(&pod.namespace) || !pod.uid.as_str().bytes().all(is_of_a_uid) {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+    if !is_name(&pod.namespace) || !pod.uid.as_str().bytes().all(is_plain) {
         return Err(None);
     }
     let node = node.to_owned();
@@ -164,10 +165,6 @@ async fn list(
         Ok(answer) => answer.map_err(Some),
         Err(_) => Err(None),
     }
-}
-
-fn is_of_a_uid(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || byte == b'-'
 }
 
 /// An Event that was posted several times has its first and its last time.

@@ -188,7 +188,7 @@ impl Watch {
         loop {
             let line = tokio::select! {
                 line = timeout(silence, lines.recv()) => line,
-                () = until(resume_grace) => {
+                () = sleep_until(resume_grace.unwrap_or(begun)), if resume_grace.is_some() => {
                     resume_grace = None;
                     self.resumed().await?;
                     continue;
@@ -375,13 +375,6 @@ pub(super) fn read_line(line: Item<Line>, counters: &KubeCounters) -> ReadLine {
 /// The pods of this node.
 pub(super) fn on_node(node: &str) -> String {
     format!("spec.nodeName={node}")
-}
-
-async fn until(moment: Option<Instant>) {
-    match moment {
-        Some(moment) => sleep_until(moment).await,
-        None => std::future::pending().await,
-    }
 }
 
 /// Any time up to `most`.
