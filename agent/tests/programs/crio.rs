@@ -3,7 +3,7 @@
 
 use crate::{
     actors::{Actor, Role},
-    ends,
+    ends, signals,
     stage::{ID, Session, TestCgroup, with_cgroup2},
 };
 use coroner_core::{
@@ -40,10 +40,8 @@ fn a_container_is_below_its_scope_and_its_monitor_is_none() {
             session.settle();
 
             let about = session.about(container.id);
-            let signal = about.iter().find_map(|fact| match fact {
-                KernelFact::SignalGenerated(sent) => Some((sent.target.tgid, sent.signal)),
-                _ => None,
-            });
+            let signal = signals(&session, container.id);
+            let signal = signal.first().map(|sent| (sent.target.tgid, sent.signal));
             assert_eq!(signal, Some((Tgid(pid), 15)), "{about:#?}");
             let [(_, status)] = &ends(&session, pid)[..] else { panic!("{about:#?}") };
             assert_eq!(*status, ExitStatus::Code(37));

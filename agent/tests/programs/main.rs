@@ -28,7 +28,7 @@ mod waking;
 use actors::{Actor, Role, Then};
 use coroner::sources::kernel::{KernelCommand, KernelOptions, tiny::Executable};
 use coroner_core::{
-    ids::Tgid,
+    ids::{CgroupId, Tgid},
     input::{
         Disposition, ExitStatus, KernelFact, LossKind, SignalGenerated, SignalResult, TargetState,
         Task,
@@ -46,22 +46,21 @@ use std::{
     time::Duration,
 };
 
+/// The signals to processes of a cgroup.
+fn signals(session: &Session, cgroup: CgroupId) -> Vec<SignalGenerated> {
+    let signal = |fact| match fact {
+        KernelFact::SignalGenerated(sent) => Some(sent),
+        _ => None,
+    };
+    session.about(cgroup).into_iter().filter_map(signal).collect()
+}
+
 /// The one signal of this number sent to a process.
 fn sent(session: &Session, pod: &Pod, actor: &Actor, signal: i32) -> SignalGenerated {
-    let all: Vec<_> = session
-        .about(pod.container.id)
-        .into_iter()
-        .filter_map(|fact| match fact {
-            KernelFact::SignalGenerated(sent)
-                if i32::from(sent.signal) == signal && sent.target.tgid == Tgid(actor.pid) =>
-            {
-                Some(sent)
-            }
-            _ => None,
-        })
-        .collect();
+    let mut all = signals(session, pod.container.id);
+    all.retain(|sent| i32::from(sent.signal) == signal && sent.target.tgid == Tgid(actor.pid));
     assert_eq!(all.len(), 1, "{all:#?}");
-    all[0].clone()
+    all.remove(0)
 }
 
 /// How processes with this pid ended, as told.
@@ -256,14 +255,8 @@ fn the_end_of_an_init_kills_its_namespace_visibly() {
         init.kill(SIGKILL);
         init.wait();
         session.settle();
-        let killed: Vec<_> = session
-            .about(pod.container.id)
-            .into_iter()
-            .filter_map(|fact| match fact {
-                KernelFact::SignalGenerated(sent) if sent.code == 0x80 => Some(sent),
-                _ => None,
-            })
-            .collect();
+        let mut killed = signals(&session, pod.container.id);
+        killed.retain(|sent| sent.code == 0x80);
         assert_eq!(killed.len(), 3, "{killed:#?}");
         for kill in killed {
             assert_eq!((kill.signal, kill.sender.tgid), (9, Tgid(pid)));

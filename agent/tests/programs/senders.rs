@@ -2,7 +2,7 @@
 
 use crate::{
     actors::{Actor, Role, kill},
-    ends, is_end, sent,
+    ends, is_end, sent, signals,
     stage::{self, Pod, Session, children, with_cgroup2, with_pod},
 };
 use coroner_core::{
@@ -53,15 +53,11 @@ fn killing_a_cgroup_is_a_signal_to_each_process_in_it() {
         }
         session.settle();
         for (pid, cgroup) in pids.into_iter().zip([pod.container.id, nested.id]) {
-            let kills: Vec<_> = session
-                .about(cgroup)
-                .into_iter()
-                .filter_map(|fact| match fact {
-                    KernelFact::SignalGenerated(sent) if sent.target.tgid == Tgid(pid) => {
-                        Some((sent.signal, sent.code, sent.group, sent.sender.tgid))
-                    }
-                    _ => None,
-                })
+            let mut kills = signals(&session, cgroup);
+            kills.retain(|sent| sent.target.tgid == Tgid(pid));
+            let kills: Vec<_> = kills
+                .iter()
+                .map(|sent| (sent.signal, sent.code, sent.group, sent.sender.tgid))
                 .collect();
             assert_eq!(kills, [(9, 0, false, Tgid(std::process::id()))]);
             let killed = ExitStatus::Signal { signal: 9, core: false };
