@@ -35,7 +35,7 @@ pub enum CriEvent {
         /// The answer, in no order.
         sandboxes: Vec<CriSandbox>,
     },
-    /// So many sandboxes in the full lists cannot be read: what no list shows may be one of them. Sent before a list, when
+    /// So many sandboxes and containers in the full lists cannot be read: what no list shows may be one of them. Sent before a list, when
     /// the number has changed.
     UnreadableSandboxes {
         /// 0: all can be read again.

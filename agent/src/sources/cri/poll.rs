@@ -116,8 +116,8 @@ pub(super) struct Poller {
     /// Nothing is asked before; if something is requested, the first is enough.
     retry: [Instant; 2],
     outage_logged: bool,
-    /// Sandboxes of the last full list that could not be read.
-    unreadable: u32,
+    /// Sandboxes and containers of the last full list that could not be read.
+    unreadable: [u32; 2],
     /// When objects of each kind were last logged as left out.
     warned: HashMap<&'static str, Instant>,
     backoff: ExponentialBackoff,
@@ -147,7 +147,7 @@ impl Poller {
             cost: Duration::ZERO,
             retry: [now; 2],
             outage_logged: false,
-            unreadable: 0,
+            unreadable: [0; 2],
             warned: HashMap::new(),
             backoff: backoff(MIN_PAUSE, MAX_PAUSE),
         }
@@ -170,10 +170,7 @@ impl Poller {
                 Some((kind, at, answer)) = self.calls.next() => {
                     self.under_way.remove(&kind);
                     match answer {
-                        Ok(apply) => {
-                            self.outage_logged = false;
-                            apply(&mut self, at);
-                        }
+                        Ok(apply) => apply(&mut self, at),
                         Err(failure) => self.outage(at, failure),
                     }
                 }
@@ -329,13 +326,15 @@ impl Poller {
         list: Items<CriSandbox>,
     ) {
         self.left_out("sandbox", list.invalid, list.why.unwrap_or_default());
-        if of.only.is_none() && self.unreadable != list.invalid {
-            self.unreadable = list.invalid;
-            self.emit(at, CriEvent::UnreadableSandboxes { count: list.invalid });
+        if of.only.is_none() {
+            self.unreadable(at, [list.invalid, self.unreadable[1]]);
         }
         let (only, asked, mut sandboxes) = (of.only.clone(), of.asked, list.valid);
-        self.index.take_sandboxes(only.as_ref(), &mut sandboxes);
-        self.emit(at, CriEvent::Sandboxes { asked, only, sandboxes });
+        // What a list of one sandbox leaves out would seem to be gone.
+        if only.is_none() || list.invalid == 0 {
+            self.index.take_sandboxes(only.as_ref(), &mut sandboxes);
+            self.emit(at, CriEvent::Sandboxes { asked, only, sandboxes });
+        }
         self.call(of.kind, async move {
             let list = connection.containers(of.only.as_ref()).await?;
             Ok(move |me: &mut Self, at| me.take_containers(at, of, list))
@@ -345,8 +344,14 @@ impl Poller {
     fn take_containers(&mut self, at: BootTime, of: List, list: Items<CriContainer>) {
         self.left_out("container", list.invalid, list.why.unwrap_or_default());
         let (only, asked, mut containers) = (of.only, of.asked, list.valid);
+        self.outage_logged = false;
+        self.backoff = backoff(MIN_PAUSE, MAX_PAUSE);
+        if only.is_some() && list.invalid > 0 {
+            return;
+        }
         self.index.take_containers(only.as_ref(), &mut containers);
         if only.is_none() {
+            self.unreadable(at, [self.unreadable[0], list.invalid]);
             // Removed from the runtime: the request to stop polling them may never come.
             self.fast.retain(|sandbox| self.index.has_sandbox(sandbox));
             let now = Instant::now();
@@ -354,8 +359,14 @@ impl Poller {
             self.next_full = now + self.options.idle.max(MAX_INTERVAL.min(self.cost * CORE_SHARE));
             self.request_not_before = now + (now - of.began) * (REQUEST_SHARE - 1);
         }
-        self.backoff = backoff(MIN_PAUSE, MAX_PAUSE);
         self.emit(at, CriEvent::Containers { asked, only, containers });
+    }
+
+    /// Of the last full list, sandboxes and containers: what it left out is not gone.
+    fn unreadable(&mut self, at: BootTime, counts: [u32; 2]) {
+        if std::mem::replace(&mut self.unreadable, counts) != counts {
+            self.emit(at, CriEvent::UnreadableSandboxes { count: counts.iter().sum() });
+        }
     }
 
     /// A container's exit and its stop signal. A status that could not be read is asked for again after the next list.

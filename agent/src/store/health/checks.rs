@@ -238,7 +238,7 @@ impl Health {
         });
         let unreadable = (self.unreadable > 0).then(|| {
             (
-                format!("{} sandbox(es) of its list cannot be read", self.unreadable),
+                format!("{} object(s) of its lists cannot be read", self.unreadable),
                 "see the log's debug lines; meanwhile no shim, network namespace or pod cgroup is reported as a leak",
             )
         });
