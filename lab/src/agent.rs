@@ -105,6 +105,8 @@ impl Agent {
             .args(["--listen", "127.0.0.1:0", "--socket", "off"])
             .args(["--api-listen", &address.to_string()])
             .args(["--node", &options.node])
+            // The lab plays in a minute what a node does in a day.
+            .args(["--events-lookup", "1s"])
             .args(["--runtime-endpoint", &options.cri])
             .arg("--kubeconfig")
             .arg(&options.kubeconfig)

@@ -39,6 +39,11 @@ impl Bucket {
         }
     }
 
+    /// When the next token comes, if there is none.
+    pub(crate) fn next(&self) -> Instant {
+        self.since + self.rate.every
+    }
+
     fn fill(&mut self, now: Instant) {
         while self.left < self.rate.burst && now.duration_since(self.since) >= self.rate.every {
             self.left += 1;

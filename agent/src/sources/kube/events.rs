@@ -24,7 +24,10 @@ use coroner_core::{
 use kube::api::ListParams;
 use serde::Deserialize;
 use std::{io::Read, path::PathBuf, time::Duration};
-use tokio::{sync::mpsc, time::Instant, time::timeout};
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep_until, timeout},
+};
 use tracing::{debug, info};
 
 /// So many lists at once.
@@ -37,6 +40,8 @@ const MAX_NAME: usize = 253;
 const MAX_MESSAGE: usize = 200;
 /// An answer takes no longer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+/// A list is put off if it may be made this soon. The engine waits for an answer for longer.
+const PATIENCE: Duration = Duration::from_secs(2);
 /// Without the permission it is tried again after this.
 const FORBIDDEN_FOR: Duration = Duration::from_secs(600);
 
@@ -97,8 +102,14 @@ pub async fn lists(
         return Ok(());
     }
     while let Some(pod) = requests.recv().await {
-        let (now, asked) = (Instant::now(), clock::boot_now());
-        let may = forbidden_until.is_none_or(|until| now >= until) && bucket.take(now);
+        let (mut now, asked) = (Instant::now(), clock::boot_now());
+        let is_allowed = forbidden_until.is_none_or(|until| now >= until);
+        let mut may = is_allowed && bucket.take(now);
+        if is_allowed && !may && bucket.next() <= now + PATIENCE {
+            sleep_until(bucket.next()).await;
+            now = Instant::now();
+            may = bucket.take(now);
+        }
         let entries = match may {
             true => match list(&client, &pod, &options.node).await {
                 Ok(entries) => Some(entries),
