@@ -124,16 +124,19 @@ impl<'a> PodView<'a> {
         let mut inputs = self.verdict_inputs(container, processes, request);
         let mut assessment = self.assess(container, inputs);
         let stop = self.stop_of(id, &assessment, request, pod_cause);
-        let cause = self.why(id, stop.as_ref(), &assessment, request, pod_cause);
+        let stated = stop.as_ref().and_then(Stop::stated);
+        let is_own = stated.is_some();
+        let cause = stated
+            .unwrap_or_else(|| self.unstated(id, stop.as_ref(), &assessment, request, pod_cause));
         let pre_stop = inputs.pre_stop;
         let mut grace_seconds = inputs.grace_seconds;
         if let Some(stop) = stop {
             // What ended the pod with another container says nothing of this one's grace.
-            let is_own = stop.stated().is_some() || !cause.cause.is_of_a_container();
-            if is_own || cause.cause == Cause::Restart {
+            let is_anothers = !is_own && cause.cause.is_of_a_container();
+            if !is_anothers || cause.cause == Cause::Restart {
                 grace_seconds = self.grace_of(&name, cause.cause, grace_seconds);
             }
-            // Whoever may create Events may forge them: no verdict depends on them.
+            // Anyone who may create Events may forge them: no verdict depends on them.
             let cause = Stop { event: None, ..stop }.stated().map(|stated| stated.cause);
             let allowed = cause.map_or(inputs.grace_seconds, |cause| {
                 self.grace_of(&name, cause, inputs.grace_seconds)
@@ -218,8 +221,8 @@ impl<'a> PodView<'a> {
         }
     }
 
-    /// Why one container was stopped, or ended.
-    fn why(
+    /// Why one container was stopped, or ended, where nobody states it of its stop.
+    fn unstated(
         &self,
         id: &ContainerId,
         stop: Option<&Stop<'_>>,
@@ -237,9 +240,6 @@ impl<'a> PodView<'a> {
             let pod_cause = pod_cause.filter(|pod| !pod.cause.is_of_a_container());
             return unstopped(pod_cause.cloned(), assessment.unproven.as_deref());
         };
-        if let Some(stated) = stop.stated() {
-            return stated;
-        }
         let with_another = pod_cause.filter(|pod| pod.cause.is_of_a_container());
         if let Some(pod) = with_another.filter(|_| !self.went_on_after(id)) {
             let message = format!("Its pod ended with another container. {}", pod.message);
@@ -289,9 +289,9 @@ impl<'a> PodView<'a> {
             .filter(|owner| *owner != id)
             .and_then(|owner| self.container(owner));
         let attempt = self.object().and_then(|object| object.attempts.get(id));
-        // What a later attempt or the status shows to have gone on was not stopped with its pod.
         let is_dated = assessment.stop.is_some() || assessment.hook.is_some();
         let earliest = if is_dated { began } else { BootTime(0) };
+        // What a later attempt or the status shows to have gone on was not stopped with its pod.
         let goes_on = self.went_on_after(id);
         let earlier = self.began_before(began, assessment, request);
         let is_for_it = |pod: &&AttributedCause| {

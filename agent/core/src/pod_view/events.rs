@@ -18,23 +18,20 @@ use std::time::Duration;
 const SAME_SYNC: Duration = Duration::from_secs(5);
 
 impl<'a> PodView<'a> {
-    /// The Events of this attempt of a container, the last ones before its end, oldest first.
-    fn events_of(
-        &self,
-        container: &'a Container,
-    ) -> (BootTime, impl DoubleEndedIterator<Item = &'a Posted>) {
+    /// When this attempt of a container was created, and whether an Event is of it.
+    fn events_of(&self, container: &'a Container) -> (BootTime, impl Fn(&&&Posted) -> bool) {
         let info = &container.info;
         let created = self.processes_of(&info.id).and_then(|own| own.created);
         let created = created.or_else(|| Some(self.stores.anchor.boot(info.created?)));
         let created = created.unwrap_or(BootTime(0));
         let until = self.ended(&info.id).unwrap_or(BootTime(u64::MAX));
-        let is_its = move |posted: &&Posted| {
+        let is_its = move |posted: &&&Posted| {
             let event = &posted.event;
             event.latest() >= created
                 && event.earliest() <= until
                 && event.container.as_deref() == Some(info.name.as_str())
         };
-        (created, self.stores.events.of(self.uid).into_iter().filter(is_its))
+        (created, is_its)
     }
 
     /// Why a container was stopped, by the message of an Event. `stop`: when the stop began.
@@ -43,14 +40,15 @@ impl<'a> PodView<'a> {
         container: &'a Container,
         stop: Interval,
     ) -> Option<AttributedCause> {
-        let (created, events) = self.events_of(container);
+        let (created, is_its) = self.events_of(container);
         let all = self.stores.events.of(self.uid);
         // The kubelet posts it just before the stop begins.
-        let is_of_it = |posted: &&Posted| {
+        let is_of_it = |posted: &&&Posted| {
             let event = &posted.event;
             event.latest() + HOOK_GAP >= stop.earliest && event.earliest() <= stop.latest + HOOK_GAP
         };
-        events.rev().filter(is_of_it).find_map(|posted| stated(&posted.event, created, &all))
+        let its = all.iter().rev().filter(is_its).filter(is_of_it);
+        its.map(|posted| &posted.event).find_map(|event| stated(event, created, &all))
     }
 
     /// Which source was asked for the reason of a stop, and had none. A part of a sentence.
@@ -80,7 +78,7 @@ impl<'a> PodView<'a> {
     }
 
     fn quoted(&self, container: &'a Container) -> String {
-        let quote = |posted: &Posted| {
+        let quote = |posted: &&Posted| {
             let event = &posted.event;
             match (event.about, &event.message, event.probe) {
                 (EventReason::Killing, Some(message), _) => Some(format!("Killing \"{message}\"")),
@@ -92,8 +90,10 @@ impl<'a> PodView<'a> {
                 _ => None,
             }
         };
-        let all: Vec<String> = self.events_of(container).1.filter_map(quote).collect();
-        all.join(", ")
+        let (_, is_its) = self.events_of(container);
+        let all = self.stores.events.of(self.uid);
+        let quotes: Vec<String> = all.iter().filter(is_its).filter_map(quote).collect();
+        quotes.join(", ")
     }
 
     /// Why the pod ended, by an Event, where that was not a deletion.

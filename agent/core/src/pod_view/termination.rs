@@ -94,11 +94,10 @@ impl<'a> PodView<'a> {
         if let Some(reason) = object.and_then(by_kubelet) {
             return reason;
         }
-        let unknown = |message: &str| AttributedCause::unknown(message);
         // In back-off nothing runs either, and the pod is not over.
         let is_over = |pod: &ApiPod| pod.is_finished() || pod.is_over() && pod.is_completing();
         if !is_static && object.is_some_and(|o| o.deleted_during_gap() && !is_over(&o.pod)) {
-            return unknown(
+            return AttributedCause::unknown(
                 "Its object was deleted while the watch of the apiserver was broken: whether that was before its \
                  containers ended is not known.",
             );
@@ -108,7 +107,7 @@ impl<'a> PodView<'a> {
             let unproven = assessment.iter().flatten().find_map(|j| j.unproven.as_deref());
             return match unproven {
                 _ if !is_static && object.is_none() && self.stores.api.watch.last_up.is_some() => {
-                    unknown(
+                    AttributedCause::unknown(
                         "Its containers ended without a recorded stop signal; its object was deleted while the \
                          watch of the apiserver was broken: whether it was deleted first is not known.",
                     )
