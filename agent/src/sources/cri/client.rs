@@ -187,8 +187,8 @@ impl Connection {
     ) -> Result<Items<CriSandbox>, CallFailure> {
         let filter = only.map(|id| PodSandboxFilter { id: id.as_str().to_owned() });
         let request = ListPodSandboxRequest { filter };
-        let answer = self.call("ListPodSandbox", scope_of(only), async |mut client| {
-            client.list_pod_sandbox(request).await
+        let answer = self.call("ListPodSandbox", scope_of(only), async |client| {
+            client.max_decoding_message_size(MAX_MESSAGE).list_pod_sandbox(request).await
         });
         Ok(convert::sandboxes(answer.await?, &self.counters.truncated))
     }
@@ -200,8 +200,8 @@ impl Connection {
     ) -> Result<Items<CriContainer>, CallFailure> {
         let filter = only.map(|id| ContainerFilter { pod_sandbox_id: id.as_str().to_owned() });
         let request = ListContainersRequest { filter };
-        let answer = self.call("ListContainers", scope_of(only), async |mut client| {
-            client.list_containers(request).await
+        let answer = self.call("ListContainers", scope_of(only), async |client| {
+            client.max_decoding_message_size(MAX_MESSAGE).list_containers(request).await
         });
         Ok(convert::containers(answer.await?, &self.counters.truncated))
     }
@@ -262,13 +262,12 @@ impl Connection {
         self.counters.calls.fetch_add(1, Ordering::Relaxed);
         // A shim that hangs says nothing of the runtime.
         let _waiting = (scope != Scope::Shim).then(|| self.counters.latency.begin());
-        let most = if name.starts_with("List") { MAX_MESSAGE } else { MAX_ABOUT_ONE };
         let answer = async {
             // Waited for here, because the client's error would not say that it is of the transport.
             let ready = self.channel.clone().ready_oneshot().await;
             let channel = ready.map_err(|error| Status::from_error(Box::new(error)))?;
-            let client = RuntimeServiceClient::new(channel).max_decoding_message_size(most);
-            ask(client).await
+            let client = RuntimeServiceClient::new(channel);
+            ask(client.max_decoding_message_size(MAX_ABOUT_ONE)).await
         };
         let failure = match timeout(self.limit, answer).await {
             Ok(Ok(answer)) => return Ok(answer.into_inner()),

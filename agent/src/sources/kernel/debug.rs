@@ -5,7 +5,7 @@ use aya::Ebpf;
 use aya_log::EbpfLogger;
 use std::io;
 
-/// The diagnostics; whoever has it flushes it now and then.
+/// The diagnostics; its owner flushes it now and then.
 pub(super) type Diagnostics = EbpfLogger<ToTracing>;
 
 pub(super) fn diagnostics(ebpf: &mut Ebpf) -> Result<Diagnostics, StartError> {

@@ -41,7 +41,7 @@ const MAX_MESSAGE: usize = 200;
 /// An answer takes no longer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 /// A list is put off if it may be made this soon. The engine waits for an answer for longer.
-const PATIENCE: Duration = Duration::from_secs(2);
+const PUT_OFF: Duration = Duration::from_secs(2);
 /// Without the permission it is tried again after this.
 const FORBIDDEN_FOR: Duration = Duration::from_secs(600);
 
@@ -105,7 +105,7 @@ pub async fn lists(
         let (mut now, asked) = (Instant::now(), clock::boot_now());
         let is_allowed = forbidden_until.is_none_or(|until| now >= until);
         let mut may = is_allowed && bucket.take(now);
-        if is_allowed && !may && bucket.next() <= now + PATIENCE {
+        if is_allowed && !may && bucket.next() <= now + PUT_OFF {
             sleep_until(bucket.next()).await;
             now = Instant::now();
             may = bucket.take(now);
