@@ -7,7 +7,6 @@
 
 mod eviction;
 mod lifecycle;
-mod reported;
 mod settings;
 mod traffic;
 mod unlisted;
@@ -202,8 +201,8 @@ impl Engine {
     /// Counts all reports that are not counted yet, as last reported: the agent is shutting down.
     pub fn count_the_rest(&mut self) -> Vec<Report> {
         let mut out = Outputs::default();
-        for finished in self.pods.values_mut().filter_map(|pod| pod.reported_termination.as_mut()) {
-            finished.count(&mut out);
+        for termination in self.pods.values_mut().filter_map(|pod| pod.termination.as_mut()) {
+            termination.finish(&mut out);
         }
         out.reports
     }

@@ -400,7 +400,7 @@ impl<'a> PodView<'a> {
     }
 
     /// All evidence for the report has arrived, or `timeout` is over.
-    pub fn is_complete(&self, now: BootTime, timeout: Duration) -> bool {
+    pub fn is_over(&self, now: BootTime, timeout: Duration) -> bool {
         if self.members.alive > 0 || self.members.sandbox_runs {
             return false;
         }

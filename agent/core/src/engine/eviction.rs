@@ -1,6 +1,9 @@
 //! Eviction: entries that are gone and reported, so that memory does not grow with time.
 
-use super::{Engine, MAX_CONTAINERS, lifecycle::COMPLETION_TIMEOUT, reported::AMEND_WINDOW};
+use super::{
+    Engine, MAX_CONTAINERS,
+    lifecycle::{COMPLETE, KEPT},
+};
 use crate::{
     api::{LONGEST_SILENCE, PodObject},
     output::Outputs,
@@ -29,25 +32,11 @@ impl Engine {
         self.stores.api.get(uid).is_some_and(|o| o.request().is_some() && o.gone.is_none())
     }
 
-    /// The apiserver had not reported the pod's deletion when the pod was reported, and a watch that was away
-    /// during the pod's lifetime may still do so: the report is updated then.
-    fn awaits_apiserver(&self, uid: &PodUid) -> bool {
-        let reported = self.pods.get(uid).and_then(|pod| pod.reported_termination.as_ref());
-        let api = &self.stores.api;
-        let exists = api.get(uid).is_none_or(|object| object.gone.is_none());
-        let is_open = |report: &PodTermination| {
-            !report.is_final
-                && api.may_show(report.ended.boot)
-                && !api.watch.gaps.is_complete_since(report.ended.boot)
-        };
-        exists && reported.is_some_and(|one| is_open(&one.report))
-    }
-
     /// Evicts entries that are gone and reported.
     pub(super) fn evict(&mut self, now: BootTime, out: &mut Outputs) {
         for (sandbox, uid, by) in self.stores.cri.sandboxes.removed() {
             let settled = now >= by + self.settle;
-            let busy = self.active.contains(&uid) || self.awaits_apiserver(&uid);
+            let busy = self.active.contains(&uid);
             // A sandbox that never ran is no evidence for its pod's termination.
             let ran = self.stores.cri.sandbox(&sandbox).is_none_or(|known| known.seen_alive)
                 || self.stores.cri.containers_of(&sandbox).any(|container| {
@@ -68,8 +57,8 @@ impl Engine {
                     && let Some(mut pod) = self.pods.remove(&uid)
                 {
                     pod.fast_poll(BTreeSet::new(), out);
-                    if let Some(finished) = pod.reported_termination {
-                        finished.close(out);
+                    if let Some(termination) = &mut pod.termination {
+                        termination.finish(out);
                     }
                 }
             }
@@ -79,7 +68,7 @@ impl Engine {
             // Where the runtime did not name the pod, no pod is found below.
             let uid = self.stores.cri.pod_of(&id).map_or_else(|| PodUid::new(""), PodUid::clone);
             let reported = self.pods.get(&uid).is_some_and(|pod| {
-                pod.reported.contains(&id) && pod.reported_termination.is_none()
+                pod.reported.contains(&id) && pod.termination.is_none()
             });
             let over = now >= by + self.settle;
             // Otherwise its termination report is still to come.
@@ -100,7 +89,7 @@ impl Engine {
             }
         }
         self.evict_objects(now);
-        self.expire_terminations(now, out);
+        self.forget_terminations(now);
         self.evict_unresolved(now);
     }
 
@@ -109,7 +98,7 @@ impl Engine {
     fn evict_objects(&mut self, now: BootTime) {
         let is_due = |(uid, object, by): &(&PodUid, &PodObject, BootTime)| {
             let is_listed = self.stores.cri.has_listed_since(*by) || now >= *by + UNANSWERED;
-            now >= *by + COMPLETION_TIMEOUT
+            now >= *by + COMPLETE
                 && is_listed
                 && !self.active.contains(*uid)
                 && !(object.is_reduced && self.stores.cri.has_sandbox(uid))
@@ -122,8 +111,8 @@ impl Engine {
                 let sandboxes = self.stores.cri.sandboxes_of(&uid);
                 let mut containers =
                     sandboxes.flat_map(|s| self.stores.cri.containers_of(&s.info.id));
-                let is_open = pod.is_some_and(|pod| pod.reported_termination.is_some());
-                if now >= by + AMEND_WINDOW && !is_open && containers.all(|c| c.ended.is_some()) {
+                let is_open = pod.is_some_and(|pod| pod.termination.is_some());
+                if now >= by + KEPT && !is_open && containers.all(|c| c.ended.is_some()) {
                     self.stores.api.reduce(&uid);
                 }
             } else if pod.is_none() {
@@ -146,14 +135,11 @@ impl Engine {
         !processes.is_some_and(ContainerProcesses::was_never_populated)
     }
 
-    /// Closes reports after [`AMEND_WINDOW`]. The sandbox of a completed Job stays as long as its object
-    /// does; the evidence need not.
-    fn expire_terminations(&mut self, now: BootTime, out: &mut Outputs) {
+    /// Forgets reports that have been final for long, and what they rest on.
+    fn forget_terminations(&mut self, now: BootTime) {
         let mut over = Vec::new();
         for pod in self.pods.values_mut() {
-            let finished = pod.reported_termination.take_if(|finished| finished.is_over(now));
-            if let Some(finished) = finished {
-                finished.close(out);
+            if pod.termination.take_if(|one| one.is_final() && one.is_over(now)).is_some() {
                 over.extend(pod.finished_sandboxes.iter().cloned());
             }
         }

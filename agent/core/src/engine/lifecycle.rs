@@ -1,27 +1,38 @@
-//! The life cycle of a pod: when its termination report and its containers' reports are due, and what
-//! follows.
+//! The life cycle of a pod on this node, and of the report of its termination. A state is left at the first of its
+//! conditions:
+//!
+//! | state | left when | next | what is emitted then |
+//! |---|---|---|---|
+//! | running | a container of it ended, and the pod goes on: that death is due | running | `ContainerDied`, `CountDeath` |
+//! | running | its deletion is requested, or nothing of it runs any more | ending | |
+//! | ending | a death is [`FINAL`] old and the pod is not over | ending | `ContainerDied`, `CountDeath` |
+//! | ending | it is over and settled, and its evidence is complete or [`COMPLETE`] has passed | reported | `ContainerDied` of each, `PodTerminated` |
+//! | reported | every source has said all, or [`FINAL`] has passed since the pod's end | final | `PodUpdated`, `CountDeath` of each, `CountTermination` |
+//! | final | the sandbox is removed | final | `PodUpdated` |
+//! | final | the next incarnation begins, or [`KEPT`] has passed | forgotten | |
+//!
+//! Three timeouts bound what is waited for: the settle window for late records of the kernel, [`COMPLETE`] for the
+//! runtime, the connections and the Events, [`FINAL`] for the apiserver.
 
-use super::{Engine, reported::ReportedTermination};
+use super::Engine;
 use crate::{ids::*, report::*};
 use crate::{
     output::{CriRequest, Outputs, Report, Request},
-    pod_view::PodView,
+    pod_view::{HeldEvidence, PodContainers, PodView, Stores},
     table::{Table, push_latest},
 };
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeSet, VecDeque},
     time::Duration,
 };
 
-/// A pod report is built without missing evidence after this.
-pub(super) const COMPLETION_TIMEOUT: Duration = Duration::from_secs(30);
-/// A container death in a pod that is still terminating is reported on its own after this.
-const STANDALONE_DEATH_TIMEOUT: Duration = Duration::from_secs(60);
-/// How late the watch may show why a container was stopped: a broken watch is noticed after up to 120 s
-/// (`kube/watch.rs`), and the new list may take as long.
-const WATCH_TIMEOUT: Duration = Duration::from_secs(240);
-/// A death whose cause an Event may prove is reported without an answer after this.
-const EVENTS_TIMEOUT: Duration = Duration::from_secs(15);
+/// A report is built without missing evidence of the runtime, the connections or the Events after this.
+pub(super) const COMPLETE: Duration = Duration::from_secs(30);
+/// What a source says later than this after an end changes no report of it.
+pub(super) const FINAL: Duration = Duration::from_secs(60);
+/// How long the removal of the sandbox is still added to a final report. The sandbox of a completed Job stays as long
+/// as its object does.
+pub(super) const KEPT: Duration = Duration::from_secs(600);
 /// The runtime is polled fast for this long after the deadline or the last process, however long the pod
 /// takes.
 const FAST_POLL_FOR: Duration = Duration::from_secs(300);
@@ -41,58 +52,22 @@ pub(super) struct Pod {
     /// Sandboxes for which fast polling is on.
     pub(super) fast_polled: BTreeSet<SandboxId>,
     pub(super) cgroup_removed: Option<BootTime>,
-    /// When the pod's Events were requested for the end of a container.
-    pub(super) events_requested: BTreeMap<ContainerId, BootTime>,
-    pub(super) reported_termination: Option<ReportedTermination>,
+    /// When the pod's Events were last requested.
+    events_requested: Option<BootTime>,
+    /// The report of the last incarnation.
+    pub(super) termination: Option<Termination>,
 }
 
-impl Pod {
-    /// Nothing here that the next evaluation would not find again.
-    fn is_blank(&self) -> bool {
-        self.finished_sandboxes.is_empty()
-            && self.reported.is_empty()
-            && self.fast_polled.is_empty()
-            && self.cgroup_removed.is_none()
-            && self.events_requested.is_empty()
-            && self.reported_termination.is_none()
-    }
-
-    /// The kubelet may have posted why a container was stopped: one list for each such end. One list is of the whole
-    /// pod: it is also the one for the others that had ended when it was requested.
-    fn waits_for_events(
-        &mut self,
-        view: &PodView<'_>,
-        death: &ContainerDeath,
-        now: BootTime,
-        out: &mut Outputs,
-    ) -> bool {
-        let Some(ended) = view.ended(&death.id) else { return false };
-        let stopped = death.milestone(MilestoneKind::StopBegan).is_some();
-        if !stopped || !view.may_be_proven_by_events(death, ended) {
-            return false;
-        }
-        let of_another = self.events_requested.values().filter(|at| **at >= ended).max().copied();
-        let requested = *self.events_requested.entry(death.id.clone()).or_insert_with(|| {
-            of_another.unwrap_or_else(|| {
-                out.requests.push(Request::ListEvents(view.pod_ref()));
-                now
-            })
-        });
-        now < requested + EVENTS_TIMEOUT
-    }
-
-    /// Turns fast polling on for these sandboxes, and off for the pod's others.
-    pub(super) fn fast_poll(&mut self, wanted: BTreeSet<SandboxId>, out: &mut Outputs) {
-        let stopped: Vec<_> = self.fast_polled.difference(&wanted).cloned().collect();
-        let started: Vec<_> = wanted.difference(&self.fast_polled).cloned().collect();
-        if !started.is_empty() {
-            out.requests.push(Request::Cri(CriRequest::StartFastPoll(started)));
-        }
-        if !stopped.is_empty() {
-            out.requests.push(Request::Cri(CriRequest::StopFastPoll(stopped)));
-        }
-        self.fast_polled = wanted;
-    }
+/// The report of a pod that has terminated.
+#[derive(Debug)]
+pub(super) struct Termination {
+    pub(super) report: PodTermination,
+    pub(super) sandboxes: BTreeSet<SandboxId>,
+    members: PodContainers,
+    /// What it rests on.
+    evidence: HeldEvidence,
+    /// Containers whose deaths are counted with the pod; `None`: all is counted, and the report is final.
+    uncounted: Option<BTreeSet<ContainerId>>,
 }
 
 /// How many incarnations each static pod has had: only a static pod's UID comes back.
@@ -103,7 +78,7 @@ pub(super) struct Incarnations {
 }
 
 impl Incarnations {
-    pub(super) fn count(&self, uid: &PodUid) -> u32 {
+    fn count(&self, uid: &PodUid) -> u32 {
         self.counts.get(uid).copied().unwrap_or_default()
     }
 
@@ -126,16 +101,22 @@ impl Engine {
         out: &mut Outputs,
     ) -> bool {
         let mut pod = self.pods.remove(uid).unwrap_or_else(|| self.new_pod(uid));
-        let mut under_way = self.evaluate_instance(now, uid, &mut pod, is_dirty, out);
-        if let Some(finished) = &mut pod.reported_termination {
-            under_way |= finished.count_if_due(now, out);
-            // Until then late evidence may have the report built again.
-            if finished.report.is_final {
-                Self::forget_traffic(&mut self.stores.traffic, &finished.sandboxes, out);
-            }
+        let view = PodView::new(&self.stores, uid, &pod.finished_sandboxes, pod.cgroup_removed);
+        let under_way = if view.is_empty() {
+            pod.terminating = false;
+            pod.fast_poll(BTreeSet::new(), out);
+            pod.follow(now, &self.stores, uid, is_dirty, out)
+        } else {
+            pod.advance(now, self.settle, &view, &self.stores.anchor, out)
+        };
+        if view.is_static() && pod.incarnation > self.incarnations.count(uid) {
+            self.incarnations.note(uid, pod.incarnation);
+        }
+        if let Some(termination) = pod.termination.as_ref().filter(|one| one.is_final()) {
+            Self::forget_traffic(&mut self.stores.traffic, &termination.sandboxes, out);
         }
         let known = !pod.is_blank() && self.stores.cri.has_sandbox(uid);
-        if known || under_way || pod.reported_termination.is_some() {
+        if known || under_way || pod.termination.is_some() {
             self.pods.insert(uid.clone(), pod);
         } else {
             pod.fast_poll(BTreeSet::new(), out);
@@ -146,148 +127,305 @@ impl Engine {
     pub(super) fn new_pod(&self, uid: &PodUid) -> Pod {
         Pod { incarnation: self.incarnations.count(uid), ..Pod::default() }
     }
+}
 
-    /// The same for the current incarnation or, if there is none, for the report of the one before: true while its
-    /// sandbox is not removed.
-    fn evaluate_instance(
+impl Pod {
+    /// Nothing here that the next evaluation would not find again.
+    fn is_blank(&self) -> bool {
+        self.finished_sandboxes.is_empty()
+            && self.reported.is_empty()
+            && self.fast_polled.is_empty()
+            && self.cgroup_removed.is_none()
+            && self.termination.is_none()
+    }
+
+    /// From running or ending, by the evidence so far. True: something has ended that is not reported.
+    fn advance(
         &mut self,
         now: BootTime,
+        settle: Duration,
+        view: &PodView<'_>,
+        clock: &Anchor,
+        out: &mut Outputs,
+    ) -> bool {
+        let members = &view.members;
+        if let Some(mut earlier) = self.termination.take() {
+            earlier.finish(out);
+        }
+        let unreported = |id: &&ContainerId| !self.reported.contains(*id);
+        let ended = members.all.iter().filter(unreported).filter(|id| view.ended(id).is_some());
+        let mut ended: Vec<ContainerId> = ended.cloned().collect();
+        ended.sort_by_key(|id| view.ended(id));
+        self.terminating = members.requested || !ended.is_empty();
+        let is_settled = view.is_settled(now, settle);
+        self.poll(now, is_settled, view, out);
+        if is_settled && view.is_over(now, COMPLETE) {
+            self.report(now, &ended, view, clock, out);
+            return true;
+        }
+        let is_ending = view.is_ending();
+        // A pod of which nothing runs stays active until its report is complete: evidence may still come.
+        let is_idle = members.alive == 0 && !members.sandbox_runs && !members.all.is_empty();
+        let is_active = members.requested || is_idle || !ended.is_empty();
+        for id in ended {
+            let Some(at) = view.ended(&id).filter(|at| now >= *at + settle) else { continue };
+            let with_its_pod = is_ending && view.ended_with_its_pod(&id);
+            let cause = with_its_pod.then(|| view.cause());
+            let death = view.death(&id, cause.as_ref());
+            let waits = self.waits_for_events(view, &death, now, out);
+            let is_complete = now >= at + COMPLETE || (view.is_cri_complete(&id) && !waits);
+            // Until the end of its pod is ruled out, the pod's report may include it.
+            let goes_on = !is_ending && members.alive > 0;
+            let is_explained = !was_stopped(&death) || !view.reason_pending(&id);
+            if (is_complete && goes_on && is_explained) || now >= at + FINAL {
+                self.report_alone(death, clock, out);
+            }
+        }
+        is_active
+    }
+
+    /// From ending to reported, unless the Events are waited for.
+    fn report(
+        &mut self,
+        now: BootTime,
+        ended: &[ContainerId],
+        view: &PodView<'_>,
+        clock: &Anchor,
+        out: &mut Outputs,
+    ) {
+        let incarnation = self.incarnation + 1;
+        let report = view.build(incarnation);
+        // Deaths shortly before the pod's deletion, not reported yet.
+        let in_report = |id: &ContainerId| report.containers.iter().any(|c| c.id == *id);
+        let earlier = ended.iter().filter(|id| !in_report(id));
+        let earlier: Vec<_> = earlier.map(|id| view.death(id, None)).collect();
+        let all = earlier.iter().chain(&report.containers);
+        let waits = |waits, death| waits | self.waits_for_events(view, death, now, out);
+        if all.fold(false, waits) {
+            return;
+        }
+        for death in earlier {
+            self.report_alone(death, clock, out);
+        }
+        let mut uncounted = BTreeSet::new();
+        for death in &report.containers {
+            if self.reported.insert(death.id.clone()) {
+                uncounted.insert(death.id.clone());
+                out.reports.push(Report::ContainerDied(Box::new(death.clone())));
+            }
+        }
+        self.fast_poll(BTreeSet::new(), out);
+        self.incarnation = incarnation;
+        self.terminating = false;
+        let sandboxes = view.sandboxes();
+        self.finished_sandboxes.extend(sandboxes.iter().cloned());
+        out.reports.push(Report::PodTerminated(Box::new(report.clone())));
+        let (members, evidence) = (view.members.clone(), view.evidence());
+        let uncounted = Some(uncounted);
+        let mut termination = Termination { report, sandboxes, members, evidence, uncounted };
+        termination.finish_if_due(now, None, out);
+        self.termination = Some(termination);
+    }
+
+    /// From reported to final, and after that: what follows the report of the last incarnation.
+    fn follow(
+        &mut self,
+        now: BootTime,
+        stores: &Stores,
         uid: &PodUid,
-        pod: &mut Pod,
         is_dirty: bool,
         out: &mut Outputs,
     ) -> bool {
-        let settle = self.settle;
-        let view = PodView::new(&self.stores, uid, &pod.finished_sandboxes, pod.cgroup_removed);
-        if view.is_empty() {
-            pod.terminating = false;
-            pod.fast_poll(BTreeSet::new(), out);
-            let reported = pod.reported_termination.as_mut();
-            let Some(reported) = reported.filter(|reported| !reported.is_over(now)) else {
-                return false;
-            };
-            if is_dirty || reported.is_open {
-                let earlier = &pod.finished_sandboxes - &reported.sandboxes;
-                let view = PodView::new(&self.stores, uid, &earlier, pod.cgroup_removed);
-                if !view.is_partly_shown() {
-                    reported.update(view, out);
-                }
+        let Some(termination) = &mut self.termination else { return false };
+        if is_dirty || termination.is_due(now) {
+            let earlier = &self.finished_sandboxes - &termination.sandboxes;
+            let view = PodView::new(stores, uid, &earlier, self.cgroup_removed);
+            match termination.is_final() {
+                true => termination.add_removal(&view, out),
+                false => termination.finish_if_due(now, Some(view), out),
             }
-            return !reported.is_removed();
         }
-        let members = &view.members;
-        if members.alive > 0
-            && let Some(earlier) = pod.reported_termination.take()
+        !termination.is_final()
+    }
+
+    /// Reports a death that is not part of a pod report. It is never updated, so it is counted at once.
+    fn report_alone(&mut self, mut death: ContainerDeath, clock: &Anchor, out: &mut Outputs) {
+        self.reported.insert(death.id.clone());
+        death.date(clock);
+        let death = Box::new(death);
+        out.reports.push(Report::ContainerDied(death.clone()));
+        out.reports.push(Report::CountDeath(death));
+    }
+
+    /// The kubelet may have posted why a container was stopped: its pod's Events are requested once after such an end.
+    fn waits_for_events(
+        &mut self,
+        view: &PodView<'_>,
+        death: &ContainerDeath,
+        now: BootTime,
+        out: &mut Outputs,
+    ) -> bool {
+        let Some(ended) = view.ended(&death.id) else { return false };
+        if now >= ended + COMPLETE
+            || !was_stopped(death)
+            || !view.may_be_proven_by_events(death, ended)
         {
-            earlier.close(out); // another incarnation began
+            return false;
         }
-        let unreported = |id: &ContainerId| !pod.reported.contains(id) && view.ended(id).is_some();
-        let begins = members.requested || members.all.iter().any(unreported);
-        pod.terminating = begins;
-        let settled = view.is_settled(now, settle);
-        // The runtime is expected to act before this deadline.
-        let soon = view.deadline().max(members.ended).is_none_or(|at| now < at + FAST_POLL_FOR);
-        let cri_pending = view.cri_pending();
-        let fast_poll =
-            begins && soon && (cri_pending || (!settled && !pod.fast_polled.is_empty()));
-        pod.fast_poll(if fast_poll { view.seen_sandboxes() } else { BTreeSet::new() }, out);
-        if settled && view.is_complete(now, COMPLETION_TIMEOUT) {
-            let incarnation = pod.incarnation + 1;
-            let report = view.build(incarnation);
-            // Deaths shortly before the pod's deletion, not reported yet.
-            let in_report = |id: &ContainerId| report.containers.iter().any(|c| c.id == *id);
-            let is_earlier = |id: &&ContainerId| !in_report(id) && !pod.reported.contains(*id);
-            let mut earlier: Vec<_> = members.all.iter().filter(is_earlier).collect();
-            earlier.sort_by_key(|id| view.ended(id));
-            let earlier: Vec<_> = earlier.into_iter().map(|id| view.death(id, None)).collect();
-            let waits = |death: &ContainerDeath| pod.waits_for_events(&view, death, now, out);
-            let all = earlier.iter().chain(&report.containers);
-            if all.map(waits).fold(false, |any, waits| any | waits) {
-                return true;
-            }
-            for death in earlier {
-                pod.events_requested.remove(&death.id);
-                pod.reported.insert(death.id.clone());
-                report_alone(death, &self.stores.anchor, out);
-            }
-            let mut uncounted = BTreeSet::new();
-            for death in &report.containers {
-                pod.events_requested.remove(&death.id);
-                if pod.reported.insert(death.id.clone()) {
-                    uncounted.insert(death.id.clone());
-                    out.reports.push(Report::ContainerDied(Box::new(death.clone())));
-                }
-            }
-            if let Some(earlier) = pod.reported_termination.take() {
-                earlier.close(out);
-            }
-            let (sandboxes, is_static) = (view.sandboxes(), view.is_static());
-            let evidence = view.evidence();
-            let members = view.members;
-            pod.fast_poll(BTreeSet::new(), out);
-            pod.incarnation = incarnation;
-            if is_static {
-                self.incarnations.note(uid, incarnation);
-            }
-            pod.terminating = false;
-            pod.finished_sandboxes.extend(sandboxes.iter().cloned());
-            out.reports.push(Report::PodTerminated(Box::new(report.clone())));
-            let (at, is_open, uncounted) = (now, true, Some(uncounted));
-            pod.reported_termination = Some(ReportedTermination {
-                at,
-                sandboxes,
-                members,
-                report,
-                evidence,
-                is_open,
-                held: None,
-                uncounted,
-            });
-            return true;
+        if self.events_requested < Some(ended) {
+            out.requests.push(Request::ListEvents(view.pod_ref()));
+            self.events_requested = Some(now);
         }
-        // Deaths in a pod that keeps running or is still terminating.
-        let ending = view.is_ending();
-        // A pod whose containers and sandboxes have all ended stays active until its report is complete:
-        // evidence may still come.
-        let ended = members.alive == 0 && !members.sandbox_runs && !members.all.is_empty();
-        let mut waiting = members.requested || ended;
-        for id in &members.all {
-            let Some(ended) = view.ended(id) else { continue };
-            if pod.reported.contains(id) {
-                continue;
-            }
-            waiting = true;
-            let due = if ending || members.alive == 0 {
-                ended + STANDALONE_DEATH_TIMEOUT
-            } else {
-                ended + settle
-            };
-            if now >= due && (view.is_cri_complete(id) || now >= ended + COMPLETION_TIMEOUT) {
-                let with_its_pod = ending && view.ended_with_its_pod(id);
-                let cause = with_its_pod.then(|| view.cause());
-                let death = view.death(id, cause.as_ref());
-                // A stopped container is reported on its own only once it is clear that its pod is not being
-                // deleted.
-                let stopped = death.milestone(MilestoneKind::StopBegan).is_some();
-                if stopped && view.reason_pending(id) && now < ended + WATCH_TIMEOUT {
-                    continue;
-                }
-                if pod.waits_for_events(&view, &death, now, out) {
-                    continue;
-                }
-                pod.events_requested.remove(id);
-                pod.reported.insert(id.clone());
-                report_alone(death, &self.stores.anchor, out);
-            }
+        true
+    }
+
+    /// Polls the runtime fast while it is expected to act.
+    fn poll(&mut self, now: BootTime, is_settled: bool, view: &PodView<'_>, out: &mut Outputs) {
+        let due = view.deadline().max(view.members.ended);
+        let soon = due.is_none_or(|at| now < at + FAST_POLL_FOR);
+        let is_open = view.cri_pending() || (!is_settled && !self.fast_polled.is_empty());
+        let wanted = self.terminating && soon && is_open;
+        self.fast_poll(if wanted { view.seen_sandboxes() } else { BTreeSet::new() }, out);
+    }
+
+    /// Turns fast polling on for these sandboxes, and off for the pod's others.
+    pub(super) fn fast_poll(&mut self, wanted: BTreeSet<SandboxId>, out: &mut Outputs) {
+        let stopped: Vec<_> = self.fast_polled.difference(&wanted).cloned().collect();
+        let started: Vec<_> = wanted.difference(&self.fast_polled).cloned().collect();
+        if !started.is_empty() {
+            out.requests.push(Request::Cri(CriRequest::StartFastPoll(started)));
         }
-        waiting
+        if !stopped.is_empty() {
+            out.requests.push(Request::Cri(CriRequest::StopFastPoll(stopped)));
+        }
+        self.fast_polled = wanted;
     }
 }
 
-/// Reports a death that is not part of a pod report. It is never updated, so it is counted at once.
-fn report_alone(mut death: ContainerDeath, clock: &Anchor, out: &mut Outputs) {
-    death.date(clock);
-    let death = Box::new(death);
-    out.reports.push(Report::ContainerDied(death.clone()));
-    out.reports.push(Report::CountDeath(death));
+impl Termination {
+    /// Nothing changes it any more but the removal of sandbox and cgroup.
+    pub(super) fn is_final(&self) -> bool {
+        self.uncounted.is_none()
+    }
+
+    fn is_due(&self, now: BootTime) -> bool {
+        now >= self.report.ended.boot + FINAL
+    }
+
+    pub(super) fn is_over(&self, now: BootTime) -> bool {
+        now > self.report.ended.boot + KEPT
+    }
+
+    /// Makes the report final, corrected by what came since, once every source has said all or [`FINAL`] has passed.
+    /// `view`: the evidence now, if it may have changed.
+    fn finish_if_due(&mut self, now: BootTime, view: Option<PodView<'_>>, out: &mut Outputs) {
+        let shown = view.filter(|view| !view.is_partly_shown());
+        let corrected = shown.and_then(|mut view| {
+            view.members.clone_from(&self.members);
+            // Evicted evidence must not take back what was reported.
+            let is_whole = view.evidence().lacks_none_of(&self.evidence);
+            is_whole.then(|| view.build(self.report.life))
+        });
+        let is_final = corrected.as_ref().unwrap_or(&self.report).is_final;
+        if !is_final && !self.is_due(now) {
+            return;
+        }
+        if let Some(corrected) = corrected {
+            self.correct(corrected, out);
+        }
+        self.finish(out);
+    }
+
+    /// Emits what differs, once.
+    fn correct(&mut self, mut report: PodTermination, out: &mut Outputs) {
+        if report.began == self.report.began.boot {
+            // A changed wall clock is no evidence.
+            report.date(&self.clock());
+            report.request_lag_seconds = self.report.request_lag_seconds;
+        }
+        let was_removed = self.is_removed();
+        if let Some(change) = change(&self.report, &report) {
+            (report.revision, report.is_final) = (self.report.revision + 1, true);
+            self.count_dropped(&report, out);
+            out.reports.push(Report::PodUpdated(Box::new(report.clone()), change));
+            self.report = report;
+        } else {
+            self.report.milestones = report.milestones;
+        }
+        self.announce_removal(was_removed, out);
+    }
+
+    /// Counts the deaths that the corrected report does not include, as last reported.
+    fn count_dropped(&mut self, corrected: &PodTermination, out: &mut Outputs) {
+        let Some(uncounted) = &mut self.uncounted else { return };
+        let stays = |id: &ContainerId| corrected.containers.iter().any(|death| death.id == *id);
+        for death in self.report.containers.iter().filter(|death| !stays(&death.id)) {
+            if uncounted.remove(&death.id) {
+                out.reports.push(Report::CountDeath(Box::new(death.clone())));
+            }
+        }
+    }
+
+    /// Makes the report final, and counts it and its uncounted deaths. Without a correction: its evidence is being
+    /// evicted, the next incarnation has begun, or the agent ends.
+    pub(super) fn finish(&mut self, out: &mut Outputs) {
+        let Some(deaths) = self.uncounted.take() else { return };
+        if !std::mem::replace(&mut self.report.is_final, true) {
+            out.reports.push(Report::PodUpdated(Box::new(self.report.clone()), Change::Final));
+        }
+        let deaths = self.report.containers.iter().filter(|death| deaths.contains(&death.id));
+        out.reports.extend(deaths.map(|death| Report::CountDeath(Box::new(death.clone()))));
+        out.reports.push(Report::CountTermination(Box::new(self.report.clone())));
+    }
+
+    /// Adds the removal of sandbox and cgroup.
+    fn add_removal(&mut self, view: &PodView<'_>, out: &mut Outputs) {
+        let was_removed = self.is_removed();
+        let is_new = |milestone: &Milestone| self.report.milestone(milestone.kind).is_none();
+        let tail: Vec<_> = view.tail(self.report.began.boot).filter(is_new).collect();
+        self.report.milestones.extend(tail);
+        self.report.milestones.sort_by_key(|milestone| (milestone.at, milestone.kind));
+        self.report.date(&self.clock());
+        self.announce_removal(was_removed, out);
+    }
+
+    /// The mapping to the wall clock when the report began.
+    fn clock(&self) -> Anchor {
+        let Moment { boot, time } = self.report.began;
+        Anchor { boot_ns: boot.0, wall_ns: time.0 }
+    }
+
+    fn is_removed(&self) -> bool {
+        self.report.milestone(MilestoneKind::SandboxRemoved).is_some()
+    }
+
+    fn announce_removal(&self, was_removed: bool, out: &mut Outputs) {
+        if self.is_removed() && !was_removed {
+            let report = Box::new(self.report.clone());
+            out.reports.push(Report::PodUpdated(report, Change::SandboxRemoved));
+        }
+    }
+}
+
+fn was_stopped(death: &ContainerDeath) -> bool {
+    death.milestone(MilestoneKind::StopBegan).is_some()
+}
+
+/// What a later report of the same incarnation changes; `None`: only the removal of sandbox and cgroup,
+/// its number, or that it is final.
+fn change(before: &PodTermination, later: &PodTermination) -> Option<Change> {
+    let comparable = |report: &PodTermination| {
+        let mut report = PodTermination { revision: 0, is_final: false, ..report.clone() };
+        report.milestones.retain(|milestone| !milestone.kind.is_of_the_tail());
+        report
+    };
+    if comparable(before) == comparable(later) {
+        return None;
+    }
+    let has_another_verdict = |now: &ContainerDeath| {
+        let before = before.containers.iter().find(|before| before.id == now.id);
+        before.is_some_and(|before| before.verdict != now.verdict)
+    };
+    let verdict = later.containers.iter().any(has_another_verdict);
+    Some(if verdict { Change::Verdict } else { Change::Other })
 }

@@ -198,8 +198,8 @@ impl Engine {
     /// sandbox has stopped. What was counted stays while its report may be built again.
     pub(super) fn forget_idle_traffic(&mut self, now: BootTime, out: &mut Outputs) {
         let is_open = |pod: &PodUid| {
-            let reported = self.pods.get(pod).and_then(|pod| pod.reported_termination.as_ref());
-            self.active.contains(pod) || reported.is_some_and(|reported| !reported.report.is_final)
+            let reported = self.pods.get(pod).and_then(|pod| pod.termination.as_ref());
+            self.active.contains(pod) || reported.is_some_and(|reported| !reported.is_final())
         };
         let of = |id: &SandboxId| {
             let sandbox = self.stores.cri.sandbox(id);

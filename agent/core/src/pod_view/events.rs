@@ -27,7 +27,7 @@ impl<'a> PodView<'a> {
         let until = self.ended(&info.id).unwrap_or(BootTime(u64::MAX));
         let is_its = move |posted: &&&Posted| {
             let event = &posted.event;
-            event.latest() >= created
+            event.earliest() >= created
                 && event.earliest() <= until
                 && event.container.as_deref() == Some(info.name.as_str())
         };

@@ -347,10 +347,12 @@ fn what_is_not_final_is_counted_60_s_after_its_end() {
     assert_eq!(world.updated.len(), 0, "another wall clock is no evidence");
     assert!(world.counted.is_empty() && world.counted_deaths.is_empty());
     world.ticks(1);
-    assert_eq!((&world.counted, &world.counted_deaths), (&world.ended, &world.died));
+    assert_eq!(world.counted_deaths, world.died);
+    let [(last, Change::Final)] = world.updated.as_slice() else { panic!("{:?}", world.updated) };
+    assert_eq!(world.counted.as_slice(), std::slice::from_ref(last));
     world.status(1, 255);
     world.ticks(2);
-    assert_eq!(world.updated.len(), 1);
+    assert_eq!(world.updated.len(), 1, "nothing changes a final report");
     assert_eq!((world.counted.len(), world.counted_deaths.len()), (1, 1), "once");
     assert!(world.engine.count_the_rest().is_empty());
 }
@@ -365,9 +367,10 @@ fn an_agent_that_ends_counts_what_waits() {
     let at = world.at();
     world.later(100).api(ApiEvent::Deleted(object(1, true, at)));
     world.ticks(40);
-    let [death, end] = world.engine.count_the_rest().try_into().unwrap();
+    let [last, death, end] = world.engine.count_the_rest().try_into().unwrap();
     assert_eq!(death, Report::CountDeath(Box::new(world.died[0].clone())));
-    assert_eq!(end, Report::CountTermination(Box::new(world.ended[0].clone())));
+    let Report::PodUpdated(last, Change::Final) = last else { panic!("{last:?}") };
+    assert_eq!(end, Report::CountTermination(last));
     world.ticks(100);
     assert!(world.counted.is_empty(), "once");
 }

@@ -100,7 +100,7 @@ fn a_pod_that_came_and_went_in_an_outage_has_its_cause_when_the_watch_is_back() 
     world.later(1_000).cgroups_go(1);
     world.ticks(30);
     world.lists(Vec::new(), Vec::new());
-    world.ticks(100);
+    world.ticks(10);
     assert_eq!(world.ended[0].cause, Cause::Unknown, "nothing shows it yet");
     world.api(ApiEvent::Resumed);
     world.later(100).api(ApiEvent::Applied(shown.clone()));

@@ -1,5 +1,5 @@
 //! Whether a source stated the cause of a death before its report was final. The rule shares nothing with the core: a
-//! deletion is stated by a deletionTimestamp that was delivered, however late; a probe by its failed runs just before the
+//! deletion is stated by a deletionTimestamp that was delivered, however late if the pod was shown before; a probe by its failed runs just before the
 //! stop, or by an Event that was listed; a changed definition by such an Event; an end without a stop by the kernel,
 //! where no record of a stop may be missing. A stop past the kubelet nobody states.
 
@@ -38,6 +38,9 @@ impl Hidden {
 
 /// No stop takes longer: the longest grace of a plan and its longest hook, ms.
 const LONGEST_STOP: u64 = 45_000;
+/// What is delivered later than this after an end changes no report of it, ms; but the report of a pod waits for the end
+/// of an object that was shown by then.
+const FINAL: u64 = 60_000;
 /// A full ring is noticed within this, ms.
 const NOTICED: u64 = 2_000;
 
@@ -63,9 +66,11 @@ pub(super) fn hidden(
         let is_it = |event: &&Posted| event.container == *name && event.at <= end.at;
         listed.iter().rfind(is_it).is_some_and(|event| event.reason == reason)
     };
+    let is_shown = view.versions.iter().any(|version| version.at <= end.at + FINAL);
+    let probe_failed = || is_shown && view.probe_failed(id, name, stopped);
     let is_stated = match cause {
-        "api_delete" => deleted.is_some(),
-        "liveness" => view.probe_failed(id, name, stopped) || says(KillReason::LivenessProbe),
+        "api_delete" => is_shown && deleted.is_some(),
+        "liveness" => probe_failed() || says(KillReason::LivenessProbe),
         "definition_changed" => says(KillReason::DefinitionChanged),
         // A sidecar is stopped once all main containers have ended by themselves.
         "completed" => {
