@@ -8,7 +8,7 @@ mod termination;
 mod traffic;
 
 use super::{
-    api::{ApiState, DeletionRequest, LONGEST_SILENCE, PodObject},
+    api::{ApiState, DeletionRequest, PodObject},
     cgroup_tree::CgroupTree,
     cri::{Container, CriState, Sandbox},
     events::EventStore,
@@ -371,11 +371,6 @@ impl<'a> PodView<'a> {
                 _ => object.exists() && !ended,
             };
         }
-        // When the sandbox is stopped shows whether the container was stopped with it.
-        let ended_before = |request: &DeletionRequest| self.ended(id) < Some(request.earliest);
-        if self.members.sandbox_runs && self.request().is_some_and(ended_before) {
-            return true;
-        }
         let owes = !object.is_mirror() && object.requested.is_none();
         owes && !self.is_static() && !self.ended_with_its_pod(id)
     }
@@ -422,13 +417,13 @@ impl<'a> PodView<'a> {
             // Without a request a pod is over if the kubelet says so, because a sandbox that died is
             // replaced; or if its object is gone, because the watch may have missed the status.
             Some(object) => object.gone.is_some() || object.pod.is_finished(),
-            // The watch may be late. Nothing else shows a pod that came and went in that time.
-            None if self.stores.api.watch.is_up() => {
-                now >= ended + LONGEST_SILENCE || late && self.is_static()
+            // The apiserver never reported the pod. A static pod does not need it; of any other a later list that lacks
+            // it, or the removal of its cgroup or sandbox, shows that it is over.
+            None => {
+                let is_gone =
+                    || !self.stores.api.may_show(ended) || self.resources_released(ended);
+                late && (self.is_static() || is_gone())
             }
-            // The apiserver never reported the pod, and is not in sync. A static pod does not need it; for
-            // any other, the removal of its cgroup or sandbox shows that it is over.
-            None => late && (self.is_static() || self.resources_released(ended)),
         }
     }
 
