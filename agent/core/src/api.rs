@@ -22,25 +22,21 @@ pub(crate) const LONGEST_SILENCE: Duration = Duration::from_secs(120);
 pub const DEFAULT_GRACE_SECONDS: i64 = 30;
 /// Allowance for the apiserver's clock, which is another machine's.
 pub(crate) const CLOCK_SKEW: Duration = Duration::from_secs(1);
+/// A stamp that is no older than this when the watch delivers it is no sign of a late watch: it has whole seconds.
+const IN_TIME: Duration = Duration::from_secs(3);
 
 /// A deletion request, or a later change of its deadline.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeletionRequest {
-    /// When it was certain: receipt of the first watch event with it; in a list, the apiserver's own
-    /// timestamp.
-    pub estimate: BootTime,
-    /// How much earlier the request may have been.
-    pub uncertainty: Duration,
-    /// The earliest moment at which the kubelet may have received it.
-    pub earliest: BootTime,
-    /// The receipt: the request was made before this moment, whatever the apiserver's clock says.
-    pub latest: BootTime,
+    /// When the kubelet may have received it: from the apiserver's stamp, as far as what was delivered bears it out,
+    /// to the receipt here.
+    pub made: Interval,
+    /// The best estimate of that: the receipt, unless it came late or in a list; then the stamp.
+    pub date: BootTime,
     /// deletionGracePeriodSeconds.
     pub grace_seconds: i64,
-    /// deletionTimestamp − grace, by the apiserver's clock: the lower bound.
-    pub api_time: WallTime,
-    /// The same on the boot clock, by the node's wall clock at the receipt: it may be set later.
-    pub by_its_clock: BootTime,
+    /// deletionTimestamp − grace, by the apiserver's clock.
+    pub stamp: WallTime,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -81,10 +77,10 @@ pub struct ApiState {
     listed: Option<BootTime>,
     /// The connection of the watch.
     pub watch: Connection,
-    /// The last mapping to the wall clock.
-    anchor: Option<Anchor>,
-    /// That clock was set by more than clocks differ: what it makes of the apiserver's stamps may be wrong.
-    clock_was_set: bool,
+    /// The apiserver's clock, where an answer has shown it.
+    clock: Option<Anchor>,
+    /// By how much the watch was late when it delivered the last deletion request.
+    lag: Duration,
     /// How often an object that existed disappeared.
     pub ends: u64,
 }
@@ -92,18 +88,17 @@ pub struct ApiState {
 impl ApiState {
     /// Applies an event. `anchor`: the mapping to the wall clock.
     pub fn apply(&mut self, at: BootTime, event: ApiEvent, anchor: Anchor, dirty: &mut Dirty) {
-        let wall = |anchor: Anchor| anchor.wall(at).0;
-        let set = self.anchor.replace(anchor).map_or(0, |last| wall(last).abs_diff(wall(anchor)));
-        self.clock_was_set |= Duration::from_nanos(set) > CLOCK_SKEW;
-        let (not_before, clock_was_set) = (self.not_before(at), self.clock_was_set);
-        let watched = Delivery { at, not_before, is_watched: true, anchor, clock_was_set };
+        let clock = self.clock.unwrap_or(anchor);
+        let since = self.not_before(at);
+        let is_queued = since + WATCH_LAG < at;
+        let how = if is_queued { Delivery::Queued } else { Delivery::InTime };
+        let received = Interval { earliest: since, latest: at };
         match event {
             ApiEvent::Snapshot { pods } => {
                 self.listed = Some(at);
                 // The list ends an outage, whether the outage was noticed or not.
                 let after = self.silent_since(at);
-                let not_before = watched.not_before.min(after - WATCH_LAG);
-                let listing = Delivery { not_before, is_watched: false, ..watched };
+                let received = Interval { earliest: since.min(after - WATCH_LAG), latest: at };
                 let of = |pod| (runtime_uid(pod), is_mirror(pod));
                 let listed: BTreeSet<(&str, bool)> = pods.iter().map(of).collect();
                 for (uid, object) in &mut self.pods {
@@ -117,23 +112,25 @@ impl ApiState {
                         object.gone = Some(Interval { earliest: after, latest: at });
                     }
                 }
-                pods.into_iter().for_each(|pod| self.put(pod, listing, dirty));
+                for pod in pods {
+                    self.put(pod, received, Delivery::Listed, clock, dirty);
+                }
                 self.watch.up(at, None);
             }
             ApiEvent::Applied(pod) => {
                 self.watch.up(at, None);
-                self.put(pod, watched, dirty);
+                self.put(pod, received, how, clock, dirty);
             }
             ApiEvent::Deleted(pod) => {
                 self.watch.up(at, None);
                 let (uid, own) = (PodUid::new(runtime_uid(&pod)), pod.uid.clone());
-                self.put(pod, watched, dirty);
+                self.put(pod, received, how, clock, dirty);
                 if let Some(object) = self.pods.get_mut(&uid).filter(|o| o.pod.uid == own) {
                     if object.gone.is_none() {
-                        let asked = object.requested.map(|request| request.earliest);
-                        let earliest = match watched.is_queued() {
-                            true => asked.map_or(watched.not_before, |a| a.max(watched.not_before)),
-                            false => at,
+                        let asked = object.requested.map(|request| request.made.earliest);
+                        let earliest = match how {
+                            Delivery::Queued => asked.map_or(since, |asked| asked.max(since)),
+                            _ => at - self.lag,
                         };
                         object.gone = Some(Interval { earliest, latest: at });
                         object.deletion_observed = true;
@@ -148,6 +145,15 @@ impl ApiState {
                 }
             }
             ApiEvent::Resumed => self.watch.up(at, None),
+            ApiEvent::Clock { asked, date } => {
+                let took = at.since(asked);
+                if took <= CLOCK_SKEW {
+                    let boot_ns = (asked + took / 2).0;
+                    let half_a_second = 500_000_000;
+                    let wall_ns = date.0.saturating_add(half_a_second);
+                    self.clock = Some(Anchor { boot_ns, wall_ns });
+                }
+            }
             // Node events and verifications concern node state and leak detection.
             ApiEvent::Node(_) | ApiEvent::NodeUnknown { .. } | ApiEvent::Checked { .. } => {}
         }
@@ -169,9 +175,16 @@ impl ApiState {
     }
 
     /// Stores a pod as delivered.
-    fn put(&mut self, pod: ApiPod, delivery: Delivery, dirty: &mut Dirty) {
-        let Delivery { at, is_watched, .. } = delivery;
-        let is_dated = is_watched && !delivery.is_queued();
+    fn put(
+        &mut self,
+        pod: ApiPod,
+        received: Interval,
+        how: Delivery,
+        clock: Anchor,
+        dirty: &mut Dirty,
+    ) {
+        let at = received.latest;
+        let is_dated = how == Delivery::InTime;
         let known = self.pods.get_key_value(runtime_uid(&pod)).map(|(uid, _)| uid.clone());
         let uid = known.unwrap_or_else(|| PodUid::new(runtime_uid(&pod)));
         // Whoever creates pods can claim to mirror any UID. A pod's own object is the one with that UID.
@@ -182,7 +195,10 @@ impl ApiState {
         }
         let had_no_request =
             self.pods.get(&uid).is_some_and(|o| o.requested.is_none() && o.exists());
-        let request = request(&pod, delivery, had_no_request);
+        let request = request(&pod, received, how, clock, had_no_request);
+        if let Some(request) = request.filter(|_| is_dated && had_no_request) {
+            self.lag = at.since(request.date);
+        }
         dirty.pod(&uid);
         if let Some(known) = self.pods.get_mut(&uid).filter(|known| known.gone.is_some()) {
             known.reappeared = true;
@@ -205,7 +221,7 @@ impl ApiState {
                         && known.changed.len() < MAX_DEADLINES
                     {
                         // The apiserver keeps when the first request was made (`BeforeDelete`, registry/rest).
-                        known.changed.push(DeletionRequest { estimate: at, ..now });
+                        known.changed.push(DeletionRequest { date: at, ..now });
                     }
                 }
                 _ => {}
@@ -228,7 +244,7 @@ impl ApiState {
                 dirty.refused += 1;
                 return;
             }
-            let found_deleting = !is_watched && request.is_some();
+            let found_deleting = how == Delivery::Listed && request.is_some();
             let requested = request.map(|request| request.as_first_of(&pod));
             let object = PodObject { requested, found_deleting, ..PodObject::new(pod) };
             self.pods.insert(uid, object);
@@ -297,37 +313,28 @@ fn is_mirror(pod: &ApiPod) -> bool {
 }
 
 /// How a pod's state was delivered.
-#[derive(Clone, Copy)]
-struct Delivery {
-    at: BootTime,
-    /// Its changes happened after this.
-    not_before: BootTime,
-    /// By the watch, not in a list.
-    is_watched: bool,
-    /// Boot clock ↔ wall clock.
-    anchor: Anchor,
-    clock_was_set: bool,
-}
-
-impl Delivery {
-    /// The watch was away, and this may have happened in that time.
-    fn is_queued(&self) -> bool {
-        self.is_watched && self.not_before + WATCH_LAG < self.at
-    }
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Delivery {
+    /// By the watch.
+    InTime,
+    /// By the watch, after it had been away: it may have happened in that time.
+    Queued,
+    Listed,
 }
 
 impl DeletionRequest {
     /// The end of the grace.
     pub fn deadline(&self) -> BootTime {
-        self.estimate + seconds(self.grace_seconds)
+        self.date + seconds(self.grace_seconds)
     }
 
-    /// When it was made, by the apiserver's stamp. What the watch delivered bounds it where that clock is wrong: it is
-    /// if the stamp lies in the future, or further back than any event of a watch is late.
-    pub(crate) fn requested(&self) -> BootTime {
-        let stamp = self.by_its_clock.min(self.latest);
-        let is_late = stamp + LONGEST_SILENCE >= self.latest;
-        if is_late { stamp } else { stamp.max(self.earliest) }
+    /// By how much its date may be wrong.
+    pub fn uncertainty(&self) -> Duration {
+        match self.made.uncertainty() {
+            width if width <= IN_TIME => Duration::ZERO,
+            width if self.date == self.made.latest => width,
+            _ => CLOCK_SKEW,
+        }
     }
 
     /// The first request that was seen. The kubelet's own last delete, of an object that a finalizer holds,
@@ -340,44 +347,37 @@ impl DeletionRequest {
     }
 }
 
-/// `had_no_request`: the watch has shown the pod without a request.
-fn request(pod: &ApiPod, delivery: Delivery, had_no_request: bool) -> Option<DeletionRequest> {
-    let Delivery { at, not_before, is_watched, anchor, clock_was_set } = delivery;
+/// `clock`: the apiserver's. `had_no_request`: the watch has shown the pod without a request.
+fn request(
+    pod: &ApiPod,
+    received: Interval,
+    how: Delivery,
+    clock: Anchor,
+    had_no_request: bool,
+) -> Option<DeletionRequest> {
     let deadline = pod.deletion_timestamp?;
     let grace_seconds = pod.deletion_grace_seconds.unwrap_or(0).max(0);
-    let api_time = WallTime(deadline.0.saturating_sub(grace_seconds.saturating_mul(1_000_000_000)));
-    let by_its_clock = anchor.boot(api_time);
-    let asked = by_its_clock.min(at);
-    // An earlier, unseen request may have granted more; this one only shortened it.
-    let granted = pod.grace_seconds.unwrap_or(DEFAULT_GRACE_SECONDS).max(grace_seconds);
-    let first = if granted > grace_seconds { asked - seconds(granted) } else { asked };
-    let is_skewed = asked < not_before || by_its_clock > at + CLOCK_SKEW;
-    let (estimate, uncertainty, earliest) = match (is_watched, had_no_request) {
-        (true, _) if delivery.is_queued() && is_skewed => (at, at.since(not_before), not_before),
-        (true, _) if delivery.is_queued() => {
-            (asked, CLOCK_SKEW, (first - CLOCK_SKEW).max(not_before))
-        }
-        (true, _) => (at, Duration::ZERO, asked.min(at - CLOCK_SKEW).max(not_before)),
-        // The apiserver's timestamp lies before the last state without a request, or in the future: its clock
-        // is skewed, so ignore it.
-        (false, true) if is_skewed => (at, at.since(not_before), not_before),
-        // Use the apiserver's timestamp as the estimate; the lower bound does not depend on it.
-        (false, true) => (asked, CLOCK_SKEW, not_before),
-        // The timestamp has whole seconds of another machine's clock, and the whole request may fall into the
-        // outage.
-        (false, false) => (asked, CLOCK_SKEW, (first - CLOCK_SKEW).min(not_before)),
+    // A later request that shortens the grace keeps the time of the first one (`BeforeDelete`, registry/rest/delete.go).
+    let stamp = WallTime(deadline.0.saturating_sub(grace_seconds.saturating_mul(1_000_000_000)));
+    let (shown, by) = (clock.boot(stamp), received.latest);
+    let date = shown.min(by);
+    // What had shown no request: the list before this one, or what the watch delivered before. The first version that
+    // is seen of a pod bounds nothing.
+    let since = match how {
+        Delivery::InTime => by - LONGEST_SILENCE,
+        Delivery::Listed if !had_no_request => BootTime(0),
+        Delivery::Queued | Delivery::Listed => received.earliest,
     };
-    let latest = at;
-    let by_its_clock = if clock_was_set { by_its_clock.max(earliest) } else { by_its_clock };
-    Some(DeletionRequest {
-        estimate,
-        uncertainty,
-        earliest,
-        latest,
-        grace_seconds,
-        api_time,
-        by_its_clock,
-    })
+    let is_wrong = date < since || shown > by + CLOCK_SKEW;
+    let in_time = how == Delivery::InTime && (is_wrong || by.since(date) <= IN_TIME);
+    let (earliest, date) = match (in_time, is_wrong) {
+        (true, true) => (by - CLOCK_SKEW, by),
+        (true, false) => (date.min(by - CLOCK_SKEW), by),
+        (false, true) => (since, by),
+        (false, false) => ((date - CLOCK_SKEW).max(since), date),
+    };
+    let made = Interval { earliest, latest: by };
+    Some(DeletionRequest { made, date, grace_seconds, stamp })
 }
 
 impl PodObject {
@@ -430,7 +430,7 @@ impl PodObject {
     pub fn in_force(&self, until: BootTime) -> Option<&DeletionRequest> {
         let first = self.request()?;
         let is_shorter = |r: &&DeletionRequest| r.grace_seconds < first.grace_seconds;
-        let mut later = self.changed.iter().filter(|r| r.estimate < until);
+        let mut later = self.changed.iter().filter(|r| r.date < until);
         Some(later.rfind(is_shorter).unwrap_or(first))
     }
 }

@@ -329,9 +329,9 @@ impl<'a> PodView<'a> {
         }
         match (object.request(), object.gone) {
             (Some(request), _) if object.requested_after_end => {
-                ended >= request.latest.min(request.estimate + request.uncertainty)
+                ended >= request.made.latest.min(request.date + request.uncertainty())
             }
-            (Some(request), _) => ended >= request.earliest || self.was_sent_stop_signal(id),
+            (Some(request), _) => ended >= request.made.earliest || self.was_sent_stop_signal(id),
             (None, Some(gone)) if object.pod.is_finished() => ended >= gone.earliest,
             (None, Some(gone)) => ended >= gone.earliest || self.was_sent_stop_signal(id),
             (None, None) => false,
@@ -420,8 +420,7 @@ impl<'a> PodView<'a> {
             // The apiserver never reported the pod. A static pod does not need it; of any other a later list that lacks
             // it, or the removal of its cgroup or sandbox, shows that it is over.
             None => {
-                let is_gone =
-                    || !self.stores.api.may_show(ended) || self.resources_released(ended);
+                let is_gone = || !self.stores.api.may_show(ended) || self.resources_released(ended);
                 late && (self.is_static() || is_gone())
             }
         }

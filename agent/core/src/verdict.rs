@@ -218,7 +218,7 @@ impl<'a> DeathFacts<'a> {
 
     /// When the pod's deletion was requested.
     fn requested(&self) -> Option<BootTime> {
-        self.case.request.map(|request| request.estimate)
+        self.case.request.map(|request| request.date)
     }
 
     /// The stop signal, as often as it was sent until the container ended: the kubelet retries, a restarted runtime

@@ -100,7 +100,8 @@ impl KubeBench {
 
     /// The next event of the watch; the answers to questions come between, whenever they come.
     async fn event(&mut self) -> ApiEvent {
-        next(&mut self.events, |event| !is_answer(event)).await
+        let is_of_pods = |event: &ApiEvent| !is_answer(event) && !is_clock(event);
+        next(&mut self.events, is_of_pods).await
     }
 
     async fn out_of_sync(&mut self) -> String {
@@ -120,6 +121,10 @@ impl KubeBench {
 
 fn is_answer(event: &ApiEvent) -> bool {
     matches!(event, ApiEvent::Node(_) | ApiEvent::NodeUnknown { .. } | ApiEvent::Checked { .. })
+}
+
+fn is_clock(event: &ApiEvent) -> bool {
+    matches!(event, ApiEvent::Clock { .. })
 }
 
 /// The next event that is wanted.
@@ -154,6 +159,14 @@ async fn a_list_and_what_follows() {
     let ApiEvent::Deleted(deleted) = bench.event().await else { panic!("not deleted") };
     assert_eq!(deleted.name, "c");
     assert!(bench.server.script().selectors.iter().all(|one| one == "spec.nodeName=n1"));
+}
+
+#[tokio::test]
+async fn a_watch_tells_the_apiservers_clock() {
+    let mut bench = KubeBench::new(Script { version: 10, ..Script::default() });
+    let ApiEvent::Clock { date, .. } = next(&mut bench.events, is_clock).await else { panic!() };
+    let now = coroner::linux::clock::anchor().wall_ns;
+    assert!((now - 5_000_000_000..=now).contains(&date.0), "{date}");
 }
 
 #[tokio::test]

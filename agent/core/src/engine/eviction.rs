@@ -67,9 +67,10 @@ impl Engine {
         for (id, _, by) in self.stores.cri.containers.removed() {
             // Where the runtime did not name the pod, no pod is found below.
             let uid = self.stores.cri.pod_of(&id).map_or_else(|| PodUid::new(""), PodUid::clone);
-            let reported = self.pods.get(&uid).is_some_and(|pod| {
-                pod.reported.contains(&id) && pod.termination.is_none()
-            });
+            let reported = self
+                .pods
+                .get(&uid)
+                .is_some_and(|pod| pod.reported.contains(&id) && pod.termination.is_none());
             let over = now >= by + self.settle;
             // Otherwise its termination report is still to come.
             let idle = !self.active.contains(&uid);

@@ -75,7 +75,7 @@ impl Engine {
         let all: BTreeSet<CgroupId> = listed.chain(in_pod).collect();
         let all: Vec<_> = all.into_iter().filter_map(of).collect();
         let object = self.stores.api.get(uid);
-        let request = object.and_then(|object| Some(object.requested.as_ref()?.earliest));
+        let request = object.and_then(|object| Some(object.requested.as_ref()?.made.earliest));
         // A container that is newer than the stop shows that its pod went on: what was counted is of that stop.
         let newest = all.iter().filter_map(|(_, p)| p.created).max();
         // So does a deletion that was requested after it, unless the stop was still under way.

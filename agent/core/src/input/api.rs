@@ -24,6 +24,13 @@ pub enum ApiEvent {
     },
     /// The watch resumed where it broke; no list is needed.
     Resumed,
+    /// The apiserver's clock, by the header Date of its answer to a request for a watch.
+    Clock {
+        /// When it was requested.
+        asked: BootTime,
+        /// The header: whole seconds.
+        date: WallTime,
+    },
     /// The Node object: at the start, whenever the watch is in sync again, and every few minutes.
     Node(ApiNode),
     /// The Node object could not be read.

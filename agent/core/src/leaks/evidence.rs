@@ -98,7 +98,7 @@ impl<'a> EvidenceList<'a> {
                 0 => "force deleted (grace period 0)".to_owned(),
                 grace => format!("its deletion was requested with a grace period of {grace} s"),
             };
-            self.add(Some(request.estimate), Source::Api, message);
+            self.add(Some(request.date), Source::Api, message);
         }
         if let Some(gone) = object.gone {
             let message = match gone.uncertainty().as_secs() {

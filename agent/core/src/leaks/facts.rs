@@ -156,7 +156,7 @@ impl<'a> LeakFacts<'a> {
     pub(super) fn end_of(&self, uid: &PodUid) -> Option<(BootTime, BootTime)> {
         let object = self.object(uid)?;
         let gone = object.gone.map(|gone| gone.latest);
-        let asked = object.request().map(|request| request.estimate);
+        let asked = object.request().map(|request| request.date);
         let (from, to) = (asked.or(gone)?, gone.or(asked)?);
         Some((from.min(to), to.max(from)))
     }

@@ -60,9 +60,9 @@ impl<'a> PodView<'a> {
             .object()
             .filter(|_| request.is_some())
             .and_then(|o| o.in_force(ended))
-            .filter(|r| granted(r.grace_seconds) < granted(grace_seconds) && r.estimate > from);
+            .filter(|r| granted(r.grace_seconds) < granted(grace_seconds) && r.date > from);
         let allowed = match shortened {
-            Some(r) => r.estimate.since(from) + seconds(granted(r.grace_seconds)),
+            Some(r) => r.date.since(from) + seconds(granted(r.grace_seconds)),
             None => seconds(granted(grace_seconds)),
         };
         (!allowed.is_zero()).then_some(allowed)
@@ -86,7 +86,7 @@ impl<'a> PodView<'a> {
             pre_stop: container.and_then(|c| by_spec.or(c.info.pre_stop.as_ref())),
             // A shorter grace, too, ends early: then a SIGKILL does not tell when the request was made.
             request: request.map(|request| match self.object().and_then(PodObject::shortened) {
-                Some(_) => DeletionRequest { estimate: request.latest, ..*request },
+                Some(_) => DeletionRequest { date: request.made.latest, ..*request },
                 None => *request,
             }),
         }
@@ -234,7 +234,7 @@ impl<'a> PodView<'a> {
             // A container that was not stopped ended with its pod only if it ended when the deletion was
             // certain.
             let gone = || self.object()?.gone.map(|gone| gone.latest);
-            let deleted = request.map(|request| request.latest).or_else(gone);
+            let deleted = request.map(|request| request.made.latest).or_else(gone);
             let ended_after = self.ended(id).zip(deleted).is_none_or(|(ended, by)| ended >= by);
             let pod_cause = pod_cause.filter(|pod| !pod.cause.is_requested() || ended_after);
             let pod_cause = pod_cause.filter(|pod| !pod.cause.is_of_a_container());
@@ -329,8 +329,10 @@ impl<'a> PodView<'a> {
             _ => 0,
         };
         let gone = || object?.gone.map(|gone| gone.latest);
-        let asked = request.map(DeletionRequest::requested).or_else(gone);
-        asked.is_some_and(|asked| began + CLOCK_SKEW < asked + seconds(grace))
+        match request {
+            Some(request) => began < request.made.earliest + seconds(grace),
+            None => gone().is_some_and(|gone| began + CLOCK_SKEW < gone + seconds(grace)),
+        }
     }
 
     pub(super) fn is_truncated(&self) -> bool {

@@ -42,8 +42,8 @@ impl<'a> PodView<'a> {
         let ended = self.end(id)?.earliest;
         let in_force = self.object()?.in_force(ended)?;
         let grace = in_force.grace_seconds;
-        let deadline = in_force.latest + seconds(grace);
-        let (late, after) = (secs(ended.since(deadline)), secs(ended.since(in_force.latest)));
+        let deadline = in_force.made.latest + seconds(grace);
+        let (late, after) = (secs(ended.since(deadline)), secs(ended.since(in_force.made.latest)));
         let detail = match self.object()?.shortened() {
             Some(_) => format!(
                 "It ended {late} after its deadline: a later request had shortened the grace period to {grace} s, \

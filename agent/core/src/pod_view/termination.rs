@@ -132,6 +132,11 @@ impl<'a> PodView<'a> {
                 format!("It was stopped without a deletion; its status.reason is {reason}.");
             return AttributedCause::new(Cause::Unknown, Source::Api, message);
         }
+        // A pod whose container is restarted has not ended with it.
+        let may_end_with_one =
+            !self.stores.api.has_apiserver || object.is_some_and(|object| object.pod.is_finished());
+        let stopped_for =
+            stopped_for.filter(|one| may_end_with_one || !one.cause.is_of_a_container());
         if let Some(stated) = self.cause_by_events().or(stopped_for) {
             return stated;
         }
@@ -209,8 +214,8 @@ impl<'a> PodView<'a> {
         let requested = request.map(|request| Milestone {
             kind: M::DeleteRequested,
             at: began.into(),
-            uncertainty: request.uncertainty,
-            source: if began < request.estimate { Source::Inferred } else { Source::Api },
+            uncertainty: request.uncertainty(),
+            source: if began < request.date { Source::Inferred } else { Source::Api },
         });
         let pod: Vec<Milestone> = [
             requested,
@@ -221,7 +226,7 @@ impl<'a> PodView<'a> {
             by_api(M::FinalDelete, object.and_then(|o| o.final_delete)),
             by_api(
                 M::GraceShortened,
-                shortened.filter(|s| s.uncertainty.is_zero()).map(|s| s.estimate),
+                shortened.filter(|s| s.uncertainty().is_zero()).map(|s| s.date),
             ),
         ]
         .into_iter()
@@ -237,7 +242,7 @@ impl<'a> PodView<'a> {
         let of_end = |m: &&Milestone| !m.kind.is_of_the_tail() && m.at.boot <= ended;
         let earliest = path.iter().chain(&pod).filter(of_end).map(until).max();
         let uncertainty = ended.since(earliest.unwrap_or(ended))
-            + request.map(|request| request.uncertainty).unwrap_or_default();
+            + request.map(|request| request.uncertainty()).unwrap_or_default();
         let mut milestones: Vec<Milestone> = path.iter().chain(&pod).cloned().collect();
         milestones.sort_by_key(|m| (m.at, m.kind));
 
@@ -273,7 +278,7 @@ impl<'a> PodView<'a> {
             ended: ended.into(),
             took: ended.since(began),
             request_lag_seconds: request
-                .map(|r| began_wall_ns.saturating_sub(r.api_time.0) as f64 / 1e9),
+                .map(|r| began_wall_ns.saturating_sub(r.stamp.0) as f64 / 1e9),
             critical: critical.map(|c| c.id.clone()),
             milestones,
             phases,
@@ -295,8 +300,7 @@ impl<'a> PodView<'a> {
         request: &DeletionRequest,
         stopping: Option<BootTime>,
     ) -> Option<Milestone> {
-        let held_up =
-            |at: &BootTime| *at > request.estimate && stopping.is_none_or(|stop| *at <= stop);
+        let held_up = |at: &BootTime| *at > request.date && stopping.is_none_or(|stop| *at <= stop);
         let ended = |container: &'a Container| {
             let hook = self.spec(&container.info.name)?.post_start.as_ref()?;
             let processes = self.processes_of(&container.info.id)?;
@@ -350,7 +354,7 @@ impl<'a> PodView<'a> {
         let stop_began = if cause == Cause::Completed { None } else { stopping };
         match request {
             // The kubelet may have received the request before this watch did.
-            Some(request) => stop_began.map_or(request.estimate, |at| at.min(request.estimate)),
+            Some(request) => stop_began.map_or(request.date, |at| at.min(request.date)),
             None => {
                 let gone = gone.map(|g| g.latest).filter(|_| !self.is_static());
                 let sandbox = self.all_sandboxes(|s| s.ended).map(|stopped| stopped.earliest);

@@ -64,7 +64,7 @@ impl DeathFacts<'_> {
         let (stop, exit) = self.stop_and_exit();
         let until = stop.or(exit)?;
         let longest = self.grace()? + Duration::from_secs(1);
-        let since = self.case.request.map_or(until - longest, |request| request.earliest);
+        let since = self.case.request.map_or(until - longest, |request| request.made.earliest);
         let earliest = since.min(until - (longest + KUBELET_SLACK));
         let waits = self.is_sidecar();
         let close = |i: &ExecProcess| {
@@ -72,7 +72,7 @@ impl DeathFacts<'_> {
         };
         // No other evidence that the container was stopped: a late watch may show a request made after its end.
         let alone =
-            stop.is_none() && self.case.request.is_none_or(|request| request.latest > until);
+            stop.is_none() && self.case.request.is_none_or(|request| request.made.latest > until);
         let rank = |i: &ExecProcess| match (i.is_named(binary), close(i), i.began >= since) {
             (named, close, _) if alone && !(named && close) => None,
             (true, true, true) => Some(0),
@@ -127,7 +127,7 @@ impl DeathFacts<'_> {
         // Where an outage hides when the request was made, what is certain is when it had been; unless a SIGKILL shows
         // that the grace was over sooner.
         let over_sooner = |grace: Duration| {
-            let left = grace.saturating_sub(stop.since(request.latest));
+            let left = grace.saturating_sub(stop.since(request.made.latest));
             let by_node = |kill: &&SentSignal| {
                 let SignalGenerated { sender, .. } = &kill.signal;
                 kill.at >= stop && !discarded(&kill.signal) && is_of_the_node(&sender.comm)
@@ -136,7 +136,7 @@ impl DeathFacts<'_> {
             kill.is_some_and(|kill| kill.at.since(stop) + HOOK_GAP < left)
         };
         let is_over = self.grace().is_some_and(over_sooner);
-        let requested = if is_over { request.estimate } else { request.latest };
+        let requested = if is_over { request.date } else { request.made.latest };
         let gap = stop.since(requested);
         // A sidecar waits for the hook and for its turn, and nothing separates the two.
         if gap < KUBELET_REACTION || self.is_sidecar() {

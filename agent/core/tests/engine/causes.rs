@@ -12,10 +12,9 @@ use coroner_core::{
         ExitStatus, Hook, Input, KernelFact, Loss, LossKind,
     },
     process::{ContainerProcesses, Origin, SentSignal},
-    time::{BootTime, WallTime},
+    time::{BootTime, Interval, WallTime},
     types::{Cause, Source, Verdict},
 };
-use std::time::Duration;
 
 fn object(disruption: Option<&str>, reason: &str, grace: Option<i64>) -> PodObject {
     let pod = ApiPod {
@@ -24,13 +23,10 @@ fn object(disruption: Option<&str>, reason: &str, grace: Option<i64>) -> PodObje
         ..ApiPod::default()
     };
     let requested = grace.map(|grace_seconds| DeletionRequest {
-        estimate: BootTime(1),
-        uncertainty: Duration::ZERO,
-        earliest: BootTime(1),
-        latest: BootTime(1),
+        made: Interval { earliest: BootTime(1), latest: BootTime(1) },
+        date: BootTime(1),
         grace_seconds,
-        api_time: WallTime(0),
-        by_its_clock: BootTime(0),
+        stamp: WallTime(0),
     });
     let mut object = PodObject::new(pod);
     object.requested = requested;

@@ -293,8 +293,8 @@ pub(crate) fn judge(expected: &Expected, inputs: &[Received]) -> Shares {
             let differ = |own: &str, of_pod: &str| own != of_pod && is_known(own);
             // Of two statements that both hold the one of the apiserver, which may come later, counts.
             let hold = |cause: &str| allowed.iter().any(|one| one == cause);
-            let causes_differ = differ(own.cause, of_pod.cause)
-                && !(hold(own.cause) && hold(of_pod.cause));
+            let causes_differ =
+                differ(own.cause, of_pod.cause) && !(hold(own.cause) && hold(of_pod.cause));
             if differ(own.verdict, of_pod.verdict) || causes_differ {
                 wrong(Kind::Disagreement, format!("{name}: {own:?} but {of_pod:?}"));
             }

@@ -271,7 +271,10 @@ pub(crate) fn plan(kind: &str) -> impl Strategy<Value = Plan> + use<> {
     let containers = prop::collection::vec(container(), 1..=3);
     let numbers = (6_u64..40, 2_000_u64..60_000, 5_u64..800, any::<u64>());
     // Most containers start at once.
-    let skew = if kind == "clocks" { -14_400_000_i64..14_400_000 } else { -500..500 };
+    let skew = match kind {
+        "clocks" => prop_oneof![-14_400_000_i64..14_400_000, -120_000_i64..120_000],
+        _ => prop_oneof![-500_i64..500, -120_000_i64..120_000],
+    };
     let finalizer = prop_oneof![4 => Just(None), 1 => (0_u64..60_000).prop_map(Some)];
     let pause = prop_oneof![3 => Just(0), 1 => 5_000_u64..180_000];
     let shares_pids = prop_oneof![3 => Just(false), 1 => Just(true)];

@@ -10,7 +10,7 @@ use coroner_core::{
         ApiEvent, CriEvent, CriExit, DaemonProcess, Input, KernelEvent, KernelFact, Loss, LossKind,
         Received,
     },
-    time::{Anchor, BootTime},
+    time::{Anchor, BootTime, WallTime},
 };
 use std::{collections::BTreeSet, ops::Range};
 
@@ -26,7 +26,7 @@ pub(crate) fn inputs(plan: &Plan, truth: &Truth) -> (Vec<Received>, u64) {
         Fault::AgentStarts { from } => truth.story.saturating_add_signed(from),
         _ => truth.object[0].0 - 1_000,
     };
-    let api = watch(plan.fault, truth, starts, &mut random);
+    let api = watch(plan.fault, plan.skew, truth, starts, &mut random);
     let complete = api.last().map_or(0, |(at, _)| *at).max(truth.over) + 2_000;
     kernel(truth, starts, &mut inputs);
     match plan.fault {
@@ -226,6 +226,7 @@ fn runtime(
 /// What the watch delivers, and when.
 fn watch(
     fault: Fault,
+    skew: i64,
     truth: &Truth,
     starts: u64,
     random: &mut fastrand::Rng,
@@ -242,8 +243,10 @@ fn watch(
     let events = truth.object.iter().map(|(at, pod)| (*at, ApiEvent::Applied(pod.clone())));
     let gone = truth.gone.map(|at| (at, ApiEvent::Deleted(last.clone())));
     let events: Vec<(u64, ApiEvent)> = events.chain(gone).filter(|(at, _)| *at > starts).collect();
-    let mut told = vec![(starts, snapshot(starts))];
-    let mut free = starts;
+    let shown = starts.saturating_add_signed(skew) / 1_000;
+    let clock = ApiEvent::Clock { asked: boot(starts), date: WallTime::from_secs(shown as i64) };
+    let mut told = vec![(starts + 5, clock), (starts + 5, snapshot(starts))];
+    let mut free = starts + 5;
     let mut deliver = |told: &mut Vec<(u64, ApiEvent)>, at: u64, event: ApiEvent| {
         free = free.max(at);
         told.push((free, event));

@@ -8,9 +8,8 @@ use coroner_core::{
         TargetState, Task,
     },
     process::{ContainerProcesses, SI_KERNEL},
-    time::{BootTime, WallTime},
+    time::{BootTime, Interval, WallTime},
 };
-use std::time::Duration;
 
 const CGROUP: CgroupId = CgroupId(7);
 const INIT: u32 = 100;
@@ -23,17 +22,8 @@ pub(crate) fn ms(at: u64) -> BootTime {
 /// A deletion request of this estimate and these bounds, ms.
 pub(crate) fn request(estimate: u64, earliest: u64, latest: u64) -> DeletionRequest {
     let [estimate, earliest, latest] = [estimate, earliest, latest].map(ms);
-    let (uncertainty, api_time, by_its_clock) = (Duration::ZERO, WallTime(0), estimate);
-    let grace_seconds = 10;
-    DeletionRequest {
-        estimate,
-        uncertainty,
-        earliest,
-        latest,
-        grace_seconds,
-        api_time,
-        by_its_clock,
-    }
+    let made = Interval { earliest, latest };
+    DeletionRequest { made, date: estimate, grace_seconds: 10, stamp: WallTime(0) }
 }
 
 /// The evidence so far.

@@ -3,6 +3,7 @@
 //! writes what it cannot decode to the log, other tenants' environments included.
 
 use super::errors;
+use coroner_core::time::WallTime;
 use futures::{StreamExt as _, TryStreamExt as _};
 use http_body_util::{BodyExt as _, Limited};
 use kube::{Client, client::Body, core::Status};
@@ -64,11 +65,18 @@ impl From<serde_json::Error> for RequestFailure {
 /// Ends the body that belongs to it when it is dropped, and so the thread that waits for more.
 pub(super) struct OpenBody(#[expect(dead_code)] oneshot::Sender<()>);
 
+/// The header Date of an answer: the apiserver's clock.
+pub(super) fn date(headers: &http::HeaderMap) -> Option<WallTime> {
+    let date = headers.get(http::header::DATE)?.to_str().ok()?;
+    let date = jiff::fmt::rfc2822::parse(date).ok()?;
+    Some(WallTime::from_secs(date.timestamp().as_second()))
+}
+
 /// Sends a request. The body blocks its reader while nothing arrives.
 pub(super) async fn send(
     client: &Client,
     mut request: http::Request<Vec<u8>>,
-) -> Result<(impl Read + Send + use<>, OpenBody), RequestFailure> {
+) -> Result<(impl Read + Send + use<>, OpenBody, Option<WallTime>), RequestFailure> {
     // Nothing is there to unpack another.
     let identity = http::HeaderValue::from_static("identity");
     request.headers_mut().insert(http::header::ACCEPT_ENCODING, identity);
@@ -81,9 +89,10 @@ pub(super) async fn send(
         let status = serde_json::from_slice::<Status>(&body).unwrap_or_default();
         return Err(RequestFailure::Refused(status.with_code(code).boxed()));
     }
+    let date = date(answer.headers());
     let (open, dropped) = oneshot::channel();
     let body = answer.into_body().into_data_stream().map_err(io::Error::other).take_until(dropped);
-    Ok((SyncIoBridge::new(StreamReader::new(Box::pin(body.fuse()))), OpenBody(open)))
+    Ok((SyncIoBridge::new(StreamReader::new(Box::pin(body.fuse()))), OpenBody(open), date))
 }
 
 /// Sends a request and decodes the answer. Dropping this ends both.
@@ -92,7 +101,7 @@ pub(super) async fn decoded<T: Send + 'static>(
     request: http::Request<Vec<u8>>,
     decode: impl FnOnce(&mut dyn Read) -> Result<T, RequestFailure> + Send + 'static,
 ) -> Result<T, RequestFailure> {
-    let (mut body, _open) = send(client, request).await?;
+    let (mut body, _open, _) = send(client, request).await?;
     let decoding = spawn_blocking(move || decode(&mut body)).await;
     decoding.unwrap_or_else(|stopped| match stopped.try_into_panic() {
         Ok(panic) => std::panic::resume_unwind(panic),

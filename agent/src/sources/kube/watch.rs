@@ -8,6 +8,7 @@ use super::{
     pod::{self, MAX_PODS, Pod},
     request::{self, OpenBody, RequestFailure},
 };
+use crate::linux::clock;
 use crate::sources::{
     Closed,
     backoff::backoff,
@@ -178,10 +179,13 @@ impl Watch {
         let seconds = WATCH_SECONDS - fastrand::u32(..WATCH_SECONDS / 4);
         let params = WatchParams::default().fields(&on_node(&self.options.node)).timeout(seconds);
         let begun = Instant::now();
-        let (mut lines, _open) = match self.open(&params, &place).await {
+        let (mut lines, _open, clock) = match self.open(&params, &place).await {
             Ok(open) => open,
             Err(failure) => return self.watch_failed(&failure).await,
         };
+        if let Some(clock) = clock {
+            self.core.send(clock).await?;
+        }
         // Deadline of the grace time of a resumed watch.
         let mut resume_grace = self.is_outage.then(|| Instant::now() + RESUME_GRACE);
         let silence = Duration::from_secs(seconds.into()) + OVERDUE;
@@ -222,9 +226,10 @@ impl Watch {
         &self,
         params: &WatchParams,
         place: &str,
-    ) -> Result<(mpsc::Receiver<ReadLine>, OpenBody), RequestFailure> {
+    ) -> Result<(mpsc::Receiver<ReadLine>, OpenBody, Option<ApiEvent>), RequestFailure> {
         let request = Request::new(PODS).watch(params, place)?;
-        let (body, open) = request::send(&self.client, request).await?;
+        let asked = clock::boot_now();
+        let (body, open, date) = request::send(&self.client, request).await?;
         let (to, lines) = mpsc::channel(1);
         let counters = Arc::clone(&self.options.counters);
         spawn_blocking(move || {
@@ -232,7 +237,7 @@ impl Watch {
                 to.blocking_send(line.and_then(|line| read_line(line, &counters))).is_ok()
             });
         });
-        Ok((lines, open))
+        Ok((lines, open, date.map(|date| ApiEvent::Clock { asked, date })))
     }
 
     async fn line(&mut self, line: WatchLine) -> Result<(), Closed> {

@@ -198,7 +198,7 @@ impl Candidate {
                 let info = &facts.stores.cri.sandbox(id)?.info;
                 (Some(info.attempt), info.created)
             }
-            LeakKey::Pod { uid } => (None, facts.object(uid)?.request().map(|r| r.api_time)),
+            LeakKey::Pod { uid } => (None, facts.object(uid)?.request().map(|r| r.stamp)),
             _ => (None, None),
         };
         let anchor = &facts.stores.anchor;
