@@ -3,10 +3,7 @@
 
 use crate::{
     binary::{coroner, run, serving::ServedSocket},
-    cri::{
-        runtime::{FakeRuntime, Serving},
-        things,
-    },
+    cri::runtime::{FakeRuntime, Serving, sandbox},
     kube::apiserver::{FakeApiserver, Script},
 };
 use coroner::{
@@ -59,9 +56,9 @@ impl FakeNode {
         let runtime = FakeRuntime::default();
         let stopped = read::PodSandbox {
             state: read::PodSandboxState::SandboxNotready.into(),
-            ..things::sandbox("s1")
+            ..sandbox("s1")
         };
-        runtime.state().sandboxes = vec![stopped, things::sandbox("s2")];
+        runtime.state().sandboxes = vec![stopped, sandbox("s2")];
         let serving = runtime.serve(&folder.path().join("cri.sock"));
         let me = Self { apiserver, _serving: serving, folder };
         me.write_kubeconfig(&format!("http://{}", me.apiserver.address));

@@ -2,18 +2,14 @@
 
 use super::{
     bench::{CriBench, NEVER, outage, wait_until},
-    runtime::{Call, FakeRuntime},
-    things::{sandbox, sandbox_status},
+    runtime::{Call, FakeRuntime, sandbox, sandbox_status},
 };
-use coroner_core::output::CriRequest;
 use coroner_core::{
     ids::SandboxId,
     input::{CriEvent, CriSandboxStatus, SandboxNetwork},
+    output::CriRequest,
 };
-use std::{
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 use tonic::Status;
 
 const INFO: &str = r#"{"pid":0,"netNamespaceClosed":false,"config":{"annotations":{"a":"b"}},
@@ -29,16 +25,13 @@ fn told(event: CriEvent) -> Option<Result<CriSandboxStatus, (SandboxId, String)>
     }
 }
 
+/// The candidates that were asked about.
 fn asked(bench: &CriBench) -> Vec<String> {
-    let state = bench.runtime.state();
-    let asked = |call: &Call| match call {
-        Call::SandboxStatus { sandbox, verbose } => {
-            assert!(verbose, "what is wanted stands in the info");
-            Some(sandbox.clone())
-        }
+    let of = |call: &Call| match call {
+        Call::SandboxStatus(sandbox) => Some(sandbox.clone()),
         _ => None,
     };
-    state.calls.iter().filter_map(asked).collect()
+    bench.runtime.state().calls.iter().filter_map(of).collect()
 }
 
 #[tokio::test]
@@ -46,28 +39,26 @@ async fn is_asked_about_nobody_else_and_once() {
     let runtime = FakeRuntime::default();
     {
         let mut state = runtime.state();
-        state.sandboxes = vec![sandbox("s1"), sandbox("s2")];
+        state.sandboxes = ["s1", "s2", "odd"].map(sandbox).into();
         state.sandbox_statuses.insert("s1".into(), Ok(sandbox_status(INFO)));
+        state.sandbox_statuses.insert("odd".into(), Ok(sandbox_status("{")));
     }
     let mut bench = CriBench::new(runtime, Duration::from_millis(1));
     bench.full_list().await;
-    bench.ask(CriRequest::SandboxStatus("gone".into())).await;
-    bench.ask(CriRequest::SandboxStatus("s1".into())).await;
+    for id in ["gone", "s1", "odd"] {
+        bench.ask(CriRequest::SandboxStatus(id.into())).await;
+    }
     let status = bench.until(told).await.expect("it was not refused");
-    assert_eq!(status.sandbox, "s1".into());
-    assert_eq!(status.pid, None);
+    assert_eq!((status.sandbox, status.pid), ("s1".into(), None));
     assert_eq!(status.ips, ["10.88.0.2", "fd00::2"]);
     let path = Some("/var/run/netns/cni-1".to_owned());
     assert_eq!(status.network, SandboxNetwork::Own { path, closed: Some(false) });
+    bench.until(told).await.expect("it was not refused");
+    assert_eq!(bench.skipped(), 1, "its info cannot be read");
     for _ in 0..5 {
-        bench
-            .until(|event| {
-                assert_eq!(told(event.clone()), None, "told again, or of one that is gone");
-                matches!(event, CriEvent::Containers { .. }).then_some(())
-            })
-            .await;
+        bench.list_without(told).await;
     }
-    assert_eq!(asked(&bench), ["gone", "s1"]);
+    assert_eq!(asked(&bench), ["gone", "s1", "odd"]);
 }
 
 /// A shim that hangs is asked about again and again: it must not push in before the others.
@@ -92,70 +83,31 @@ async fn the_first_to_come_is_served_first() {
     assert_eq!(served, ["b".into(), "c".into(), "a".into()]);
 }
 
+/// `UNAVAILABLE` is what containerd says of a dead shim: the runtime is not away. A runtime that lacks the call says
+/// nothing of the sandbox, and a shim that hangs has a deadline that is sooner than that of the other calls.
 #[tokio::test]
-async fn info_that_cannot_be_read_tells_nothing() {
+async fn a_shim_that_is_dead_or_hangs_is_no_outage() {
     let runtime = FakeRuntime::default();
-    let huge = format!(r#"{{"pid":7,"config":"{}"}}"#, "x".repeat(3 << 20));
-    for (id, info) in [("garbage", "{"), ("huge", huge.as_str())] {
-        let mut answer = sandbox_status(info);
-        answer.status.as_mut().expect("it has one").linux = None;
-        runtime.state().sandbox_statuses.insert(id.into(), Ok(answer));
-    }
-    let mut bench = CriBench::new(runtime, NEVER);
-    // Length alone makes nothing unreadable.
-    for (id, pid) in [("garbage", None), ("huge", Some(7))] {
-        bench.ask(CriRequest::SandboxStatus(id.into())).await;
-        let status = bench.until(told).await.expect("it was not refused");
-        assert_eq!((status.pid, status.network), (pid, SandboxNetwork::Unknown), "{id}");
-        assert_eq!(bench.skipped(), 1);
-    }
-}
-
-/// `UNAVAILABLE` is what containerd says of a dead shim: the runtime is not away.
-#[tokio::test]
-async fn a_refusal_is_told_with_its_code_and_is_no_outage() {
-    let runtime = FakeRuntime::default();
-    // A runtime that lacks the call says nothing of the sandbox.
     let lacking = Status::unimplemented("unknown method");
     runtime.state().sandbox_statuses.insert("s0".into(), Err(lacking));
-    let refusals = [
-        ("s1", Status::internal("the shim is broken"), "INTERNAL"),
-        ("s2", Status::unavailable("ttrpc: closed"), "UNAVAILABLE"),
-        ("s3", Status::unknown("check network namespace closed"), "UNKNOWN"),
-        ("s4", Status::deadline_exceeded("context deadline exceeded"), "DEADLINE_EXCEEDED"),
-    ];
-    for (id, status, _) in &refusals {
-        runtime.state().sandbox_statuses.insert((*id).into(), Err(status.clone()));
-    }
+    let dead = Status::unavailable("ttrpc: closed");
+    runtime.state().sandbox_statuses.insert("dead".into(), Err(dead));
+    let shims = Arc::clone(&runtime.shims);
     let mut bench = CriBench::new(runtime, NEVER);
     bench.ask(CriRequest::SandboxStatus("s0".into())).await;
-    for (id, _, code) in refusals {
-        bench.ask(CriRequest::SandboxStatus(id.into())).await;
-        let refused = bench.until(told).await.expect_err("it was refused");
-        assert_eq!(refused, (id.into(), code.into()));
-    }
-}
-
-#[tokio::test]
-async fn a_shim_that_hangs_is_no_outage() {
-    let runtime = FakeRuntime::default();
-    let shims = Arc::clone(&runtime.shims);
+    bench.ask(CriRequest::SandboxStatus("dead".into())).await;
+    let refused = bench.until(told).await.expect_err("it was refused");
+    assert_eq!(refused, ("dead".into(), "UNAVAILABLE".into()));
+    let errors = bench.errors();
     let _hung = shims.write().await;
-    // This call has a deadline of its own, which is sooner than that of the others.
-    let mut bench = CriBench::new(runtime, NEVER);
-    bench.ask(CriRequest::SandboxStatus("s1".into())).await;
+    bench.ask(CriRequest::SandboxStatus("hung".into())).await;
     let refused = bench.until(told).await.expect_err("nobody answers");
-    assert_eq!(refused, ("s1".into(), "DEADLINE_EXCEEDED".into()));
-    assert_eq!(bench.counters.errors.load(Ordering::Relaxed), 1);
+    assert_eq!(refused, ("hung".into(), "DEADLINE_EXCEEDED".into()));
+    assert_eq!(bench.errors(), errors + 1);
     // The connection goes on.
     bench.ask(CriRequest::PollNow(None)).await;
-    bench
-        .until(|event| {
-            assert!(!matches!(event, CriEvent::Connected { .. }), "it was cut");
-            assert_eq!(outage(event.clone()), None);
-            matches!(event, CriEvent::Containers { only: None, .. }).then_some(())
-        })
-        .await;
+    let of_another = |event| matches!(event, CriEvent::Connected { .. }).then_some(());
+    bench.list_without(of_another).await;
 }
 
 #[tokio::test]
@@ -176,7 +128,7 @@ async fn a_runtime_that_dies_of_the_question_is_not_asked_it_again() {
     bench.serving = Some(bench.runtime.serve(&bench.socket));
     for _ in 0..2 {
         bench.ask(CriRequest::PollNow(None)).await;
-        bench.full_list().await;
+        bench.until(|event| matches!(event, CriEvent::Containers { .. }).then_some(())).await;
     }
     assert_eq!(asked(&bench), ["s1"]);
 }
@@ -210,4 +162,21 @@ async fn candidates_containers_and_lists_do_not_wait_for_each_other() {
             _ => {}
         }
     }
+}
+
+#[tokio::test]
+async fn a_candidates_late_status_is_used_while_nothing_else_is_answered() {
+    let runtime = FakeRuntime::default();
+    runtime.state().sandbox_statuses.insert("s1".into(), Ok(sandbox_status("{}")));
+    let (shims, versions) = (Arc::clone(&runtime.shims), Arc::clone(&runtime.versions));
+    let mut bench = CriBench::new(runtime, NEVER);
+    bench.full_list().await;
+    let (hung, slow) = (shims.write().await, versions.write().await);
+    bench.ask(CriRequest::SandboxStatus("s1".into())).await;
+    // The second Version asks whether it is the shim that hangs, or the runtime that is slow.
+    let asked = || bench.calls(|call| *call == Call::Version);
+    wait_until("a question about the runtime", || asked() == 2).await;
+    drop(hung);
+    assert_eq!(bench.until(told).await.expect("it was not refused").sandbox, "s1".into());
+    drop(slow);
 }

@@ -3,12 +3,7 @@
 mod bench;
 mod candidates;
 mod containers;
-mod discovery;
-mod lateness;
+mod lists;
 mod outages;
-mod polling;
 pub(crate) mod runtime;
-mod scale;
-mod sizes;
 mod surface;
-pub(crate) mod things;

@@ -1,12 +1,11 @@
 //! A container runtime inside the test: serves the reading calls of the CRI on a unix socket,
 //! remembers every call made to it, and can be killed as hard as a process.
 
-use super::things;
 use coroner_cri_api::read::{
-    self,
+    self, ContainerState,
     runtime_service_server::{RuntimeService, RuntimeServiceServer},
 };
-use prost::Message;
+use prost::{Message, bytes::Bytes};
 use std::{
     collections::HashMap,
     path::Path,
@@ -26,8 +25,8 @@ pub(crate) enum Call {
     Version,
     Sandboxes(String),
     Containers(String),
-    Status { container: String, verbose: bool },
-    SandboxStatus { sandbox: String, verbose: bool },
+    Status(String),
+    SandboxStatus(String),
 }
 
 /// What the runtime has, and what was asked of it.
@@ -48,12 +47,16 @@ pub(crate) struct RuntimeState {
 }
 
 impl RuntimeState {
+    /// A sandbox with a container in this state, that was started with this stop signal.
+    pub(crate) fn add(&mut self, container: &str, of: &str, state: ContainerState, signal: i32) {
+        self.sandboxes.push(sandbox(of));
+        self.containers.push(self::container(container, of, state));
+        self.statuses.insert(container.into(), status(container, state, signal));
+    }
+
     /// A sandbox with a container that has exited.
     pub(crate) fn add_exited(&mut self, container: &str, sandbox: &str) {
-        let exited = read::ContainerState::ContainerExited;
-        self.sandboxes.push(things::sandbox(sandbox));
-        self.containers.push(things::container(container, sandbox, exited));
-        self.statuses.insert(container.into(), things::status(container, exited, 0));
+        self.add(container, sandbox, ContainerState::ContainerExited, 0);
     }
 }
 
@@ -61,8 +64,6 @@ impl RuntimeState {
 #[derive(Clone, Default)]
 pub(crate) struct FakeRuntime {
     state: Arc<Mutex<RuntimeState>>,
-    /// All lists wait as long as a test holds this for writing.
-    pub(crate) lists: Arc<RwLock<()>>,
     /// Full lists wait as long as a test holds this for writing.
     pub(crate) full: Arc<RwLock<()>>,
     /// Version waits as long as a test holds this for writing.
@@ -129,11 +130,13 @@ impl FakeRuntime {
         self.state().calls.push(call);
     }
 
-    async fn answers(&self, only: &str) {
-        drop(self.lists.read().await);
+    /// Those of a list that were asked for.
+    async fn listed<T: Message>(&self, all: Vec<T>, only: &str, of: fn(&T) -> &str) -> Vec<Bytes> {
         if only.is_empty() {
             drop(self.full.read().await);
         }
+        let wanted = all.iter().filter(|one| only.is_empty() || of(one) == only);
+        wanted.map(|one| one.encode_to_vec().into()).collect()
     }
 }
 
@@ -162,9 +165,7 @@ impl RuntimeService for FakeRuntime {
         let only = request.into_inner().filter.unwrap_or_default().id;
         self.called(Call::Sandboxes(only.clone()));
         let all = self.state().sandboxes.clone();
-        self.answers(&only).await;
-        let items = all.into_iter().filter(|one| only.is_empty() || one.id == only);
-        let items = items.map(|one| one.encode_to_vec().into()).collect();
+        let items = self.listed(all, &only, |one| &one.id).await;
         Ok(Response::new(read::ListPodSandboxResponse { items }))
     }
 
@@ -175,9 +176,7 @@ impl RuntimeService for FakeRuntime {
         let only = request.into_inner().filter.unwrap_or_default().pod_sandbox_id;
         self.called(Call::Containers(only.clone()));
         let all = self.state().containers.clone();
-        self.answers(&only).await;
-        let items = all.into_iter().filter(|one| only.is_empty() || one.pod_sandbox_id == only);
-        let items = items.map(|one| one.encode_to_vec().into()).collect();
+        let items = self.listed(all, &only, |one| &one.pod_sandbox_id).await;
         Ok(Response::new(read::ListContainersResponse { items }))
     }
 
@@ -187,13 +186,15 @@ impl RuntimeService for FakeRuntime {
     ) -> Answer<read::ContainerStatusResponse> {
         let read::ContainerStatusRequest { container_id: container, verbose } =
             request.into_inner();
-        self.called(Call::Status { container: container.clone(), verbose });
+        self.called(Call::Status(container.clone()));
         let mut state = self.state();
         if !state.status_failures.is_empty() {
             return Err(state.status_failures.remove(0));
         }
-        let found = state.statuses.get(&container).cloned().map(Response::new);
-        found.ok_or_else(|| Status::not_found(format!("no container {container}")))
+        let mut found = state.statuses.get(&container).cloned();
+        found.iter_mut().filter(|_| !verbose).for_each(|found| found.info.clear());
+        let missing = || Status::not_found(format!("no container {container}"));
+        found.map(Response::new).ok_or_else(missing)
     }
 
     async fn pod_sandbox_status(
@@ -202,10 +203,87 @@ impl RuntimeService for FakeRuntime {
     ) -> Answer<read::PodSandboxStatusResponse> {
         let read::PodSandboxStatusRequest { pod_sandbox_id: sandbox, verbose } =
             request.into_inner();
-        self.called(Call::SandboxStatus { sandbox: sandbox.clone(), verbose });
+        self.called(Call::SandboxStatus(sandbox.clone()));
+        if !verbose {
+            return Err(Status::invalid_argument("what is wanted stands in the info"));
+        }
         let _alive = self.shims.read().await;
         let found = self.state().sandbox_statuses.get(&sandbox).cloned();
         let missing = || Err(Status::not_found(format!("no sandbox {sandbox}")));
         found.unwrap_or_else(missing).map(Response::new)
+    }
+}
+
+/// Labels or annotations.
+pub(crate) fn entries(pairs: &[(&str, &str)]) -> Vec<Bytes> {
+    let entry =
+        |(key, value): &(&str, &str)| read::Entry { key: (*key).into(), value: (*value).into() };
+    pairs.iter().map(|pair| entry(pair).encode_to_vec().into()).collect()
+}
+
+/// A sandbox that makes sense.
+pub(crate) fn sandbox(id: &str) -> read::PodSandbox {
+    read::PodSandbox {
+        id: id.into(),
+        metadata: Some(read::PodSandboxMetadata {
+            name: format!("pod-{id}"),
+            uid: format!("uid-{id}"),
+            namespace: "default".into(),
+            attempt: 0,
+        }),
+        created_at: 1,
+        ..Default::default()
+    }
+}
+
+/// A container that makes sense.
+pub(crate) fn container(id: &str, sandbox: &str, state: ContainerState) -> read::Container {
+    read::Container {
+        id: id.into(),
+        pod_sandbox_id: sandbox.into(),
+        metadata: Some(read::ContainerMetadata { name: format!("name-{id}"), attempt: 0 }),
+        state: state.into(),
+        created_at: 1,
+        ..Default::default()
+    }
+}
+
+/// A container's status.
+pub(crate) fn status(
+    id: &str,
+    state: ContainerState,
+    stop_signal: i32,
+) -> read::ContainerStatusResponse {
+    let exited = state == ContainerState::ContainerExited;
+    read::ContainerStatusResponse {
+        status: Some(read::ContainerStatus {
+            id: id.into(),
+            state: state.into(),
+            started_at: 5,
+            finished_at: if exited { 9 } else { 0 },
+            exit_code: if exited { 143 } else { 0 },
+            reason: if exited { "Error".into() } else { String::new() },
+            stop_signal,
+        }),
+        info: HashMap::new(),
+    }
+}
+
+/// A verbose sandbox status as containerd answers: one in a network of its own.
+pub(crate) fn sandbox_status(info: &str) -> read::PodSandboxStatusResponse {
+    let ip = |text: &str| read::PodIp { ip: text.into() };
+    read::PodSandboxStatusResponse {
+        status: Some(read::PodSandboxStatus {
+            network: Some(read::PodSandboxNetworkStatus {
+                ip: "10.88.0.2".into(),
+                additional_ips: vec![ip("fd00::2")],
+            }),
+            linux: Some(read::LinuxPodSandboxStatus {
+                namespaces: Some(read::Namespace {
+                    options: Some(read::NamespaceOption::default()),
+                }),
+            }),
+        }),
+        info: HashMap::from([("info".into(), info.into())]),
     }
 }

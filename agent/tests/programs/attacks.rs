@@ -5,9 +5,8 @@ use crate::{
     actors::{Actor, Role},
     agent::{RunningAgent, agent, agent_of},
     connections::network,
-    runtime::FakeRuntime,
+    runtime::{self, FakeRuntime},
     stage::{self, Pod, TIMEOUT, TestCgroup},
-    things,
 };
 use coroner::outputs::recording::Reader;
 use coroner_core::input::{Input, LossKind};
@@ -256,7 +255,7 @@ fn answers_that_nobody_reads_take_no_memory() {
         state.sandboxes[number].metadata.as_mut().unwrap().uid = uid;
         // Deaths of a pod that lives are reported at once.
         let id = id(31);
-        state.containers.push(things::container(&id, &sandbox, ContainerState::ContainerRunning));
+        state.containers.push(runtime::container(&id, &sandbox, ContainerState::ContainerRunning));
         let lives = pod.child(&id);
         living.push((Actor::start(&lives.path, Role::default()), lives, pod));
     }

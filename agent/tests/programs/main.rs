@@ -19,9 +19,6 @@ mod preemption;
 mod runtime;
 mod senders;
 mod stage;
-#[allow(dead_code, reason = "shared with the tests of the runtime's adapter")]
-#[path = "../cri/things.rs"]
-mod things;
 mod threads;
 mod waking;
 
