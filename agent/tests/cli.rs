@@ -1,27 +1,26 @@
 //! The binary as a person meets it: exit statuses and messages.
 
-use crate::binary::{coroner, run, serving::ServedSocket};
+use crate::{
+    binary::{
+        coroner, run,
+        serving::{self, ServedSocket},
+    },
+    kube::kubeconfig,
+};
 use clap::CommandFactory as _;
 use coroner::{
     config::args::Cli,
-    linux::{clock, privileges::Privileges},
-    outputs::{
-        http::{Observed, SharedState},
-        metrics::Metrics,
-    },
-    sources::kernel,
-    store::{health::Health, leaks::LeakStore, terminations::History},
+    store::{leaks::LeakStore, terminations::History},
 };
 use coroner_report::{List, PodTermination};
-use rustix::thread::CapabilitySet;
+use serde_json::{Value, json};
 use std::{
     collections::BTreeMap,
     fs,
-    io::{BufRead, BufReader, Read, Write},
-    net::{TcpListener, TcpStream},
+    io::{BufRead, BufReader, Read},
+    net::TcpListener,
     path::Path,
     process::Stdio,
-    sync::Arc,
 };
 
 #[test]
@@ -29,40 +28,17 @@ fn wrong_usage_is_64_and_says_what_is_wrong() {
     let cases = [
         ("", "Usage: coroner"),
         ("fly", "unrecognized subcommand 'fly'"),
-        ("run --leak-threshold soon", "for example 250ms, 5s, 1m or 1d"),
-        ("run --listen 80", "use ADDRESS:PORT"),
         ("run --runtime-endpoint /run/x.sock", "set --node NAME"),
         ("run --no-api --runtime-endpoint tcp://h:1", "not a unix socket"),
-        ("run --no-api --runtime-endpoint /x --ring-bytes 5000", "try 8192"),
         ("run --no-api --log-level =,=", "--log-level"),
-        ("run --no-api --runtime-endpoint /x --tls-cert /c", "--tls-key <FILE>"),
-        ("terminations -o xml", "[possible values: table, wide, json, yaml, name]"),
-        ("deaths --watch --limit 3", "cannot be used with"),
-        ("terminations --limit 0", "at least 1"),
-        ("explain -o xml", "[possible values: text, json, yaml]"),
-        ("doctor -o xml", "[possible values: text, json, yaml]"),
         ("run --node n --kubeconfig /no/such", "--kubeconfig /no/such: no such file"),
-        ("replay", "<FILE>"),
-        ("replay x -o yaml", "[possible values: text, table, wide, json]"),
-        ("explain web --sample --from x", "cannot be used with"),
         ("leaks --standalone --runtime-endpoint /x", "set --node NAME"),
-        ("leaks --standalone --node n --for 1ms", "use at least 1s"),
     ];
     for (args, message) in cases {
         let (code, out, err) = run(&mut coroner(args));
         assert_eq!((code, &*out), (64, ""), "{args}: {err}");
         assert!(err.contains(message), "{args}: {err}");
     }
-}
-
-#[test]
-fn the_environment_counts_as_flags_do() {
-    let (code, _, err) =
-        run(coroner("run").env("CORONER_RING_BYTES", "5000").env("NODE_NAME", "n"));
-    assert_eq!(code, 64);
-    assert!(err.contains("'5000'") && err.contains("--ring-bytes"), "{err}");
-    let (code, _, err) = run(coroner("run").env("CORONER_NO_API", "perhaps"));
-    assert_eq!(code, 64, "{err}");
 }
 
 #[test]
@@ -134,69 +110,35 @@ fn without_an_agent_each_command_says_what_to_do() {
 }
 
 #[test]
-fn explain_asks_a_running_agent() {
-    let agent = agent(2);
-    let explain = |pod: &str| run(&mut coroner(&format!("explain {pod} {}", agent.flag())));
-    for pod in ["web-1", "shop/web-1", "uid-1"] {
-        let (code, out, err) = explain(pod);
-        assert_eq!(code, 0, "{err}");
-        assert!(out.starts_with("shop/web-1 took "), "{out}");
-    }
-    let (code, _, err) = explain("web-7");
-    assert_eq!(code, 1);
-    for wanted in ["no termination of pod web-7", "shop/web-0  uid-0", "--history-limit"] {
-        assert!(err.contains(wanted), "{wanted}: {err}");
-    }
-}
-
-#[test]
 fn what_cannot_be_replayed_says_why() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("file");
-    let cases = [
-        ("", "the file is empty"),
-        ("apiVersion: v1\n", "not a recording"),
-        ("{\"coroner_recording\":77,\"agent\":\"7.0\"}\n", "written by coroner 7.0"),
-    ];
-    for (text, why) in cases {
-        std::fs::write(&file, text).unwrap();
-        let (code, out, err) = run(&mut coroner(&format!("replay {}", file.display())));
-        assert_eq!((code, &*out), (1, ""));
-        assert!(err.contains(why) && err.contains("cannot replay"), "{err}");
-    }
+    fs::write(&file, "apiVersion: v1\n").unwrap();
+    let (code, out, err) = run(&mut coroner(&format!("replay {}", file.display())));
+    assert_eq!((code, &*out), (1, ""));
+    assert!(err.contains("not a recording") && err.contains("cannot replay"), "{err}");
     let (code, _, err) = run(&mut coroner("replay /no/such/file"));
     assert_eq!(code, 1);
     assert!(err.contains("/no/such/file"), "{err}");
     assert_eq!(err.matches("No such file").count(), 1, "each cause once: {err}");
     // The sample, cut off: what there is is used, and said.
     let sample = include_bytes!("../samples/lab.jsonl.gz");
-    std::fs::write(&file, &sample[..sample.len() - 20]).unwrap();
+    fs::write(&file, &sample[..sample.len() - 20]).unwrap();
     let (code, out, err) = run(&mut coroner(&format!("replay {} -o table", file.display())));
     assert_eq!(code, 0, "{err}");
     assert!(out.contains("one-of-two-overruns") && err.contains("is truncated"), "{out}{err}");
-    let from = format!("explain nobody --from {}", file.display());
-    let (code, _, err) = run(&mut coroner(&from));
-    assert_eq!(code, 1);
-    assert!(err.contains("lab/oom-killed"), "{err}");
 }
 
 /// Serves so many reports until the test ends.
-fn agent(accounts: usize) -> ServedSocket {
-    let account: PodTermination =
-        serde_json::from_str(include_str!("../report/tests/golden/termination.json")).unwrap();
-    let mut history = History::new(accounts);
-    for n in 0..accounts {
-        let mut account = account.clone();
-        account.pod.name = format!("web-{n}");
-        account.pod.uid = format!("uid-{n}").as_str().into();
-        history.put(account, false);
+fn agent(reports: usize) -> ServedSocket {
+    let mut history = History::new(reports);
+    for n in 0..reports {
+        let mut report = serving::sample();
+        report.pod.name = format!("web-{n}");
+        report.pod.uid = format!("uid-{n}").as_str().into();
+        history.put(report, false);
     }
-    let health = Health::new(false, clock::boot_now());
-    let metrics = Metrics::new().unwrap();
-    let shared = SharedState::new(health, history, LeakStore::default(), metrics);
-    let shared = shared.of(Observed { node: "n1".into(), ..Observed::default() });
-    shared.observed_since.get_or_init(clock::boot_now);
-    ServedSocket::of(Arc::new(shared))
+    ServedSocket::of(serving::state(history, LeakStore::default()))
 }
 
 #[test]
@@ -225,7 +167,9 @@ fn lists_have_the_forms_that_kubectl_has() {
     assert!(deaths.starts_with("NAMESPACE"), "{deaths}");
     let report: PodTermination = serde_json::from_str(&ask("explain web-1 -o json")).unwrap();
     assert_eq!(&*report.pod.name, "web-1");
-    assert!(ask("explain web-1 -o yaml").contains("verdict: graceful"));
+    assert!(ask("explain shop/web-1 -o yaml").contains("verdict: graceful"));
+    let (code, _, err) = run(&mut coroner(&format!("explain web-7 {}", agent.flag())));
+    assert!(code == 1 && err.contains("shop/web-0  uid-0"), "{err}");
 }
 
 #[test]
@@ -239,26 +183,8 @@ fn a_watch_goes_on_where_the_list_ended() {
     for name in ["shop/web-0", "shop/web-1"] {
         assert_eq!(lines.next().unwrap().unwrap(), name, "the oldest first");
     }
-    terminate(&child);
+    child.kill().unwrap();
     child.wait().unwrap();
-}
-
-#[test]
-fn help_completion_and_version() {
-    for args in ["--help", "run --help", "--version"] {
-        let (code, out, _) = run(&mut coroner(args));
-        assert!(code == 0 && out.contains("coroner"), "{args}: {out}");
-    }
-    for shell in ["bash", "zsh", "fish"] {
-        let (code, out, _) = run(&mut coroner(&format!("completion {shell}")));
-        assert!(code == 0 && out.contains("terminations"), "{shell}");
-    }
-    let (code, out, _) = run(&mut coroner("version"));
-    assert!(code == 0 && out.starts_with("coroner 0."), "{out}");
-    let (_, out, _) = run(&mut coroner("version -o json"));
-    let version: serde_json::Value = serde_json::from_str(&out).unwrap();
-    assert!(version["target"].as_str().unwrap().contains("linux"), "{out}");
-    assert!(version["commit"].is_string(), "{out}");
 }
 
 /// `cargo xtask docs` writes them.
@@ -294,25 +220,19 @@ fn a_kubeconfig_s_secrets_are_not_told() {
     const SECRET: &str = "hunter2";
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("kubeconfig");
-    let kubeconfig = |user: &str| {
-        format!(
-            r#"{{"apiVersion": "v1", "kind": "Config",
-            "clusters": [{{"name": "c", "cluster": {{"server": "https://127.0.0.1:1"}}}}],
-            "users": [{{"name": "u", "user": {user}}}],
-            "contexts": [{{"name": "x", "context": {{"cluster": "c", "user": "u"}}}}],
-            "current-context": "x"}}"#
-        )
+    let of_user = |user: Value| {
+        fs::read_to_string(kubeconfig(folder.path(), "https://127.0.0.1:1", &user)).unwrap()
     };
     let broken = [
         format!("users:\n- name: u\n  user:\n    token: {SECRET}\n   oops: {SECRET}\n"),
         format!("token {SECRET}"),
-        kubeconfig(&format!(r#"{{"token": ["{SECRET}"]}}"#)),
-        kubeconfig(&format!(r#"{{"client-certificate-data": "{SECRET}!"}}"#)),
-        kubeconfig(&format!(
-            r#"{{"client-certificate-data": "aHVudGVyMg==", "client-key-data": "{SECRET}!"}}"#
-        )),
-        kubeconfig(&format!(r#"{{"token": "{SECRET}\\n{SECRET}"}}"#)),
-        kubeconfig(&format!(r#"{{"token": "{SECRET}"}}"#)),
+        of_user(json!({ "token": [SECRET] })),
+        of_user(json!({ "client-certificate-data": format!("{SECRET}!") })),
+        of_user(json!({
+            "client-certificate-data": "aHVudGVyMg==", "client-key-data": format!("{SECRET}!"),
+        })),
+        of_user(json!({ "token": format!("{SECRET}\n{SECRET}") })),
+        of_user(json!({ "token": SECRET })),
     ];
     for content in broken {
         fs::write(&file, &content).unwrap();
@@ -359,68 +279,4 @@ fn doctor_always_answers_and_its_status_agrees() {
     let (code, out, _) = run(&mut coroner("doctor --no-api --runtime-endpoint /nowhere.sock"));
     assert_eq!(code, 1);
     assert!(out.starts_with("not ready\n") && out.contains("cri         FAILING"), "{out}");
-}
-
-/// Whether this machine lets the programs in is a fact of it; both answers are proven.
-#[test]
-fn run_observes_until_sigterm_or_says_what_is_missing() {
-    let able = kernel::programs_embedded()
-        && Privileges::held().lacking(false).iter().all(|one| !one.essential);
-    let args = "run --no-api --runtime-endpoint /nowhere.sock --listen 127.0.0.1:0 --api-listen off --socket off --log-format json";
-    let mut child = coroner(args).stderr(Stdio::piped()).spawn().unwrap();
-    let mut address = None;
-    let mut said = Vec::new();
-    let mut log = BufReader::new(child.stderr.take().unwrap()).lines();
-    let attached = log.by_ref().map_while(Result::ok).any(|line| {
-        let event: serde_json::Value = serde_json::from_str(&line).expect("every line is JSON");
-        said.push(line);
-        match event["address"].as_str() {
-            Some(found) => address = Some(found.to_owned()),
-            None => return event["hooks"].is_u64(),
-        }
-        false
-    });
-    assert_eq!(attached, able, "{said:#?}");
-    if !attached {
-        assert_eq!(child.wait().unwrap().code(), Some(1));
-        assert!(said.iter().any(|line| line.contains("cannot start")), "{said:#?}");
-        return;
-    }
-
-    let address = address.expect("an address is logged");
-    let is_unready =
-        |answer: &str| answer.contains("503") && answer.contains("cri         FAILING");
-    while !is_unready(&get(&address, "/readyz")) {
-        std::thread::sleep(std::time::Duration::from_millis(10)); // it has just begun
-    }
-
-    // Whatever threads there are by now.
-    let tasks: Vec<_> = fs::read_dir(format!("/proc/{}/task", child.id())).unwrap().collect();
-    assert!(!tasks.is_empty());
-    for task in tasks {
-        let status = fs::read_to_string(task.unwrap().path().join("status")).unwrap();
-        assert!(!permitted(&status).contains(CapabilitySet::PERFMON), "{status}");
-    }
-
-    terminate(&child);
-    assert_eq!(child.wait().unwrap().code(), Some(0));
-    assert!(log.map_while(Result::ok).any(|line| line.contains("shutdown complete")));
-}
-
-fn permitted(status: &str) -> CapabilitySet {
-    let hex = status.lines().find_map(|line| line.strip_prefix("CapPrm:")).unwrap();
-    CapabilitySet::from_bits_retain(u64::from_str_radix(hex.trim(), 16).unwrap())
-}
-
-fn get(address: &str, path: &str) -> String {
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes()).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer
-}
-
-fn terminate(child: &std::process::Child) {
-    let pid = rustix::process::Pid::from_child(child);
-    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
 }

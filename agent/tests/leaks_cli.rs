@@ -2,17 +2,20 @@
 //! apiserver inside the test.
 
 use crate::{
-    binary::{coroner, run, serving::ServedSocket},
+    binary::{
+        coroner, run,
+        serving::{self, ServedSocket},
+    },
     cri::runtime::{FakeRuntime, Serving, sandbox},
-    kube::apiserver::{FakeApiserver, Script},
+    kube::{
+        self,
+        apiserver::{FakeApiserver, Script},
+        kubeconfig,
+    },
 };
 use coroner::{
-    linux::clock,
-    outputs::{
-        http::{Observed, SharedState},
-        metrics::Metrics,
-    },
-    store::{health::Health, leaks::LeakStore, terminations::History},
+    outputs::http::SharedState,
+    store::{leaks::LeakStore, terminations::History},
 };
 use coroner_core::{
     leak::{DetectionState, Leak},
@@ -60,21 +63,8 @@ impl FakeNode {
         };
         runtime.state().sandboxes = vec![stopped, sandbox("s2")];
         let serving = runtime.serve(&folder.path().join("cri.sock"));
-        let me = Self { apiserver, _serving: serving, folder };
-        me.write_kubeconfig(&format!("http://{}", me.apiserver.address));
-        me
-    }
-
-    fn write_kubeconfig(&self, server: &str) {
-        let text = json!({
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{ "name": "c", "cluster": { "server": server } }],
-            "users": [{ "name": "u", "user": {} }],
-            "contexts": [{ "name": "x", "context": { "cluster": "c", "user": "u" } }],
-            "current-context": "x",
-        });
-        std::fs::write(self.path("kubeconfig"), text.to_string()).unwrap();
+        kubeconfig(folder.path(), &format!("http://{}", apiserver.address), &json!({}));
+        Self { apiserver, _serving: serving, folder }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -94,35 +84,40 @@ impl FakeNode {
     }
 }
 
+/// The pod of a sandbox.
 fn pod(of: &str) -> Value {
-    json!({
-        "kind": "Pod",
-        "apiVersion": "v1",
-        "metadata": {
-            "name": format!("pod-{of}"),
-            "namespace": "default",
-            "uid": format!("uid-{of}"),
-            "resourceVersion": "5",
-        },
-        "spec": { "containers": [{ "name": "main" }] },
-    })
+    let mut pod = kube::pod(&format!("pod-{of}"), 5);
+    pod["metadata"]["uid"] = json!(format!("uid-{of}"));
+    pod
 }
 
 #[test]
-fn what_was_seen_for_all_of_the_time_is_a_leak() {
+fn what_was_seen_for_all_of_the_time_is_a_leak_with_what_the_kubelet_logged_of_it() {
     let node = FakeNode::new(BOOT);
-    let (code, out, err) = run(&mut node.leaks("-v"));
+    let line = "E0101 19:37:59.123481 1 remote_runtime.go:205] \"StopPodSandbox from runtime service failed\" \
+                err=\"networkPlugin cni failed to teardown\" podSandboxID=\"s1\"";
+    std::fs::write(node.path("log"), format!("{line}\n{}\n", line.replace("s1", "s9"))).unwrap();
+    let log = format!("--kubelet-log {}", node.path("log").display());
+    let (code, out, err) = run(&mut node.leaks(&format!("-v {log}")));
     assert_eq!(code, 0, "{err}");
-    assert!(out.starts_with("STATE      CLASS"), "{out}");
-    for wanted in
-        ["confirmed  notready_no_pod", "pod-s1", "has no pod of this UID", "$ crictl rmp s1"]
-    {
+    for wanted in [
+        "STATE      CLASS",
+        "confirmed  notready_no_pod",
+        "pod-s1",
+        "has no pod of this UID",
+        "$ crictl rmp s1",
+        "pod_worker_stuck",
+        "the kubelet logged at ",
+        "cni failed to teardown",
+    ] {
         assert!(out.contains(wanted), "{wanted}: {out}");
     }
-    assert!(
-        err.contains("observing node n1 for 2s") && err.contains("could not read: shims"),
-        "{err}"
-    );
+    assert!(!out.contains("s9"), "{out}");
+    for wanted in
+        ["observing node n1 for 2s", "could not read: shims", "2 lines of the kubelet's log"]
+    {
+        assert!(err.contains(wanted), "{wanted}: {err}");
+    }
     let asked = &node.apiserver.script().got;
     assert!(asked.iter().any(|(path, _)| path.ends_with("pods/pod-s1")), "{asked:?}");
 }
@@ -145,26 +140,6 @@ fn what_came_later_is_a_candidate() {
 }
 
 #[test]
-fn the_kubelets_log_is_quoted_below_the_leak() {
-    let node = FakeNode::new(BOOT);
-    let line = "E0101 19:37:59.123481 1 remote_runtime.go:205] \"StopPodSandbox from runtime service failed\" \
-                err=\"networkPlugin cni failed to teardown\" podSandboxID=\"s1\"";
-    std::fs::write(node.path("log"), format!("{line}\n{}\n", line.replace("s1", "s9"))).unwrap();
-    let log = format!("--kubelet-log {}", node.path("log").display());
-    let (code, out, err) = run(&mut node.leaks(&log));
-    assert_eq!(code, 0, "{err}");
-    for wanted in
-        ["confirmed", "pod_worker_stuck", "the kubelet logged at ", "cni failed to teardown"]
-    {
-        assert!(out.contains(wanted), "{wanted}: {out}");
-    }
-    assert!(!out.contains("s9") && err.contains("2 lines of the kubelet's log"), "{out}{err}");
-    std::fs::write(node.path("log"), "something else\n").unwrap();
-    let (_, _, err) = run(&mut node.leaks(&log));
-    assert!(err.contains("is not a kubelet's log"), "{err}");
-}
-
-#[test]
 fn scripts_get_a_status_and_json() {
     let node = FakeNode::new(BOOT);
     let (code, out, err) = run(&mut node.leaks("--exit-code -o json"));
@@ -178,44 +153,58 @@ fn scripts_get_a_status_and_json() {
     assert_eq!(answer["items"][0]["pod"]["name"], "pod-s1");
 }
 
+/// What there is on a node, and what is said of it: the exit status, words on stdout, and on stderr.
 #[test]
-fn where_every_pod_exists_nothing_was_left_behind() {
-    let node = FakeNode::new(BOOT);
-    node.apiserver.script().pods.push(pod("s1"));
-    let (code, out, err) = run(&mut node.leaks("--exit-code"));
-    assert_eq!(code, 0, "{err}");
-    assert!(err.contains("no leaks on node n1 in namespace default (all sources"), "{out}{err}");
-}
-
-#[test]
-fn the_apiserver_has_the_last_word() {
-    let node = FakeNode::new(BOOT);
-    let path = "namespaces/default/pods/pod-s1".to_owned();
-    node.apiserver.script().gets.insert(path, (200, pod("s1")));
-    let (code, out, err) = run(&mut node.leaks("--for 5s -o json"));
-    assert_eq!(code, 0, "{err}");
-    let answer: Value = serde_json::from_str(&out).unwrap();
-    assert_eq!(answer["items"], json!([]), "the watch does not show it, but it exists: {out}");
-}
-
-#[test]
-fn another_machines_node_is_an_error() {
-    let node = FakeNode::new("8c1b2f9e-0000-4000-8000-00000000000f");
-    let (code, out, err) = run(&mut node.leaks(""));
-    assert_eq!((code, &*out), (1, ""), "{err}");
-    for wanted in ["leak detection is suspended", "another machine", "on node n1", "check --node"] {
-        assert!(err.contains(wanted), "{wanted}: {err}");
-    }
-}
-
-#[test]
-fn a_runtime_that_is_not_there_is_an_error() {
-    let node = FakeNode::new(BOOT);
-    std::fs::remove_file(node.path("cri.sock")).unwrap();
-    let (code, out, err) = run(&mut node.leaks(""));
-    assert_eq!((code, &*out), (1, ""), "{err}");
-    for wanted in ["cri.sock", "start the container runtime"] {
-        assert!(err.contains(wanted), "{wanted}: {err}");
+fn what_is_no_leak_and_what_cannot_be_told() {
+    type Case =
+        (&'static str, fn(&FakeNode), &'static str, i32, &'static str, &'static [&'static str]);
+    let cases: [Case; 4] = [
+        (
+            BOOT,
+            |node| node.apiserver.script().pods.push(pod("s1")),
+            "--exit-code",
+            0,
+            "",
+            &["no leaks on node n1 in namespace default (all sources"],
+        ),
+        // The watch does not show it, but it exists.
+        (
+            BOOT,
+            |node| {
+                let path = "namespaces/default/pods/pod-s1".to_owned();
+                node.apiserver.script().gets.insert(path, (200, pod("s1")));
+            },
+            "--for 5s -o json",
+            0,
+            "\"items\": []",
+            &[],
+        ),
+        (
+            "8c1b2f9e-0000-4000-8000-00000000000f",
+            |_| {},
+            "",
+            1,
+            "",
+            &["leak detection is suspended", "another machine", "on node n1", "check --node"],
+        ),
+        (
+            BOOT,
+            |node| std::fs::remove_file(node.path("cri.sock")).unwrap(),
+            "",
+            1,
+            "",
+            &["cri.sock", "start the container runtime"],
+        ),
+    ];
+    for (boot, happens, flags, status, shown, said) in cases {
+        let node = FakeNode::new(boot);
+        happens(&node);
+        let (code, out, err) = run(&mut node.leaks(flags));
+        assert_eq!(code, status, "{err}");
+        assert!(out.contains(shown) && (code == 0 || out.is_empty()), "{out}");
+        for wanted in said {
+            assert!(err.contains(wanted), "{wanted}: {err}");
+        }
     }
 }
 
@@ -227,16 +216,11 @@ fn agent(
 ) -> (ServedSocket, Arc<SharedState>) {
     let mut store = LeakStore::new(Duration::from_secs(300));
     leaks.into_iter().for_each(|leak| store.put(Arc::new(leak)));
-    store.update_detection(&gauges(detection_state, watched));
-    let mut health = Health::new(true, clock::boot_now());
-    health.detection_state = detection_state;
-    let shared = SharedState::new(health, History::new(1), store, Metrics::new().unwrap());
-    let shared = Arc::new(shared.of(Observed { node: "n1".into(), ..Observed::default() }));
+    let watched = Duration::from_secs(watched);
+    store.update_detection(&LeakGauges { detection_state, watched, ..LeakGauges::default() });
+    let shared = serving::state(History::new(1), store);
+    shared.health.lock().detection_state = detection_state;
     (ServedSocket::of(Arc::clone(&shared)), shared)
-}
-
-fn gauges(detection_state: DetectionState, watched: u64) -> LeakGauges {
-    LeakGauges { detection_state, watched: Duration::from_secs(watched), ..LeakGauges::default() }
 }
 
 fn leak(namespace: &str) -> Leak {
@@ -258,34 +242,20 @@ fn leak(namespace: &str) -> Leak {
 
 #[test]
 fn a_running_agent_is_asked() {
-    let (served, _) = agent(vec![leak("shop"), leak("shop")], DetectionState::Possible, 1000);
-    let socket = served.flag();
-    let (code, out, err) = run(&mut coroner(&format!("leaks {socket}")));
-    assert_eq!((code, &*err), (0, ""));
-    let lines: Vec<_> = out.lines().collect();
-    assert_eq!(lines.len(), 2, "{out}");
-    assert!(lines[0].starts_with("CLASS"), "{out}");
-    assert!(lines[1].starts_with("notready_no_pod  shop       web-0  0123456789abc"), "{out}");
-    let (_, out, _) = run(&mut coroner(&format!("leaks -o wide {socket}")));
-    for wanted in ["network namespace /run/netns/cni-1; addresses 10.0.0.9", "u1", "ATTEMPT"] {
-        assert!(out.contains(wanted), "{wanted}: {out}");
+    let (served, _) = agent(vec![leak("shop")], DetectionState::Possible, 1000);
+    let ask = |flags: &str| run(&mut coroner(&format!("leaks {} {flags}", served.flag())));
+    for (flags, status, wanted) in [
+        ("", 0, "notready_no_pod  shop       web-0  0123456789abc"),
+        ("-o wide", 0, "network namespace /run/netns/cni-1; addresses 10.0.0.9"),
+        ("-v", 0, "its sandbox was no longer ready"),
+        ("-o json --exit-code", 3, "\"watchedSeconds\": 1000"),
+    ] {
+        let (code, out, err) = ask(flags);
+        assert_eq!((code, &*err), (status, ""), "{flags}");
+        assert!(out.contains(wanted), "{flags}: {out}");
+        assert!(!out.contains('\u{1b}'), "a terminal must not obey it: {out}");
     }
-    assert!(!out.contains('\u{1b}'), "a terminal must not obey it: {out}");
-    let (_, out, _) = run(&mut coroner(&format!("leaks {socket} -v")));
-    assert!(
-        out.contains("its sandbox was no longer ready") && out.contains("$ crictl rmp"),
-        "{out}"
-    );
-    let (_, out, _) = run(&mut coroner(&format!("leaks {socket} -o json")));
-    let answer: Value = serde_json::from_str(&out).unwrap();
-    assert_eq!(
-        (&answer["standalone"], &answer["detection"]["watchedSeconds"]),
-        (&json!(false), &json!(1000))
-    );
-    let (code, _, _) = run(&mut coroner(&format!("leaks {socket} --exit-code")));
-    assert_eq!(code, 3);
-    let other = format!("leaks {socket} --exit-code -n other");
-    let (code, out, err) = run(&mut coroner(&other));
+    let (code, out, err) = ask("--exit-code -n other");
     assert_eq!((code, &*out), (0, ""));
     assert!(err.contains("no leaks on node n1 in namespace other"), "{err}");
 }

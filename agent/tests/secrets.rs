@@ -1,7 +1,11 @@
 //! What an apiserver answers holds other tenants' secrets: whatever cannot be read of it, and at whichever
 //! level the agent and its libraries log, nothing of it is passed on.
 
-use crate::binary::{coroner, run};
+use crate::{
+    binary::{coroner, run},
+    kube::kubeconfig,
+};
+use serde_json::json;
 use std::{
     io::{BufRead, BufReader, Write},
     net::TcpListener,
@@ -59,14 +63,7 @@ fn nothing_of_what_cannot_be_read_is_shown() {
         ("500 Oh", format!(r#"{{"password":"{SECRET}","message":["{SECRET}"]}}"#)),
     ] {
         let server = apiserver(status, body.clone());
-        let file = folder.path().join("kubeconfig");
-        let text = format!(
-            r#"{{"apiVersion":"v1","kind":"Config","current-context":"x",
-            "clusters":[{{"name":"c","cluster":{{"server":"{server}"}}}}],
-            "users":[{{"name":"u","user":{{}}}}],
-            "contexts":[{{"name":"x","context":{{"cluster":"c","user":"u"}}}}]}}"#
-        );
-        std::fs::write(&file, text).unwrap();
+        let file = kubeconfig(folder.path(), &server, &json!({}));
         for format in ["text", "json"] {
             let mut command = coroner("doctor --runtime-endpoint /nonexistent.sock --node n1");
             command.arg("--kubeconfig").arg(&file).args(["--log-format", format]);

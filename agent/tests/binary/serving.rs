@@ -1,8 +1,30 @@
 //! An agent's API inside the test.
 
-use coroner::outputs::http::{self, Audience, SharedState, listener::Listener, tls::Certificate};
+use coroner::{
+    linux::clock,
+    outputs::{
+        http::{self, Audience, Observed, SharedState, listener::Listener, tls::Certificate},
+        metrics::Metrics,
+    },
+    store::{health::Health, leaks::LeakStore, terminations::History},
+};
+use coroner_report::PodTermination;
 use std::{path::PathBuf, sync::Arc};
 use tempfile::TempDir;
+
+/// What an agent of node n1 serves that has just started, and has these.
+pub(crate) fn state(history: History, leaks: LeakStore) -> Arc<SharedState> {
+    let health = Health::new(true, clock::boot_now());
+    let state = SharedState::new(health, history, leaks, Metrics::new().unwrap());
+    let state = state.of(Observed { node: "n1".into(), boot_id: "b\"1".into() });
+    state.observed_since.get_or_init(clock::boot_now);
+    Arc::new(state)
+}
+
+/// The report that the unit tests pin as the API's form.
+pub(crate) fn sample() -> PodTermination {
+    serde_json::from_str(include_str!("../../report/tests/golden/termination.json")).unwrap()
+}
 
 /// The socket of an agent that serves until the test ends.
 pub(crate) struct ServedSocket {

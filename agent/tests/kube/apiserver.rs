@@ -53,8 +53,6 @@ pub(crate) struct Script {
     pub(crate) event_failures: VecDeque<Value>,
     /// Events get no answer before this is false.
     pub(crate) holds_events: bool,
-    /// After so many GETs of pods, others get no answer before this is `None`.
-    pub(crate) pods_until: Option<usize>,
     /// Every Event that was sent: method, path and body.
     pub(crate) events: Vec<(String, String, Value)>,
 }
@@ -156,19 +154,6 @@ impl FakeApiserver {
         let killer = std::thread::spawn(move || runtime.shutdown_timeout(STUCK));
         killer.join().expect("the runtime ends");
     }
-
-    /// While nobody serves: takes one connection after the other and drops each, until there have
-    /// been so many.
-    pub(crate) async fn refuse(&self, connections: usize) {
-        let socket = TcpSocket::new_v4().expect("a socket");
-        socket.set_reuseaddr(true).expect("an option");
-        socket.bind(self.address).expect("the port");
-        let listener = socket.listen(16).expect("nobody serves");
-        for _ in 0..connections {
-            let (connection, _) = listener.accept().await.expect("a connection");
-            drop(connection);
-        }
-    }
 }
 
 impl Drop for FakeApiserver {
@@ -228,15 +213,6 @@ async fn one(
     Path(path): Path<String>,
     Query(query): Query<HashMap<String, String>>,
 ) -> Response {
-    let is_pod = |path: &str| path.contains("/pods/");
-    let is_held = || {
-        let script = shared.lock();
-        let answered = script.got.iter().filter(|(path, _)| is_pod(path)).count();
-        script.pods_until.is_some_and(|most| answered >= most)
-    };
-    while is_pod(&path) && is_held() {
-        tokio::time::sleep(LOOK).await;
-    }
     let mut script = shared.lock();
     let query: Vec<String> =
         query.into_iter().map(|(key, value)| format!("{key}={value}")).collect();

@@ -40,7 +40,7 @@ fn list(items: &[Value]) -> Value {
 /// Asks for the Events of these pods: the answer for each.
 async fn asked(server: SocketAddr, pods: &[PodRef]) -> VecDeque<Option<Vec<PostedEvent>>> {
     let folder = tempfile::tempdir().expect("a folder");
-    let kubeconfig = kubeconfig(folder.path(), &format!("http://{server}"));
+    let kubeconfig = kubeconfig(folder.path(), &format!("http://{server}"), &json!({}));
     let options = EventsOptions { kubeconfig: Some(kubeconfig), every: NEVER, node: "n1".into() };
     let (to, mut events) = mpsc::channel(64);
     let (ask, requests) = mpsc::channel(64);

@@ -30,6 +30,15 @@ fn reference(name: &str, uid: &str) -> PodRef {
     PodRef { namespace: "default".into(), name: name.into(), uid: PodUid::new(uid) }
 }
 
+/// The mirror of a static pod with this hash.
+fn mirror(hash: &str) -> Value {
+    let mut mirror = pod("static", 7);
+    mirror["metadata"]["annotations"] = json!({ "kubernetes.io/config.mirror": hash });
+    mirror["metadata"]["ownerReferences"] =
+        json!([{ "apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "n" }]);
+    mirror
+}
+
 fn path(name: &str) -> String {
     format!("namespaces/default/pods/{name}")
 }
@@ -40,13 +49,6 @@ impl KubeBench {
         let is_node =
             |event: &ApiEvent| matches!(event, ApiEvent::Node(_) | ApiEvent::NodeUnknown { .. });
         next(&mut self.events, is_node).await
-    }
-
-    async fn node_unknown(&mut self) -> (bool, String) {
-        match self.node().await {
-            ApiEvent::NodeUnknown { missing, error } => (missing, error),
-            other => panic!("not unknown but {other:?}"),
-        }
     }
 
     /// Asks about pods, and the answers.
@@ -65,16 +67,12 @@ impl KubeBench {
 
 #[tokio::test]
 async fn a_pod_is_looked_up_by_its_name_and_known_by_its_uid() {
-    let (mut bench, _watch) = KubeBench::in_sync(&[]).await;
-    let mut mirror = pod("static", 7);
-    mirror["metadata"]["annotations"] = json!({ "kubernetes.io/config.mirror": "hash" });
-    mirror["metadata"]["ownerReferences"] =
-        json!([{ "apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "n" }]);
+    let (mut bench, watch) = KubeBench::in_sync(&[]).await;
     let mut nonsense = pod("nonsense", 7);
     nonsense["metadata"]["uid"] = json!("");
     bench.server.script().gets.extend([
         (path("here"), (200, pod("here", 7))),
-        (path("static"), (200, mirror)),
+        (path("static"), (200, mirror("hash"))),
         (path("nonsense"), (200, nonsense)),
         (path("garbage"), (200, json!("}garbage{"))),
         (path("refused"), (403, status_object(403))),
@@ -106,23 +104,27 @@ async fn a_pod_is_looked_up_by_its_name_and_known_by_its_uid() {
         let expected: Vec<_> = part.iter().map(|(.., exists)| *exists).collect();
         assert_eq!(bench.check(&pods).await, expected, "{part:?}");
     }
-    let script = bench.server.script();
+    let got = bench.server.script().got.clone();
     // Without a resource version: not from a cache that may lag behind.
-    assert!(script.got.iter().all(|(_, query)| query.is_empty()), "{:?}", script.got);
-    assert!(!script.got.iter().any(|(path, _)| path.contains("..") || path.ends_with("pods/")));
+    assert!(got.iter().all(|(_, query)| query.is_empty()), "{got:?}");
+    assert!(!got.iter().any(|(path, _)| path.contains("..") || path.ends_with("pods/")));
+    // A question that fails is no outage of the watch.
+    watch.event("ADDED", pod("b", 11)).await;
+    assert!(matches!(bench.event().await, ApiEvent::Applied(_)));
+}
+
+/// Eleven pods, of which so many exist as these say.
+fn eleven(exists: impl Fn(u8) -> Option<bool>) -> (Vec<PodRef>, Vec<Option<bool>>) {
+    (0..11).map(|n| (reference(&n.to_string(), &format!("uid-{n}")), exists(n))).unzip()
 }
 
 #[tokio::test]
 async fn many_pods_cost_one_list() {
     let (mut bench, _watch) = KubeBench::in_sync(&["a"]).await;
-    let mut mirror = pod("static", 7);
-    mirror["metadata"]["annotations"] = json!({ "kubernetes.io/config.mirror": "uid-7" });
-    mirror["metadata"]["ownerReferences"] =
-        json!([{ "apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "n" }]);
+    let mirror = mirror("uid-7");
     bench.server.script().pods = vec![pod("1", 7), mirror, pod("3", 7)];
     bench.server.script().page = Some(2); // the last comes with another page
-    let pods: Vec<_> = (0..11).map(|n| reference(&n.to_string(), &format!("uid-{n}"))).collect();
-    let expected: Vec<_> = (0..11).map(|n| Some([1, 3, 7].contains(&n))).collect();
+    let (pods, expected) = eleven(|n| Some([1, 3, 7].contains(&n)));
     assert_eq!(bench.check(&pods).await, expected);
     let by_name = bench.server.script().got.iter().filter(|(path, _)| path != NODE).count();
     assert_eq!(by_name, 5, "some of those that the list lacks");
@@ -131,7 +133,7 @@ async fn many_pods_cost_one_list() {
     let mut nonsense = pod("nonsense", 7);
     nonsense["metadata"]["uid"] = json!("");
     bench.server.script().pods.push(nonsense);
-    let expected: Vec<_> = (0..11).map(|n| [1, 3, 7].contains(&n).then_some(true)).collect();
+    let (_, expected) = eleven(|n| [1, 3, 7].contains(&n).then_some(true));
     assert_eq!(bench.check(&pods).await, expected, "one of them may be what makes no sense");
 
     bench.server.script().list_failures.push_back(500);
@@ -141,32 +143,28 @@ async fn many_pods_cost_one_list() {
     assert!(bench.counters.errors.load(Ordering::Relaxed) >= 1);
 }
 
-/// With a sibling node's name, on a machine of several nodes, the list is another node's.
+/// With a sibling node's name, on a machine of several nodes, the list is another node's. Of the ten pods that it lacks
+/// every other is asked for: 0, 3, 5, 7, 9.
 #[tokio::test]
 async fn a_list_that_lacks_a_pod_which_exists_proves_nothing() {
     let (mut bench, _watch) = KubeBench::in_sync(&["a"]).await;
     bench.server.script().pods = vec![pod("1", 7)];
     bench.server.script().gets.insert(path("2"), (200, pod("2", 7)));
-    let pods: Vec<_> = (0..11).map(|n| reference(&n.to_string(), &format!("uid-{n}"))).collect();
-    // Of the ten that it lacks every other is asked for: 0, 3, 5, 7, 9. None of them exists.
-    let expected: Vec<_> = (0..11).map(|n| Some(n == 1)).collect();
-    assert_eq!(bench.check(&pods).await, expected);
+    let (pods, only_1) = eleven(|n| Some(n == 1));
+    assert_eq!(bench.check(&pods).await, only_1, "none of those that are asked for exists");
     bench.server.script().gets.insert(path("5"), (200, pod("5", 7)));
-    let expected: Vec<_> = (0..11)
-        .map(|n| match n {
-            1 | 5 => Some(true),
-            0 | 3 | 7 | 9 => Some(false), // by the apiserver's own word
-            _ => None,
-        })
-        .collect();
+    let (_, expected) = eleven(|n| match n {
+        1 | 5 => Some(true),
+        0 | 3 | 7 | 9 => Some(false), // by the apiserver's own word
+        _ => None,
+    });
     assert_eq!(bench.check(&pods).await, expected);
     // The same name, another pod: no contradiction.
     bench.server.script().gets.insert(path("5"), (200, pod("another", 7)));
-    let expected: Vec<_> = (0..11).map(|n| Some(n == 1)).collect();
-    assert_eq!(bench.check(&pods).await, expected);
+    assert_eq!(bench.check(&pods).await, only_1);
     let refused = (0..11).map(|n| (path(&n.to_string()), (403, status_object(403))));
     bench.server.script().gets.extend(refused);
-    let expected: Vec<_> = (0..11).map(|n| (n == 1).then_some(true)).collect();
+    let (_, expected) = eleven(|n| (n == 1).then_some(true));
     assert_eq!(bench.check(&pods).await, expected, "nothing confirms the list");
 }
 
@@ -185,15 +183,6 @@ async fn what_one_lookup_finds_the_list_must_have_for_the_nameless() {
 }
 
 #[tokio::test]
-async fn a_question_that_fails_is_no_outage_of_the_watch() {
-    let (mut bench, watch) = KubeBench::in_sync(&["a"]).await;
-    bench.server.script().gets.insert(path("a"), (500, status_object(500)));
-    assert_eq!(bench.check(&[reference("a", "uid-a")]).await, [None]);
-    watch.event("ADDED", pod("b", 11)).await;
-    assert!(matches!(bench.event().await, ApiEvent::Applied(_)));
-}
-
-#[tokio::test]
 async fn why_the_node_is_not_known_is_said() {
     let without_boot = json!({ "metadata": { "name": "n1" }, "status": {} });
     for (answer, is_missing, words) in [
@@ -207,7 +196,9 @@ async fn why_the_node_is_not_known_is_said() {
     ] {
         let gets = answer.into_iter().map(|answer| (NODE.to_owned(), answer)).collect();
         let mut bench = KubeBench::new(Script { gets, version: 10, ..Script::default() });
-        let (missing, error) = bench.node_unknown().await;
+        let ApiEvent::NodeUnknown { missing, error } = bench.node().await else {
+            panic!("it is known")
+        };
         assert_eq!(missing, is_missing, "{error}");
         assert!(error.contains(words), "{words:?} in {error:?}");
     }
@@ -218,24 +209,15 @@ async fn the_node_is_asked_for_again_after_an_outage() {
     // The Node is known, so that without an outage it is read again only after minutes.
     let gets = [(NODE.to_owned(), (200, node("boot-1")))].into();
     let mut bench = KubeBench::new(Script { gets, version: 10, ..Script::default() });
-    for _ in 0..2 {
-        let is_first =
-            |event: &ApiEvent| matches!(event, ApiEvent::Snapshot { .. } | ApiEvent::Node(_));
-        next(&mut bench.events, is_first).await;
-    }
+    assert!(matches!(bench.node().await, ApiEvent::Node(_)));
     let watch = bench.server.watch().await;
     bench.server.kill();
     drop(watch);
-    bench.out_of_sync().await;
+    next(&mut bench.events, |event| matches!(event, ApiEvent::OutOfSync { .. })).await;
     bench.server.script().gets.insert(NODE.into(), (200, node("boot-2")));
     bench.server.serve();
     let _watch = bench.server.watch().await;
-    assert_eq!(bench.event().await, ApiEvent::Resumed);
-    let is_node = |event: &ApiEvent| matches!(event, ApiEvent::Node(_));
-    let ApiEvent::Node(node) = next(&mut bench.events, is_node).await else {
-        unreachable!("only that was waited for");
-    };
     let expected =
         ApiNode { boot_id: "boot-2".into(), kubelet_version: "v1.33.4".into(), ready: Some(true) };
-    assert_eq!(node, expected);
+    assert_eq!(bench.node().await, ApiEvent::Node(expected));
 }
