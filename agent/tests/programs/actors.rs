@@ -69,8 +69,6 @@ pub(crate) enum Then {
     /// Wait to be killed.
     #[default]
     Pause,
-    /// Leave with a code.
-    Exit(c_int),
     /// Exec a file.
     Exec(*const c_char),
     /// Start a thread, leave with 0 as its leader, and let the thread end the process with 7.
@@ -160,13 +158,8 @@ impl Actor {
         actor
     }
 
-    /// Starts a child that does nothing but leave with a code; on cgroup2 it is in its cgroup from its
-    /// very beginning.
+    /// Starts a child that does nothing but leave with a code, and is in its cgroup from its very beginning.
     pub(crate) fn born_in(cgroup: &Path, code: u8) -> Self {
-        if !cgroup.join("cgroup.controllers").exists() {
-            let then = Then::Exit(c_int::from(code));
-            return Self::start(cgroup, Role { then, ..Role::default() });
-        }
         let folder = fs::File::open(cgroup).unwrap();
         let mut arguments: libc::clone_args = unsafe { std::mem::zeroed() };
         arguments.flags = CLONE_INTO_CGROUP;
@@ -365,7 +358,6 @@ unsafe fn play(role: Role, go: c_int, ready: c_int, stack: &Stack) {
             Then::Pause => loop {
                 libc::pause();
             },
-            Then::Exit(code) => libc::_exit(code),
             Then::Exec(path) => {
                 let argv = [c"tiny".as_ptr(), ptr::null()];
                 let envp = [ptr::null()];

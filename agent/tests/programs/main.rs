@@ -9,7 +9,6 @@ mod attacks;
 mod connections;
 mod crio;
 mod filter;
-mod freezing;
 mod namespaces;
 mod nested;
 mod oom;
@@ -33,9 +32,10 @@ use coroner_core::{
 };
 use coroner_ebpf::{NESTED_SHARE, WINDOW_SHIFT};
 use libc::{SIGHUP, SIGKILL, SIGTERM, SIGUSR1};
-use stage::{ID, POD, Pod, Session, TestCgroup, with_cgroup2, with_pod};
+use stage::{Pod, Session, TestCgroup, with_cgroup2, with_pod};
 use std::{
     ffi::{CString, OsStr},
+    fs,
     os::unix::{
         ffi::{OsStrExt as _, OsStringExt as _},
         fs::symlink,
@@ -45,11 +45,10 @@ use std::{
 
 /// The signals to processes of a cgroup.
 fn signals(session: &Session, cgroup: CgroupId) -> Vec<SignalGenerated> {
-    let signal = |fact| match fact {
+    session.facts(cgroup, |fact| match fact {
         KernelFact::SignalGenerated(sent) => Some(sent),
         _ => None,
-    };
-    session.about(cgroup).into_iter().filter_map(signal).collect()
+    })
 }
 
 /// The one signal of this number sent to a process.
@@ -79,42 +78,13 @@ fn is_end(fact: &KernelFact, pid: u32) -> bool {
 }
 
 fn delivered(session: &Session, pod: &Pod) -> Vec<(u8, Disposition)> {
-    session
-        .about(pod.container.id)
-        .into_iter()
-        .filter_map(|fact| match fact {
-            KernelFact::SignalDelivered { signal, disposition, .. } => Some((signal, disposition)),
-            _ => None,
-        })
-        .collect()
+    session.facts(pod.container.id, |fact| match fact {
+        KernelFact::SignalDelivered { signal, disposition, .. } => Some((signal, disposition)),
+        _ => None,
+    })
 }
 
-#[test]
-fn cgroups_come_with_their_parents_and_go() {
-    with_cgroup2(|hierarchy| {
-        let mut session = Session::start(hierarchy);
-        let Pod { container, pod, root } = Pod::make(hierarchy);
-        let created =
-            |cgroup: &TestCgroup, parent: &TestCgroup, name: &str| KernelFact::CgroupCreated {
-                cgroup: cgroup.id,
-                parent: Some(parent.id),
-                name: name.into(),
-                scanned: false,
-            };
-        let (ids, expected) = (
-            [container.id, pod.id, root.id],
-            [created(&container, &pod, ID), created(&pod, &root, POD)],
-        );
-        container.remove();
-        pod.remove();
-        root.remove();
-        session.settle();
-        for (id, made) in ids.into_iter().zip(expected) {
-            assert_eq!(session.about(id), [made, KernelFact::CgroupRemoved { cgroup: id }]);
-        }
-        session.assert_lossless();
-    });
-}
+const KILLED: ExitStatus = ExitStatus::Signal { signal: 9, core: false };
 
 #[test]
 fn the_shortest_life_is_told_whole_and_in_order() {
@@ -133,15 +103,13 @@ fn the_shortest_life_is_told_whole_and_in_order() {
         session.settle();
         for (id, pid, code) in lives {
             let told = session.about(id);
-            let [
-                KernelFact::CgroupCreated { .. },
-                KernelFact::Exit { task, status, .. },
-                empty @ ..,
-                KernelFact::CgroupRemoved { .. },
-            ] = &told[..]
+            let [created, KernelFact::Exit { task, status, .. }, empty @ .., removed] = &told[..]
             else {
                 panic!("{told:#?}");
             };
+            let (parent, name) = (Some(pod.pod.id), format!("{code:064x}"));
+            let born = KernelFact::CgroupCreated { cgroup: id, parent, name, scanned: false };
+            assert_eq!((created, removed), (&born, &KernelFact::CgroupRemoved { cgroup: id }));
             assert_eq!((task.tgid, *status), (Tgid(pid), ExitStatus::Code(code)));
             // Linux 7 lets a cgroup go whose last task is dead and not yet switched away from; it is
             // empty after that, when it is no longer watched. The core takes its going for the end.
@@ -185,7 +153,7 @@ fn sigterm_to_an_init_without_a_handler_is_ignored() {
         init.wait();
         session.until_empty(pod.container.id);
         let (task, status) = ends(&session, pid).remove(0);
-        assert_eq!(status, ExitStatus::Signal { signal: 9, core: false });
+        assert_eq!(status, KILLED);
         assert_eq!((task.ns_pid, task.started), (Some(1), term.target.started));
         assert!(task.started.is_some());
         let empty = KernelFact::CgroupEmpty { cgroup: pod.container.id };
@@ -302,25 +270,17 @@ fn injected_processes_are_told_and_own_children_are_not() {
         injected.wait();
         session.settle();
 
-        let ended: Vec<_> = session
-            .about(pod.container.id)
-            .into_iter()
-            .filter_map(|fact| match fact {
-                KernelFact::Exit { task, status, parent, .. } => {
-                    Some((task.tgid.0, status, parent.unwrap().in_container))
-                }
-                _ => None,
-            })
-            .collect();
+        let ended = session.facts(pod.container.id, |fact| match fact {
+            KernelFact::Exit { task, status, parent, .. } => {
+                Some((task.tgid.0, status, parent.unwrap().in_container))
+            }
+            _ => None,
+        });
         assert_eq!(ended, [(pid, ExitStatus::Code(42), Some(false))]);
-        let execs: Vec<_> = session
-            .about(pod.container.id)
-            .into_iter()
-            .filter_map(|fact| match fact {
-                KernelFact::Exec { task, parent, .. } => Some((task.tgid.0, parent)),
-                _ => None,
-            })
-            .collect();
+        let execs = session.facts(pod.container.id, |fact| match fact {
+            KernelFact::Exec { task, parent, .. } => Some((task.tgid.0, parent)),
+            _ => None,
+        });
         assert_eq!(execs.len(), 1, "{execs:#?}");
         assert_eq!((execs[0].0, execs[0].1.tgid), (pid, Tgid(std::process::id())));
         assert_eq!(execs[0].1.in_container, Some(false));
@@ -338,25 +298,15 @@ fn nested_cgroups_belong_to_their_container() {
         session.until_empty(nested.id);
         session.until_empty(pod.container.id);
         let about = session.about(nested.id);
-        assert_eq!(
-            about[0],
-            KernelFact::CgroupCreated {
-                cgroup: nested.id,
-                parent: Some(pod.container.id),
-                name: "nested".into(),
-                scanned: false,
-            }
-        );
+        let (parent, name) = (Some(pod.container.id), "nested".to_owned());
+        let born = KernelFact::CgroupCreated { cgroup: nested.id, parent, name, scanned: false };
+        assert_eq!(about[0], born);
         assert!(about.iter().any(|fact| is_end(fact, pid)), "{about:#?}");
-        let empty = |id| KernelFact::CgroupEmpty { cgroup: id };
-        let order: Vec<_> = session
-            .heard()
-            .iter()
-            .map(|event| &event.fact)
-            .filter(|fact| **fact == empty(nested.id) || **fact == empty(pod.container.id))
-            .cloned()
-            .collect();
-        assert_eq!(order, [empty(nested.id), empty(pod.container.id)], "the child first");
+        let place = |id| {
+            let empty = KernelFact::CgroupEmpty { cgroup: id };
+            session.heard().iter().position(|event| event.fact == empty)
+        };
+        assert!(place(nested.id) < place(pod.container.id), "the child first");
     });
 }
 
@@ -372,9 +322,8 @@ fn a_container_that_delegates_cgroups_takes_its_share_of_the_map() {
             (0..count).map(|n| pod.container.child(&format!("nested-{n}"))).collect();
         session.settle();
         let is_followed = |session: &Session, cgroup: &TestCgroup| {
-            let mut about = session.about(cgroup.id);
-            about.retain(|fact| matches!(fact, KernelFact::CgroupCreated { .. }));
-            !about.is_empty()
+            let about = session.about(cgroup.id);
+            about.iter().any(|fact| matches!(fact, KernelFact::CgroupCreated { .. }))
         };
         let followed = nested.iter().filter(|cgroup| is_followed(&session, cgroup)).count();
         assert_eq!(followed, NESTED_SHARE as usize);
@@ -388,34 +337,6 @@ fn a_container_that_delegates_cgroups_takes_its_share_of_the_map() {
         let other = Pod::make(hierarchy);
         session.settle();
         assert!(is_followed(&session, &other.container));
-    });
-}
-
-#[test]
-fn what_happens_outside_is_not_told() {
-    with_cgroup2(|hierarchy| {
-        let mut session = Session::start(hierarchy);
-        let outside = TestCgroup::top(hierarchy, "outside");
-        let mut pids = Vec::new();
-        for n in 0..200 {
-            let then = if n % 10 == 0 { Then::Pause } else { Then::Exit(1) };
-            let process = Actor::start(&outside.path, Role { then, ..Role::default() });
-            pids.push(Tgid(process.pid));
-            if n % 10 == 0 {
-                process.kill(SIGTERM);
-            }
-            process.wait();
-        }
-        session.settle();
-        assert_eq!(session.about(outside.id), []);
-        let told = session.heard().iter().find(|event| match &event.fact {
-            KernelFact::Exit { task, .. } | KernelFact::Exec { task, .. } => {
-                pids.contains(&task.tgid)
-            }
-            KernelFact::SignalGenerated(sent) => pids.contains(&sent.target.tgid),
-            _ => false,
-        });
-        assert_eq!(told, None);
     });
 }
 
@@ -492,14 +413,10 @@ fn the_scan_finds_what_was_there_before() {
         session.settle();
         let path = format!("/{}", pod.container.path.strip_prefix(hierarchy).unwrap().display());
         let about = session.about(pod.container.id);
+        let (cgroup, parent) = (pod.container.id, Some(pod.pod.id));
         assert_eq!(
             about[0],
-            KernelFact::CgroupCreated {
-                cgroup: pod.container.id,
-                parent: Some(pod.pod.id),
-                name: path,
-                scanned: true,
-            }
+            KernelFact::CgroupCreated { cgroup, parent, name: path, scanned: true }
         );
         match &about[1..] {
             [KernelFact::Running { task, .. }] => {
@@ -515,27 +432,33 @@ fn the_scan_finds_what_was_there_before() {
 }
 
 #[test]
-fn a_stop_signal_is_told_once_it_is_learned() {
-    with_cgroup2(|hierarchy| {
-        let mut session = Session::start(hierarchy);
-        let pod = Pod::make(hierarchy);
+fn a_stop_signal_is_told_once_it_is_learned_and_a_container_elsewhere_once_it_is_watched() {
+    with_pod(|mut session, pod| {
         let role = Role { swallow: &[SIGUSR1], ..Role::default() };
         let process = Actor::start(&pod.container.path, role);
+        let elsewhere = TestCgroup::top(&stage::v2(), "elsewhere");
+        let init = Actor::start(&elsewhere.path, Role { init: true, ..Role::default() });
+        let pid = init.pid;
         process.kill(SIGUSR1);
         session.settle();
         let is_usr1 = |fact: &KernelFact| matches!(fact, KernelFact::SignalGenerated(sent) if i32::from(sent.signal) == SIGUSR1);
         assert!(!session.about(pod.container.id).iter().any(is_usr1));
-        session.command(KernelCommand::AllowSignal {
-            cgroup: pod.container.id,
-            signal: SIGUSR1 as u8,
-        });
-        // Nothing is told of that. But commands are obeyed one after the other, and of this one it is.
-        let other = TestCgroup::top(hierarchy, "elsewhere");
-        session.watch(&other);
-        session.until("the command after it", |fact| {
-            matches!(fact, KernelFact::CgroupCreated { cgroup, scanned: true, .. }
-                if *cgroup == other.id)
-        });
+        let (cgroup, signal) = (pod.container.id, SIGUSR1 as u8);
+        session.command(KernelCommand::AllowSignal { cgroup, signal });
+        let path = "/no-such-cgroup".to_owned();
+        session.command(KernelCommand::Watch { cgroup: elsewhere.id, path });
+        session.settle();
+        assert_eq!(session.about(elsewhere.id), []);
+        // Commands are obeyed one after the other: when this one is, the signal is allowed.
+        session.watch(&elsewhere);
+        session.until(
+            "its process",
+            |fact| matches!(fact, KernelFact::Running { task, .. } if task.tgid == Tgid(pid)),
+        );
+        init.kill(SIGKILL);
+        session.until("its end", |fact| is_end(fact, pid));
+        init.wait();
+        session.until_empty(elsewhere.id);
         process.kill(SIGUSR1);
         session.until("its stop signal", is_usr1);
         let taken = |fact: &KernelFact| {
@@ -546,25 +469,27 @@ fn a_stop_signal_is_told_once_it_is_learned() {
     });
 }
 
+/// With the freezer of cgroup2.
 #[test]
-fn a_container_elsewhere_is_watched_on_demand() {
-    with_cgroup2(|hierarchy| {
-        let mut session = Session::start(hierarchy);
-        let elsewhere = TestCgroup::top(hierarchy, "elsewhere");
-        let init = Actor::start(&elsewhere.path, Role { init: true, ..Role::default() });
-        let pid = init.pid;
+fn a_handler_runs_when_its_process_is_thawed() {
+    with_pod(|mut session, pod| {
+        let role = Role { handle: &[SIGTERM], ..Role::default() };
+        let process = Actor::start(&pod.container.path, role);
+        let pid = process.pid;
+        let freeze = |session: &mut Session, frozen| {
+            let switch = if frozen { "1" } else { "0" };
+            fs::write(pod.container.path.join("cgroup.freeze"), switch).unwrap();
+            let told = KernelFact::CgroupFrozen { cgroup: pod.container.id, frozen };
+            session.until("freezing or thawing", |fact| *fact == told);
+        };
+        freeze(&mut session, true);
+        process.kill(SIGTERM);
         session.settle();
-        let path = "/no-such-cgroup".to_owned();
-        session.command(KernelCommand::Watch { cgroup: elsewhere.id, path });
-        session.settle();
-        assert_eq!(session.about(elsewhere.id), []);
-        session.watch(&elsewhere);
-        session.until(
-            "its process",
-            |fact| matches!(fact, KernelFact::Running { task, .. } if task.tgid == Tgid(pid)),
-        );
-        init.kill(SIGKILL);
+        assert_eq!(sent(&session, &pod, &process, SIGTERM).result, SignalResult::Delivered);
+        assert_eq!(delivered(&session, &pod), []);
+        freeze(&mut session, false);
         session.until("its end", |fact| is_end(fact, pid));
-        session.until_empty(elsewhere.id);
+        assert_eq!(delivered(&session, &pod), [(15, Disposition::Handler)]);
+        assert_eq!(ends(&session, pid)[0].1, ExitStatus::Code(37));
     });
 }

@@ -1,21 +1,18 @@
 //! The OOM killer, provoked by a limit.
 
 use crate::{
+    KILLED,
     actors::{Actor, Role},
     ends, sent,
     stage::{self, Pod, Session, TestCgroup, with_cgroup2},
 };
 use coroner::sources::kernel::btf::Parameter;
-use coroner_core::{
-    ids::Tgid,
-    input::{ExitStatus, KernelFact},
-};
+use coroner_core::{ids::Tgid, input::KernelFact};
 use libc::SIGKILL;
 use std::{collections::BTreeSet, fs, path::Path};
 
 const LIMIT: &str = "16777216";
 const APPETITE: usize = 256 << 20;
-const KILLED: ExitStatus = ExitStatus::Signal { signal: 9, core: false };
 /// `SI_KERNEL`.
 const BY_THE_KERNEL: i32 = 0x80;
 
@@ -65,11 +62,8 @@ fn the_oom_killers_choice_is_told_after_its_sigkill() {
         let mut session = Session::start(hierarchy);
         let pod = Pod::make(hierarchy);
         let apart = limit(hierarchy, &pod);
-        let cgroups: Vec<&Path> = [Some(&pod.container), apart.as_ref()]
-            .into_iter()
-            .flatten()
-            .map(|c| &*c.path)
-            .collect();
+        let cgroups = [Some(&pod.container), apart.as_ref()].into_iter().flatten();
+        let cgroups: Vec<&Path> = cgroups.map(|cgroup| &*cgroup.path).collect();
         let process = Actor::start_in(&cgroups, Role { eat: APPETITE, ..Role::default() });
         process.wait_unreaped();
         let pid = process.pid;

@@ -1,13 +1,14 @@
 //! The ways to send a signal, and to whom it no longer matters.
 
 use crate::{
+    KILLED,
     actors::{Actor, Role, kill},
     ends, is_end, sent, signals,
     stage::{self, Pod, Session, children, with_cgroup2, with_pod},
 };
 use coroner_core::{
     ids::Tgid,
-    input::{ExitStatus, KernelFact, SignalResult},
+    input::{KernelFact, SignalResult},
 };
 use libc::{SIGHUP, SIGINT, SIGKILL, SIGTERM};
 use std::fs;
@@ -60,8 +61,7 @@ fn killing_a_cgroup_is_a_signal_to_each_process_in_it() {
                 .map(|sent| (sent.signal, sent.code, sent.group, sent.sender.tgid))
                 .collect();
             assert_eq!(kills, [(9, 0, false, Tgid(std::process::id()))]);
-            let killed = ExitStatus::Signal { signal: 9, core: false };
-            assert_eq!(ends(&session, pid)[0].1, killed);
+            assert_eq!(ends(&session, pid)[0].1, KILLED);
         }
     });
 }

@@ -282,15 +282,10 @@ impl Session {
     }
 
     /// Waits until something was said.
-    pub(crate) fn until(&mut self, what: &str, said: impl Fn(&KernelFact) -> bool) -> KernelEvent {
+    pub(crate) fn until(&mut self, what: &str, said: impl Fn(&KernelFact) -> bool) {
         let until = Instant::now() + TIMEOUT;
-        loop {
-            if let Some(event) = self.heard.iter().find(|event| said(&event.fact)) {
-                return event.clone();
-            }
-            if Instant::now() > until {
-                panic!("never heard of {what}; heard {:#?}", self.heard);
-            }
+        while !self.heard.iter().any(|event| said(&event.fact)) {
+            assert!(Instant::now() < until, "never heard of {what}; heard {:#?}", self.heard);
             self.listen();
             std::thread::sleep(LOOK);
         }
@@ -365,9 +360,13 @@ impl Session {
             .collect()
     }
 
-    /// How many records of each kind were read.
-    pub(crate) fn records(&self) -> BTreeMap<&'static str, u64> {
-        self.counters.records().collect()
+    /// Of those, what was picked.
+    pub(crate) fn facts<T>(
+        &self,
+        cgroup: CgroupId,
+        pick: impl FnMut(KernelFact) -> Option<T>,
+    ) -> Vec<T> {
+        self.about(cgroup).into_iter().filter_map(pick).collect()
     }
 
     pub(crate) fn heard(&self) -> &[KernelEvent] {

@@ -3,7 +3,6 @@
 
 mod adapter;
 pub(crate) mod network;
-mod wire;
 
 use crate::stage::{self, Pod, with_cgroup2};
 use coroner_core::input::{ConnectionEvent::*, TrafficPeer::*};
