@@ -1,9 +1,8 @@
 //! The thread that writes: what it is given arrives, what it cannot write is counted and told.
 
 use super::{NODES, header, live, reader};
-use coroner::outputs::recording::{Reader, Recorder, create};
+use coroner::outputs::recording::Recorder;
 use std::{
-    fs,
     io::{self, Write},
     sync::{Arc, Condvar, Mutex},
     time::Duration,
@@ -100,39 +99,4 @@ fn the_limit_ends_the_recording_with_a_word() {
     let mut reader = reader(&file);
     assert!(reader.by_ref().count() < inputs.len());
     assert!(reader.status().to_string().contains("--record-limit"));
-}
-
-#[test]
-fn an_earlier_recording_is_kept_and_other_things_are_not_touched() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("rec");
-    create(&path).unwrap().write_all(b"first").unwrap();
-    create(&path).unwrap().write_all(b"second").unwrap();
-    assert_eq!(fs::read(&path).unwrap(), b"second");
-    assert_eq!(fs::read(dir.path().join("rec.old")).unwrap(), b"first");
-    assert!(create(dir.path()).is_err(), "a directory");
-    assert!(create(&dir.path().join("no/such/dir")).is_err());
-    assert!(Reader::open(&dir.path().join("nothing")).is_err());
-}
-
-/// Whoever may write to the folder could have made it before, for all to read, or a link to elsewhere.
-#[test]
-fn nobody_else_can_read_a_recording_whoever_made_the_file_before() {
-    use std::os::unix::fs::{PermissionsExt, symlink};
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("recording");
-    std::fs::write(&path, "").unwrap();
-    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o666)).unwrap();
-    let mut before = std::fs::File::open(&path).unwrap();
-    create(&path).unwrap().write_all(b"secret").unwrap();
-    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-    let mut seen = String::new();
-    std::io::Read::read_to_string(&mut before, &mut seen).unwrap();
-    assert_eq!(seen, "", "it was opened before, by anybody");
-
-    let (link, elsewhere) = (dir.path().join("link"), dir.path().join("elsewhere"));
-    std::fs::write(&elsewhere, "").unwrap();
-    symlink(&elsewhere, &link).unwrap();
-    assert!(create(&link).is_err(), "a link");
-    assert_eq!(std::fs::read(&elsewhere).unwrap(), b"");
 }

@@ -306,15 +306,15 @@ fn ring_of(input: &Input) -> Option<LossKind> {
 }
 
 /// What the runtime would answer at this moment.
-fn answers(inputs: &[Received], at: BootTime) -> Vec<Received> {
+pub(super) fn answers(inputs: &[Received], at: BootTime) -> Vec<Received> {
     let (mut sandboxes, mut containers, mut exits) = (None, None, BTreeMap::new());
     for input in inputs.iter().filter(|i| i.at <= at) {
         match &input.input {
             Input::Cri(CriEvent::Sandboxes { sandboxes: list, .. }) => {
-                sandboxes = Some(list.clone());
+                sandboxes = Some(list);
             }
             Input::Cri(CriEvent::Containers { containers: list, .. }) => {
-                containers = Some(list.clone());
+                containers = Some(list);
             }
             Input::Cri(CriEvent::ContainerExited(exit)) => {
                 exits.insert(exit.container.clone(), exit.clone());
@@ -322,7 +322,8 @@ fn answers(inputs: &[Received], at: BootTime) -> Vec<Received> {
             _ => {}
         }
     }
-    let (sandboxes, containers) = (sandboxes.unwrap_or_default(), containers.unwrap_or_default());
+    let sandboxes = sandboxes.cloned().unwrap_or_default();
+    let containers = containers.cloned().unwrap_or_default();
     exits.retain(|id, _| containers.iter().any(|c| &c.id == id));
     let lists = [
         CriEvent::Sandboxes { asked: at, only: None, sandboxes },
@@ -333,7 +334,7 @@ fn answers(inputs: &[Received], at: BootTime) -> Vec<Received> {
 }
 
 /// What the apiserver would list at this moment.
-fn snapshot(inputs: &[Received], at: BootTime) -> Received {
+pub(super) fn pods(inputs: &[Received], at: BootTime) -> Vec<ApiPod> {
     let mut pods: BTreeMap<String, ApiPod> = BTreeMap::new();
     for input in inputs.iter().filter(|i| i.at <= at) {
         match &input.input {
@@ -349,7 +350,11 @@ fn snapshot(inputs: &[Received], at: BootTime) -> Received {
             _ => {}
         }
     }
-    let pods = pods.into_values().collect();
+    pods.into_values().collect()
+}
+
+fn snapshot(inputs: &[Received], at: BootTime) -> Received {
+    let pods = pods(inputs, at);
     Received { at, input: Input::Api(ApiEvent::Snapshot { pods }) }
 }
 

@@ -1,23 +1,18 @@
 //! What was left behind, on real nodes: the leaks of the truth come out and no others.
 
-use super::{names, recordings};
+use super::{
+    adversities::{answers, pods},
+    names, recordings,
+};
 use coroner::outputs::report::{self, Style};
 use coroner_core::{
     engine::{Engine, Settings},
-    ids::{PodRef, PodUid},
-    input::{
-        ApiEvent, ApiNode, CriContainer, CriEvent, CriSandbox, HostEvent, HostSurvey, Input,
-        PodCheck, Received,
-    },
+    ids::PodRef,
+    input::{ApiEvent, ApiNode, CriEvent, HostEvent, HostSurvey, Input, PodCheck, Received},
     leak::Leak,
     output::{Outputs, Report, Request},
-    time::BootTime,
 };
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 /// The recordings of leaks go on for 90 s and more; an innocent sandbox in one stays for 16 s.
 const THRESHOLD: Duration = Duration::from_secs(60);
@@ -41,121 +36,71 @@ fn node(name: &str) -> ApiNode {
     ApiNode { boot_id: "b".into(), kubelet_version: kubelet.into(), ready: Some(true) }
 }
 
-/// An apiserver that answers from what the watch had told up to then.
-#[derive(Default)]
-struct Apiserver {
-    pods: BTreeSet<PodUid>,
-}
-
-impl Apiserver {
-    fn learn(&mut self, input: &Input) {
-        let uid = |pod: &coroner_core::input::ApiPod| PodUid::new(&pod.uid);
-        match input {
-            Input::Api(ApiEvent::Snapshot { pods }) => self.pods = pods.iter().map(uid).collect(),
-            Input::Api(ApiEvent::Applied(pod)) => {
-                self.pods.insert(uid(pod));
-            }
-            Input::Api(ApiEvent::Deleted(pod)) => {
-                self.pods.remove(&uid(pod));
-            }
-            _ => {}
-        }
-    }
-
-    fn answer(&self, asked: BootTime, wanted: &[PodRef]) -> Input {
-        let exists = |pod: &PodRef| Some(self.pods.contains(&pod.uid));
-        let pods = wanted
-            .iter()
-            .map(|pod| PodCheck { uid: pod.uid.clone(), exists: exists(pod) })
-            .collect();
-        Input::Api(ApiEvent::Checked { asked, pods })
-    }
-}
-
-/// A runtime that is asked all the time: a recording has an answer only where it is another one.
-#[derive(Default)]
-struct Runtime {
-    answers: bool,
-    sandboxes: Vec<CriSandbox>,
-    containers: Vec<CriContainer>,
-}
-
-impl Runtime {
-    fn learn(&mut self, input: &Input) {
-        let Input::Cri(event) = input else { return };
-        self.answers = !matches!(event, CriEvent::Unreachable { .. });
-        match event {
-            CriEvent::Sandboxes { sandboxes, .. } => self.sandboxes.clone_from(sandboxes),
-            CriEvent::Containers { containers, .. } => self.containers.clone_from(containers),
-            _ => {}
-        }
-    }
-
-    fn answer(&self, asked: BootTime) -> impl Iterator<Item = Input> {
-        let (sandboxes, containers) = (self.sandboxes.clone(), self.containers.clone());
-        let sandboxes = CriEvent::Sandboxes { asked, only: None, sandboxes };
-        let containers = CriEvent::Containers { asked, only: None, containers };
-        [sandboxes, containers].map(Input::Cri).into_iter().filter(|_| self.answers)
-    }
-}
-
+/// A recording has a runtime's answer only where it is another one: it answers each second, but in an outage. The
+/// apiserver answers what the watch had told up to then.
 fn run(name: &str) -> FoundLeaks {
     let recording = recordings::load(name);
     let first = recording.inputs[0].at;
-    let end = recording.end;
     let of_node = [
         Input::Host(HostEvent::Boot { boot_id: Some("b".into()) }),
         Input::Api(ApiEvent::Node(node(name))),
         Input::Host(HostEvent::Survey(HostSurvey::default())),
     ];
-    let mut waiting: Vec<Received> = of_node
-        .map(|input| Received { at: first, input })
-        .into_iter()
-        .chain(recording.inputs)
-        .collect();
-    waiting.reverse();
+    let of_node = of_node.map(|input| Received { at: first, input });
+    let mut waiting = of_node.into_iter().chain(recording.inputs.clone()).peekable();
     let settings = Settings { leak_threshold: THRESHOLD, ..Settings::new(recording.anchor) };
     let mut engine = Engine::new(settings);
-    let (mut apiserver, mut runtime) = (Apiserver::default(), Runtime::default());
     let mut found = FoundLeaks { ever: Vec::new(), last: BTreeMap::new() };
-    let mut tick = first;
-    while tick <= end {
+    let (mut tick, mut is_away) = (first, false);
+    while tick <= recording.end {
         tick = tick + TICK;
         let mut now = Vec::new();
-        while waiting.last().is_some_and(|input| input.at <= tick) {
-            now.extend(waiting.pop());
+        while let Some(input) = waiting.next_if(|input| input.at <= tick) {
+            if let Input::Cri(event) = &input.input {
+                is_away = matches!(event, CriEvent::Unreachable { .. });
+            }
+            now.push(input);
         }
-        now.iter().for_each(|input| runtime.learn(&input.input));
-        now.extend(runtime.answer(tick).map(|input| Received { at: tick, input }));
+        if !is_away {
+            now.extend(answers(&recording.inputs, tick));
+        }
         now.push(Received { at: tick, input: Input::Tick });
         for input in now {
-            apiserver.learn(&input.input);
             let at = input.at;
             let outputs = engine.step(input);
             for request in outputs.requests {
-                if let Request::VerifyPods(pods) = request {
-                    let input = apiserver.answer(at, &pods);
+                if let Request::VerifyPods(wanted) = request {
+                    let pods = pods(&recording.inputs, at);
+                    let exists = |pod: &PodRef| pods.iter().any(|one| one.uid == pod.uid.as_str());
+                    let check =
+                        |pod: &PodRef| PodCheck { uid: pod.uid.clone(), exists: Some(exists(pod)) };
+                    let pods = wanted.iter().map(check).collect();
+                    let input = Input::Api(ApiEvent::Checked { asked: at, pods });
                     assert_eq!(engine.step(Received { at, input }), Outputs::default());
                 }
             }
-            for report in outputs.reports {
-                match report {
-                    Report::LeakOpened(leak) => {
-                        found.last.insert(name_of(&leak), Arc::clone(&leak));
-                        found.ever.push(leak);
-                    }
-                    Report::LeakChanged(leak) => {
-                        found.last.insert(name_of(&leak), leak);
-                    }
-                    Report::LeakResolved(leak) => {
-                        found.last.remove(&name_of(&leak));
-                    }
-                    _ => {}
-                }
-            }
+            outputs.reports.into_iter().for_each(|report| found.note(report));
         }
     }
     found
+}
+
+impl FoundLeaks {
+    fn note(&mut self, report: Report) {
+        match report {
+            Report::LeakOpened(leak) => {
+                self.last.insert(name_of(&leak), Arc::clone(&leak));
+                self.ever.push(leak);
+            }
+            Report::LeakChanged(leak) => {
+                self.last.insert(name_of(&leak), leak);
+            }
+            Report::LeakResolved(leak) => {
+                self.last.remove(&name_of(&leak));
+            }
+            _ => {}
+        }
+    }
 }
 
 fn name_of(leak: &Leak) -> String {

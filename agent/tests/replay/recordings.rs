@@ -17,13 +17,6 @@ pub(crate) struct Recording {
     pub(crate) truth: Value,
 }
 
-/// Without the kubelet's Events.
-pub(crate) fn load_without_events(name: &str) -> Recording {
-    let mut recording = load(name);
-    recording.inputs.retain(|one| !matches!(one.input, Input::Events(_)));
-    recording
-}
-
 pub(crate) fn load(name: &str) -> Recording {
     let mut reader = Reader::open(&path(&format!("{name}.jsonl.gz"))).unwrap();
     let mut inputs: Vec<_> = reader.by_ref().collect();
