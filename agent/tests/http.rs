@@ -1,6 +1,6 @@
 //! The HTTP server by its router: what each page answers, and what it says to nonsense.
 
-use crate::binary::serving::{sample, state};
+use crate::binary::serving::{self, sample, state};
 use axum::{
     body::Body,
     http::{Method, Request, StatusCode},
@@ -12,7 +12,7 @@ use coroner::{
     store::{leaks::LeakStore, terminations::History},
 };
 use coroner_core::input::{ApiEvent, CriEvent, Input, Received};
-use coroner_report::{ContainerDeath, Leak, List, PodTermination};
+use coroner_report::{ContainerDeath, Leak, LeakKey, List, PodTermination};
 use http_body_util::BodyExt;
 use serde::de::DeserializeOwned;
 use std::{collections::BTreeMap, io::Read as _, sync::Arc, time::Duration};
@@ -275,8 +275,8 @@ async fn the_envelope_names_the_node_and_its_boot() {
 }
 
 fn leak(id: &str) -> Arc<Leak> {
-    let json = include_str!("../report/tests/golden/leak.json").replace("398445f2", id);
-    serde_json::from_str(&json).unwrap()
+    let key = LeakKey::Sandbox { id: id.into() };
+    Arc::new(Leak { key, ..serving::leak() })
 }
 
 /// What a list has after a cursor.

@@ -223,30 +223,15 @@ fn agent(
     (ServedSocket::of(Arc::clone(&shared)), shared)
 }
 
-fn leak(namespace: &str) -> Leak {
-    serde_json::from_value(json!({
-        "class": "notready_no_pod",
-        "key": { "thing": "sandbox", "id": "0123456789abcdef" },
-        "pod": { "namespace": namespace, "name": "web-0", "uid": "u1" },
-        "attempt": 2,
-        "created": { "time": "2023-11-14T22:13:20Z" },
-        "firstObserved": { "time": "2023-11-14T22:15:00Z" },
-        "confirmed": { "time": "2023-11-14T22:20:00Z" },
-        "resources": { "netns": "/run/netns/cni-1", "ips": ["10.0.0.9"] },
-        "cause": { "kind": "pod_worker_stuck", "message": "kubelet v1.23\u{1b}[2J" },
-        "evidence": [{ "source": "cri", "message": "its sandbox was no longer ready" }],
-        "remediation": ["$ crictl rmp 0123456789abcdef"],
-    }))
-    .unwrap()
-}
-
 #[test]
 fn a_running_agent_is_asked() {
-    let (served, _) = agent(vec![leak("shop")], DetectionState::Possible, 1000);
+    let mut leak = serving::leak();
+    leak.cause.message.push_str("\u{1b}[2J");
+    let (served, _) = agent(vec![leak], DetectionState::Possible, 1000);
     let ask = |flags: &str| run(&mut coroner(&format!("leaks {} {flags}", served.flag())));
     for (flags, status, wanted) in [
-        ("", 0, "notready_no_pod  shop       web-0  0123456789abc"),
-        ("-o wide", 0, "network namespace /run/netns/cni-1; addresses 10.0.0.9"),
+        ("", 0, "notready_no_pod  shop       web-0  398445f28f116"),
+        ("-o wide", 0, "network namespace /run/netns/cni-7a3f; addresses 10.244.1.17"),
         ("-v", 0, "its sandbox was no longer ready"),
         ("-o json --exit-code", 3, "\"watchedSeconds\": 1000"),
     ] {
@@ -269,7 +254,7 @@ fn an_agent_that_cannot_judge_never_says_that_there_is_nothing() {
         assert_eq!((code, &*out), (1, ""), "{flags}");
         assert!(err.contains("on node n1: the Node") && err.contains("→ check --node"), "{err}");
     }
-    let (served, _) = agent(vec![leak("shop")], DetectionState::ApiOutOfSync, 1000);
+    let (served, _) = agent(vec![serving::leak()], DetectionState::ApiOutOfSync, 1000);
     let socket = served.flag();
     let (code, out, err) = run(&mut coroner(&format!("leaks {socket} --exit-code")));
     assert_eq!(code, 3, "what was certain is");
@@ -286,6 +271,6 @@ fn an_agent_that_has_just_started_has_not_seen_enough() {
     let exit_code = format!("leaks {socket} --exit-code");
     let (code, _, err) = run(&mut coroner(&exit_code));
     assert!(code == 1 && err.contains("ask again after 5m"), "nobody knows yet: {code} {err}");
-    shared.leaks.lock().put(Arc::new(leak("shop")));
+    shared.leaks.lock().put(Arc::new(serving::leak()));
     assert_eq!(run(&mut coroner(&exit_code)).0, 3);
 }

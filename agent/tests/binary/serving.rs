@@ -8,7 +8,7 @@ use coroner::{
     },
     store::{health::Health, leaks::LeakStore, terminations::History},
 };
-use coroner_report::PodTermination;
+use coroner_report::{Leak, PodTermination};
 use std::{path::PathBuf, sync::Arc};
 use tempfile::TempDir;
 
@@ -21,9 +21,13 @@ pub(crate) fn state(history: History, leaks: LeakStore) -> Arc<SharedState> {
     Arc::new(state)
 }
 
-/// The report that the unit tests pin as the API's form.
+/// The report, and the leak, that the unit tests pin as the API's form.
 pub(crate) fn sample() -> PodTermination {
     serde_json::from_str(include_str!("../../report/tests/golden/termination.json")).unwrap()
+}
+
+pub(crate) fn leak() -> Leak {
+    serde_json::from_str(include_str!("../../report/tests/golden/leak.json")).unwrap()
 }
 
 /// The socket of an agent that serves until the test ends.

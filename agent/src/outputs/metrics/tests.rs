@@ -57,10 +57,10 @@ fn seen() -> Metrics {
         metrics.record(&Report::CountDeath(Box::new(death.clone())));
     }
     metrics.record(&Report::PodTerminated(Box::new(account.clone())));
-    let counted = samples::with_traffic(account.clone());
+    let counted = samples::with_traffic(account);
     metrics.record(&Report::CountTermination(Box::new(counted)));
-    let updated = samples::with_sandbox_removed(account);
-    metrics.record(&Report::PodUpdated(Box::new(updated), Change::SandboxRemoved));
+    let updated = Box::new(samples::sandbox_removed());
+    metrics.record(&Report::PodUpdated(updated, Change::SandboxRemoved));
     let runtime = CriEvent::Connected { runtime: "containerd 2.1.4".into(), process: None };
     metrics.input(&Received { at: BootTime(1), input: Input::Cri(runtime) });
     let mut unseen = samples::with_traffic(samples::graceful());
@@ -187,19 +187,6 @@ fn a_duration_that_is_an_interval_is_in_no_histogram() {
     assert!(seconds("cleanup") < 2.0, "{text}");
 }
 
-#[test]
-fn a_report_is_counted_only_when_it_is_to_be() {
-    let metrics = Metrics::new().unwrap();
-    let account = samples::two_containers();
-    for death in &account.containers {
-        metrics.record(&Report::ContainerDied(Box::new(death.clone())));
-    }
-    metrics.record(&Report::PodTerminated(Box::new(account)));
-    let text = scrape(&metrics);
-    assert!(!text.contains("coroner_pod_terminations_total{"), "{text}");
-    assert!(!text.contains("coroner_container_deaths_total{"), "{text}");
-}
-
 /// A Job that completed is no deletion, however slow what follows it is; an unknown cause is neither.
 #[test]
 fn only_deletions_and_evictions_are_in_the_rate_that_the_objective_rests_on() {
@@ -220,24 +207,6 @@ fn only_deletions_and_evictions_are_in_the_rate_that_the_objective_rests_on() {
         assert_eq!(text.lines().any(is_counted), is_measured, "{text}");
         assert_eq!(text.contains("coroner_pod_deletions_total{"), is_measured, "{text}");
     }
-}
-
-/// SIGKILL ended it 10 s after the stop signal.
-#[tokio::test(start_paused = true)]
-async fn the_wait_for_sigkill_is_summed_for_containers_that_it_ended() {
-    let seconds = async |verdict: Verdict| {
-        let metrics = Metrics::new().unwrap();
-        let mut death = samples::two_containers().containers.remove(1);
-        death.verdict = verdict;
-        metrics.record(&Report::CountDeath(Box::new(death)));
-        let text = scrape_later(&metrics).await;
-        let lines = text.lines();
-        let line =
-            lines.filter(|line| line.starts_with("coroner_container_sigkill_wait_seconds_total{"));
-        line.map(|line| line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap()).sum::<f64>()
-    };
-    assert_eq!(seconds(Verdict::StopSignalIgnored).await.round(), 10.0);
-    assert_eq!(seconds(Verdict::Graceful).await, 0.0);
 }
 
 #[test]
