@@ -39,11 +39,7 @@ mod tests {
     fn numbers_become_names() {
         for (n, expected) in [
             (15, "SIGTERM"),
-            (6, "SIGABRT"),
-            (29, "SIGIO"),
-            (17, "SIGCHLD"),
             (34, "SIGRTMIN"),
-            (37, "SIGRTMIN+3"),
             (49, "SIGRTMIN+15"),
             (50, "SIGRTMAX-14"),
             (64, "SIGRTMAX"),

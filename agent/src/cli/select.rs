@@ -139,55 +139,50 @@ mod tests {
         ]
     }
 
-    fn choose(pod: &str) -> Result<(String, u32), SelectError> {
+    /// The UID and the life that are chosen by these.
+    fn choose(
+        pod: &str,
+        namespace: Option<&str>,
+        life: Option<u32>,
+    ) -> Result<(String, u32), String> {
         let all = all();
-        let wanted = PodSelector { pod: Some(pod), ..PodSelector::default() };
-        wanted.choose(&all).map(|a| (a.pod.uid.to_string(), a.life))
+        let wanted = PodSelector { pod: Some(pod), namespace, life };
+        match wanted.choose(&all) {
+            Ok(chosen) => Ok((chosen.pod.uid.to_string(), chosen.life)),
+            Err(SelectError::NotFound(text)) => Err(format!("not found: {text}")),
+            Err(SelectError::Ambiguous(text)) => Err(format!("ambiguous: {text}")),
+        }
     }
 
     #[test]
-    fn by_name_by_namespace_and_name_and_by_uid() {
-        for (pod, uid, life) in [
-            ("db-0", "u4", 1),
-            ("shop/db-0", "u4", 1),
-            ("u2", "u2", 1),
-            ("test/web-0", "u3", 1),
-            ("etcd", "u5", 2),
+    fn by_name_by_namespace_by_uid_and_by_life() {
+        for (pod, namespace, life, uid, chosen) in [
+            ("db-0", None, None, "u4", 1),
+            ("shop/db-0", None, None, "u4", 1),
+            ("u2", None, None, "u2", 1),
+            ("test/web-0", None, None, "u3", 1),
+            ("web-0", Some("test"), None, "u3", 1),
+            ("etcd", None, None, "u5", 2),
+            ("etcd", None, Some(1), "u5", 1),
         ] {
-            assert_eq!(choose(pod), Ok((uid.to_owned(), life)), "{pod}");
+            assert_eq!(choose(pod, namespace, life), Ok((uid.to_owned(), chosen)), "{pod}");
         }
     }
 
     #[test]
-    fn an_unknown_pod_is_told_which_there_are() {
-        for pod in ["db-1", "test/db-0", "web", "", "/"] {
-            let Err(SelectError::NotFound(text)) = choose(pod) else { panic!("{pod}") };
-            assert!(text.contains("shop/db-0  u4"), "{text}");
-            assert!(text.contains("kube-system/etcd  u5"), "{text}");
+    fn what_is_unknown_or_several_is_told_which_there_are() {
+        for (pod, life, wanted) in [
+            ("db-1", None, &["not found", "shop/db-0  u4", "kube-system/etcd  u5"][..]),
+            ("test/db-0", None, &["not found"]),
+            ("", None, &["not found"]),
+            ("/", None, &["not found"]),
+            ("web-0", None, &["ambiguous", "u1", "u2", "u3"]),
+            ("shop/web-0", None, &["ambiguous", "u1", "u2"]),
+            ("etcd", Some(3), &["not found", "--life can be 2, 1"]),
+        ] {
+            let text = choose(pod, None, life).unwrap_err();
+            assert!(wanted.iter().all(|part| text.contains(part)), "{pod}: {text}");
         }
-    }
-
-    #[test]
-    fn several_of_one_name_are_told_apart() {
-        let Err(SelectError::Ambiguous(text)) = choose("web-0") else { panic!("chosen") };
-        for uid in ["u1", "u2", "u3"] {
-            assert!(text.contains(uid), "{text}");
-        }
-        assert!(!text.contains("u4"), "{text}");
-        assert!(matches!(choose("shop/web-0"), Err(SelectError::Ambiguous(_))));
-        let all = all();
-        let test = PodSelector { pod: Some("web-0"), namespace: Some("test"), life: None };
-        assert_eq!(test.choose(&all).unwrap().pod.uid.as_str(), "u3");
-    }
-
-    #[test]
-    fn a_life_may_be_named() {
-        let all = all();
-        let life =
-            |life| PodSelector { pod: Some("etcd"), life: Some(life), ..PodSelector::default() };
-        assert_eq!(life(1).choose(&all).unwrap().life, 1);
-        let Err(SelectError::NotFound(text)) = life(3).choose(&all) else { panic!("chosen") };
-        assert!(text.contains("--life can be 2, 1"), "{text}");
     }
 
     #[test]

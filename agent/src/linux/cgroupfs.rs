@@ -429,18 +429,6 @@ mod tests {
     }
 
     #[test]
-    fn a_main_process_is_one_by_whatever_name() {
-        let mut host = Host::new();
-        let container = host.cgroup(&format!("kubepods/pod0/{ID}"), &[7, 8]);
-        host.process(7, "Name:\tapp\nNSpid:\t7\t1\n");
-        host.process(8, "Name:\tchild\nNSpid:\t8\t2\n");
-        let status = host.folder.path().join("proc/7/status");
-        fs::write(status, b"Name:\t\xff\nNSpid:\t7\t1\n").unwrap();
-        host.scan(|scan| scan.kubepods());
-        assert_eq!(host.mains, BTreeMap::from([(container, 7)]));
-    }
-
-    #[test]
     fn what_the_kernel_has_told_or_cannot_watch_is_not_told() {
         let mut host = Host::new();
         let root = host.cgroup("kubepods", &[]);
@@ -486,16 +474,6 @@ mod tests {
     }
 
     #[test]
-    fn nesting_is_followed_to_a_bound() {
-        let mut host = Host::new();
-        let deep: String = (0..20).map(|n| format!("/n{n}")).collect();
-        host.cgroup(&format!("kubepods/pod0/{ID}{deep}"), &[]);
-        let (facts, room) = host.scan(|scan| (scan.kubepods(), scan.room));
-        assert_eq!(names(&facts).len(), 3 + MAX_NESTING as usize);
-        assert_eq!(room.too_deep, 1, "what is below it is not looked at");
-    }
-
-    #[test]
     fn of_one_container_a_share_is_followed() {
         let mut host = Host::new();
         let (first, second) = (format!("kubepods/pod1/{ID}"), format!("kubepods/pod2/{ID}"));
@@ -503,10 +481,13 @@ mod tests {
             host.cgroup(&format!("{first}/{n}"), &[]);
         }
         host.cgroup(&format!("{second}/nested"), &[]);
+        let deep: String = (0..20).map(|n| format!("/n{n}")).collect();
+        host.cgroup(&format!("kubepods/pod3/{ID}{deep}"), &[]);
         let (facts, room) = host.scan(|scan| (scan.kubepods(), scan.room));
-        // The root, two pods, two containers, and what is below the second.
-        assert_eq!(names(&facts).len(), 6 + NESTED_SHARE as usize);
-        assert_eq!(room.too_deep, u64::from(NESTED_SHARE));
+        // The root, three pods with their containers, and what is below the second and the third.
+        assert_eq!(names(&facts).len(), 8 + NESTED_SHARE as usize + MAX_NESTING as usize);
+        // What is below the deepest is not looked at.
+        assert_eq!(room.too_deep, u64::from(NESTED_SHARE) + 1);
 
         host.room = ScanRoom::ONE;
         let (facts, room) = host.scan(|scan| (scan.container(&scan.root.join(&first)), scan.room));

@@ -98,15 +98,6 @@ mod tests {
     }
 
     #[test]
-    fn keeps_the_newest() {
-        let mut history = History::new(2);
-        for name in ["a", "b", "c"] {
-            history.put(account(name, 1), false);
-        }
-        assert_eq!(names(&history), ["c.1", "b.1"]);
-    }
-
-    #[test]
     fn an_update_takes_its_place_and_brings_nothing_back() {
         let mut history = History::new(2);
         history.put(account("a", 1), false);
@@ -120,8 +111,12 @@ mod tests {
     }
 
     #[test]
-    fn keeps_the_newest_deaths_too() {
+    fn keeps_the_newest() {
         let mut history = History::new(2);
+        for name in ["a", "b", "c"] {
+            history.put(account(name, 1), false);
+        }
+        assert_eq!(names(&history), ["c.1", "b.1"]);
         let death = samples::graceful().containers.remove(0);
         for name in ["a", "b", "c"] {
             history.died(ContainerDeath { name: name.into(), ..death.clone() });

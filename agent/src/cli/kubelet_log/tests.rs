@@ -252,18 +252,6 @@ fn a_long_line_has_no_second_beginning() {
 }
 
 #[test]
-fn each_message_of_a_version_stands_once() {
-    for (place, one) in MESSAGES.iter().enumerate() {
-        assert!(one.stage.is_some() || one.why.is_some() || !one.success.is_empty(), "{one:?}");
-        assert!((23..=36).contains(&one.versions.0) && one.versions.0 <= one.versions.1);
-        let overlaps = |other: &&super::table::Message| {
-            other.text == one.text && other.versions.0 <= one.versions.1
-        };
-        assert_eq!(MESSAGES[place + 1..].iter().find(overlaps).map(|one| one.text), None);
-    }
-}
-
-#[test]
 fn the_zone_is_utc_unless_only_another_one_fits() {
     let moment = wall("2027-01-01T00:10:00Z");
     let zone = |text: &str| {

@@ -260,12 +260,4 @@ mod tests {
         let found = fib_addresses(trie.join("\n").lines().map(str::to_owned));
         assert_eq!((found.len(), found[0]), (MAX_ADDRESSES, Ipv4Addr::new(192, 0, 2, 2)));
     }
-
-    #[test]
-    fn a_process_of_this_machine_has_counters() {
-        let process = Path::new("/proc/self");
-        assert!(established(process).is_some());
-        listening_ports(process).unwrap();
-        assert_eq!(established(Path::new("/proc/0")), None);
-    }
 }

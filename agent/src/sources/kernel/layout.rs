@@ -258,12 +258,4 @@ mod tests {
         assert!(error.0.contains(&"task_struct.cgroups".to_owned()));
         assert!(error.0.contains(&"size of upid".to_owned()));
     }
-
-    #[test]
-    fn no_signal_is_both_chatter_and_reported() {
-        let layout = layout(V6_18);
-        assert_eq!(layout.chatter_mask & layout.signal_mask, 0);
-        assert_ne!(layout.signal_mask & signal_bit(9), 0);
-        assert_ne!(layout.signal_mask & signal_bit(15), 0);
-    }
 }

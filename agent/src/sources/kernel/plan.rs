@@ -173,20 +173,4 @@ mod tests {
             assert_eq!(without(&plan(&host, true)), [(hook.name, reason.as_str())]);
         }
     }
-
-    #[test]
-    fn refused_connections_are_visible_where_the_tracepoint_says_why() {
-        let host = |arguments: usize| {
-            let mut host = capable();
-            host.push(("inet_sock_set_state", Some(vec![Pointer, Scalar, Scalar])));
-            host.push(("tcp_send_reset", Some(vec![Pointer; arguments])));
-            host
-        };
-        assert_eq!(without(&plan_traffic(&host(3), &Ok(()))), []);
-        let reason = "this kernel's tracepoint tcp_send_reset has 2 arguments instead of 3: \
-                      refused connections are not visible";
-        assert_eq!(without(&plan_traffic(&host(2), &Ok(()))), [("tcp_send_reset", reason)]);
-        let missing = plan_traffic(&host(3), &Err("no sock.sk_err".into()));
-        assert!(missing.iter().all(|planned| planned.verdict.is_err()), "{missing:#?}");
-    }
 }
