@@ -141,13 +141,12 @@ fn every_flag_exists() {
         own.map(str::to_owned).chain(command.get_subcommands().flat_map(flags)).collect()
     }
     let cli = Cli::command();
-    let of = |command: &Command, flag: &str| flags(command).iter().any(|one| one == flag);
     // The project's tools are no library: a flag is a field of clap's.
-    let read = |path: &str| fs::read_to_string(root().join(path)).unwrap();
-    let (xtask, lab) = (read("xtask/src/cli.rs"), read("lab/src/cli.rs"));
-    let of_tool = |tool: &str, flag: &str| {
+    let tools = ["xtask/src/cli.rs", "lab/src/cli.rs"];
+    let tools = tools.map(|path| fs::read_to_string(root().join(path)).unwrap());
+    let of_tool = |flag: &str| {
         let names = [format!(" {}:", flag.replace('-', "_")), format!("long = \"{flag}\"")];
-        names.iter().any(|name| tool.contains(name))
+        tools.iter().any(|tool| names.iter().any(|name| tool.contains(name)))
     };
     check(
         "--",
@@ -158,24 +157,18 @@ fn every_flag_exists() {
             let begin = words.iter().rposition(ends).map_or(0, |at| at + 1);
             let is_set = |word: &&&str| word.contains('=');
             let command = words[begin..].iter().skip_while(is_set).copied().collect::<Vec<_>>();
-            ["help", "version"].contains(&flag)
-                || match command[..] {
-                    // One without its command.
-                    _ if command.first().is_none_or(|word| word.starts_with("--")) => {
-                        of(&cli, flag) || of_tool(&xtask, flag) || of_tool(&lab, flag)
-                    }
-                    ["cargo", "xtask", "run" | "soak", ..] => {
-                        of_tool(&xtask, flag) || of_tool(&lab, flag)
-                    }
-                    ["cargo", "xtask", ..] => of_tool(&xtask, flag),
-                    [name, ref rest @ ..] if name == "coroner" || name.ends_with("/coroner") => {
-                        let named = rest.iter().find_map(|word| cli.find_subcommand(word));
-                        let is_global = cli.get_arguments().any(|one| one.get_long() == Some(flag));
-                        is_global || named.is_some_and(|command| of(command, flag))
-                    }
-                    // A flag of kubectl, cargo or helm is theirs.
-                    _ => true,
+            let is_global = |flag| cli.get_arguments().any(|one| one.get_long() == Some(flag));
+            let of = |command: &Command| flags(command).iter().any(|one| one == flag);
+            match command[..] {
+                _ if ["help", "version"].contains(&flag) || is_global(flag) => true,
+                ["cargo", "xtask", ..] => of_tool(flag),
+                [name, ref rest @ ..] if name == "coroner" || name.ends_with("/coroner") => {
+                    rest.iter().find_map(|word| cli.find_subcommand(word)).is_some_and(of)
                 }
+                // One without its command; a flag of kubectl, cargo or helm is theirs.
+                [first, ..] if !first.starts_with("--") => true,
+                _ => of(&cli) || of_tool(flag),
+            }
         },
     );
 }

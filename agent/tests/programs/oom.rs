@@ -9,7 +9,7 @@ use crate::{
 use coroner::sources::kernel::btf::Parameter;
 use coroner_core::{ids::Tgid, input::KernelFact};
 use libc::SIGKILL;
-use std::{collections::BTreeSet, fs, path::Path};
+use std::{fs, path::Path};
 
 const LIMIT: &str = "16777216";
 const APPETITE: usize = 256 << 20;
@@ -85,27 +85,4 @@ fn the_oom_killers_choice_is_told_after_its_sigkill() {
         assert_eq!(ends(&session, pid)[0].1, KILLED);
         drop(process); // before its cgroups
     });
-}
-
-/// Of all hierarchies only cgroup2 with the memory controller has the switch.
-#[test]
-fn guest_memory_oom_group_everybody_is_chosen() {
-    let _machine = stage::machine();
-    let hierarchy = stage::v2();
-    assert!(controls_memory(&hierarchy), "{}: no memory controller", hierarchy.display());
-    let mut session = Session::start(&hierarchy);
-    let pod = Pod::make(&hierarchy);
-    assert!(limit(&hierarchy, &pod).is_none());
-    fs::write(pod.container.path.join("memory.oom.group"), "1").unwrap();
-    let bystander = Actor::start(&pod.container.path, Role::default());
-    let eater = Actor::start(&pod.container.path, Role { eat: APPETITE, ..Role::default() });
-    let pids = BTreeSet::from([bystander.pid, eater.pid]);
-    bystander.wait();
-    eater.wait();
-    session.settle();
-    let chosen: BTreeSet<u32> = victims(&session, &pod).into_iter().map(|(_, pid)| pid).collect();
-    assert_eq!(chosen, pids);
-    for pid in pids {
-        assert_eq!(ends(&session, pid)[0].1, KILLED);
-    }
 }

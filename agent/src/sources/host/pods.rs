@@ -200,13 +200,10 @@ mod tests {
     #[test]
     fn of_both_drivers_and_under_any_root() {
         let fake = host();
+        living_pod(&fake, 51, 1, 1, "/elsewhere");
         for pid in [5, 40] {
             fake.process(pid, "app", 51, 1);
         }
-        fake.process(51, "containerd-shim", 1, 1);
-        fake.namespace(51, "mnt", 1);
-        let words = ["shim", "-namespace", "k8s.io", "-id", ID, "-address", "/run/ours.sock"];
-        fake.file("proc/51/cmdline", words.join("\0"));
         let escaped = UID.replace('-', "_");
         let systemd = format!(
             "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{escaped}.slice"

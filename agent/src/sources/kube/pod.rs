@@ -609,17 +609,19 @@ mod tests {
         assert_eq!(full, Some(expected));
     }
 
+    /// A pod of which this is said, too.
+    fn with(metadata: &Value, conditions: &Value) -> Option<ApiPod> {
+        let mut all = json!({ "name": "web-0", "namespace": "shop", "uid": "u1" });
+        all.as_object_mut()?.extend(metadata.as_object()?.clone());
+        converted(json!({ "metadata": all, "status": { "conditions": conditions } }))
+    }
+
     #[test]
     fn a_pod_that_nothing_can_be_joined_to() {
-        let whole = json!({ "name": "web-0", "namespace": "shop", "uid": "u1" });
-        assert!(converted(json!({ "metadata": whole })).is_some());
         for key in ["name", "namespace", "uid"] {
-            let mut empty = whole.clone();
-            empty[key] = json!("");
-            assert_eq!(converted(json!({ "metadata": empty })), None, "empty {key}");
-            let mut missing = whole.clone();
-            missing.as_object_mut().unwrap().remove(key);
-            assert_eq!(converted(json!({ "metadata": missing })), None, "no {key}");
+            for nothing in [json!(""), json!(null)] {
+                assert_eq!(with(&json!({ key: nothing }), &json!([])), None, "{key}: {nothing}");
+            }
         }
     }
 
@@ -630,11 +632,9 @@ mod tests {
             json!([{ "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "r" }]),
             json!([{ "apiVersion": "example.com/v1", "kind": "Node", "name": "n1", "uid": "n" }]),
         ] {
-            let pod = converted(json!({ "metadata": {
-                "name": "web-0", "namespace": "shop", "uid": "u1",
-                "annotations": { "kubernetes.io/config.mirror": "u2" }, "ownerReferences": owners,
-            } }));
-            assert_eq!(pod.unwrap().mirror_of, None, "{owners}");
+            let annotations = json!({ "kubernetes.io/config.mirror": "u2" });
+            let metadata = json!({ "annotations": annotations, "ownerReferences": owners });
+            assert_eq!(with(&metadata, &json!([])).unwrap().mirror_of, None, "{owners}");
         }
     }
 
@@ -642,11 +642,9 @@ mod tests {
     fn a_pod_is_of_its_controllers_workload() {
         let owned = |kind: &str, name: &str, controller: bool, labels: Value| {
             let owner = json!({ "apiVersion": "v1", "kind": kind, "name": name, "uid": "r", "controller": controller });
-            let metadata = json!({
-                "name": "web-0", "namespace": "shop", "uid": "u1", "labels": labels, "ownerReferences": [owner],
-                "creationTimestamp": "2026-11-28T01:00:07Z",
-            });
-            let workload = converted(json!({ "metadata": metadata })).unwrap().workload;
+            let created = "2026-11-28T01:00:07Z";
+            let metadata = json!({ "labels": labels, "ownerReferences": [owner], "creationTimestamp": created });
+            let workload = with(&metadata, &json!([])).unwrap().workload;
             workload.map(|workload| format!("{}/{}", workload.kind, workload.name))
         };
         let hash = || json!({ "pod-template-hash": "6d4cf56db6" });
@@ -684,10 +682,7 @@ mod tests {
             (json!({ "type": "Ready", "status": "True", "reason": "X" }), None),
             (json!({ "type": "DisruptionTarget", "status": "True" }), Some("")),
         ] {
-            let pod = converted(json!({
-                "metadata": { "name": "web-0", "namespace": "shop", "uid": "u1" },
-                "status": { "conditions": [condition] },
-            }));
+            let pod = with(&json!({}), &json!([condition]));
             assert_eq!(pod.unwrap().disruption.as_deref(), expected);
         }
     }
@@ -700,9 +695,7 @@ mod tests {
             (json!("1969-12-31T23:59:59Z"), None),
             (json!(null), None),
         ] {
-            let metadata =
-                json!({ "name": "a", "namespace": "b", "uid": "u", "deletionTimestamp": time });
-            let pod = converted(json!({ "metadata": metadata })).unwrap();
+            let pod = with(&json!({ "deletionTimestamp": time }), &json!([])).unwrap();
             assert_eq!(pod.deletion_timestamp, expected, "{time}");
         }
     }

@@ -21,8 +21,9 @@ fn field_of(note: &EventDraft) -> &str {
 #[test]
 fn the_workload_to_change_is_named() {
     let workload = Some(Workload { kind: "Deployment".into(), name: "web".into() });
-    let note = died(ContainerDeath { workload, ..ignored() }).unwrap();
+    let note = died(ContainerDeath { workload, stop_signal: 10, ..ignored() }).unwrap();
     assert!(note.message.ends_with(" Workload: Deployment/web."), "{}", note.message);
+    assert!(note.message.contains("Handle SIGUSR1 in the program"), "{}", note.message);
     assert!(!died(ignored()).unwrap().message.contains("Workload"));
 }
 
@@ -68,12 +69,6 @@ fn it_names_pod_and_container_as_the_kubelet_does() {
     let unnamed = died(ContainerDeath { name: String::new(), ..ignored() }).unwrap();
     assert_eq!(field_of(&unnamed), "");
     assert_eq!(died(ContainerDeath { pod: None, ..ignored() }), None, "nothing to put it on");
-}
-
-#[test]
-fn the_signal_is_the_one_that_was_sent() {
-    let note = died(ContainerDeath { stop_signal: 10, ..ignored() }).unwrap();
-    assert!(note.message.contains("Handle SIGUSR1 in the program"), "{}", note.message);
 }
 
 #[test]

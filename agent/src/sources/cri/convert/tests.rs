@@ -105,6 +105,12 @@ fn containers() {
             Ok(CriContainer { state, ..expected.clone() })
         );
     }
+    for (text, seconds) in
+        [("0", Some(0)), ("-1", None), ("30s", None), ("9223372036854775808", None)]
+    {
+        let raw = read::Container { annotations: map(&[(GRACE_PERIOD, text)]), ..raw_container() };
+        assert_eq!(container(raw).unwrap().grace_seconds, seconds, "{text:?}");
+    }
     let bare = read::Container { metadata: None, ..raw_container() };
     assert_eq!(container(bare.clone()).unwrap().name, "label-name");
     for invalid in [
@@ -124,21 +130,6 @@ fn what_cannot_be_decoded_is_left_out_of_a_list() {
 }
 
 #[test]
-fn graces() {
-    for (text, expected) in [
-        ("0", Some(0)),
-        ("86400", Some(86_400)),
-        ("-1", None),
-        ("", None),
-        ("30s", None),
-        ("9223372036854775808", None),
-    ] {
-        let raw = read::Container { annotations: map(&[(GRACE_PERIOD, text)]), ..raw_container() };
-        assert_eq!(container(raw).unwrap().grace_seconds, expected, "{text:?}");
-    }
-}
-
-#[test]
 fn hooks_keep_their_kind_and_binary_only() {
     let deep =
         format!(r#"{{"httpGet":{{"path":{}1{}}}}}"#, "[".repeat(1 << 20), "]".repeat(1 << 20));
@@ -147,16 +138,12 @@ fn hooks_keep_their_kind_and_binary_only() {
             r#"{"exec":{"command":["/usr/bin/drain","--token=secret"]}}"#,
             Some(Hook::Exec("drain".into())),
         ),
-        (r#"{"exec":{"command":["sh"]}}"#, Some(Hook::Exec("sh".into()))),
-        (r#"{"exec":{"command":[]}}"#, None),
         (r#"{"exec":{}}"#, None),
         (r#"{"httpGet":{"path":"/bye","port":8080}}"#, Some(Hook::HttpGet)),
         (&deep, Some(Hook::HttpGet)),
         (r#"{"tcpSocket":{"port":"web"}}"#, Some(Hook::TcpSocket)),
         (r#"{"sleep":{"seconds":5}}"#, Some(Hook::Sleep(5))),
         (r#"{"later":{}}"#, None),
-        ("{}", None),
-        ("null", None),
         ("[]", None),
         (r#"{"exec":7}"#, None),
         ("", None),
@@ -183,14 +170,10 @@ fn stop_signals() {
     for (raw, expected) in [
         (0, None),
         (1, Some(6)),
-        (5, Some(17)),
-        (13, Some(9)),
         (23, Some(15)),
         (34, Some(25)),
         (35, Some(34)),
-        (38, Some(37)),
         (50, Some(49)),
-        (51, Some(50)),
         (65, Some(64)),
         (66, None),
         (-1, None),
