@@ -13,10 +13,7 @@ use crate::{
         kubeconfig,
     },
 };
-use coroner::{
-    outputs::http::SharedState,
-    store::{leaks::LeakStore, terminations::History},
-};
+use coroner::store::{leaks::LeakStore, terminations::History};
 use coroner_core::{
     leak::{DetectionState, Leak},
     leaks::LeakGauges,
@@ -209,25 +206,21 @@ fn what_is_no_leak_and_what_cannot_be_told() {
 }
 
 /// An agent that serves these leaks until the test ends.
-fn agent(
-    leaks: Vec<Leak>,
-    detection_state: DetectionState,
-    watched: u64,
-) -> (ServedSocket, Arc<SharedState>) {
+fn agent(leaks: Vec<Leak>, detection_state: DetectionState, watched: u64) -> ServedSocket {
     let mut store = LeakStore::new(Duration::from_secs(300));
     leaks.into_iter().for_each(|leak| store.put(Arc::new(leak)));
     let watched = Duration::from_secs(watched);
     store.update_detection(&LeakGauges { detection_state, watched, ..LeakGauges::default() });
     let shared = serving::state(History::new(1), store);
     shared.health.lock().detection_state = detection_state;
-    (ServedSocket::of(Arc::clone(&shared)), shared)
+    ServedSocket::of(shared)
 }
 
 #[test]
 fn a_running_agent_is_asked() {
     let mut leak = serving::leak();
     leak.cause.message.push_str("\u{1b}[2J");
-    let (served, _) = agent(vec![leak], DetectionState::Possible, 1000);
+    let served = agent(vec![leak], DetectionState::Possible, 1000);
     let ask = |flags: &str| run(&mut coroner(&format!("leaks {} {flags}", served.flag())));
     for (flags, status, wanted) in [
         ("", 0, "notready_no_pod  shop       web-0  398445f28f116"),
@@ -246,31 +239,24 @@ fn a_running_agent_is_asked() {
 }
 
 #[test]
-fn an_agent_that_cannot_judge_never_says_that_there_is_nothing() {
-    let (served, _) = agent(Vec::new(), DetectionState::NodeForeign, 0);
-    let socket = served.flag();
-    for flags in ["", "-o json", "--exit-code"] {
-        let (code, out, err) = run(&mut coroner(&format!("leaks {socket} {flags}")));
-        assert_eq!((code, &*out), (1, ""), "{flags}");
-        assert!(err.contains("on node n1: the Node") && err.contains("→ check --node"), "{err}");
+fn an_agent_that_cannot_judge_or_has_just_started_never_says_that_there_is_nothing() {
+    use DetectionState::{ApiOutOfSync, NodeForeign, Possible};
+    let foreign = ["on node n1: the Node", "→ check --node"];
+    let (none, some) = (Vec::new, || vec![serving::leak()]);
+    for (state, watched, leaks, flags, status, said) in [
+        (NodeForeign, 0, none(), "", 1, foreign),
+        (NodeForeign, 0, none(), "-o json", 1, foreign),
+        (NodeForeign, 0, none(), "--exit-code", 1, foreign),
+        (ApiOutOfSync, 1000, some(), "--exit-code", 3, ["confirmed before", ""]),
+        (Possible, 12, none(), "", 0, ["no confirmed leaks on node n1 yet", "12s"]),
+        (Possible, 12, none(), "--exit-code", 1, ["ask again after 5m", ""]),
+        (Possible, 12, some(), "--exit-code", 3, ["", ""]),
+    ] {
+        let shown = if leaks.is_empty() { "" } else { "web-0" };
+        let served = agent(leaks, state, watched);
+        let (code, out, err) = run(&mut coroner(&format!("leaks {} {flags}", served.flag())));
+        assert_eq!(code, status, "{state} {flags}: {err}");
+        assert!(out.contains(shown) && out.is_empty() == shown.is_empty(), "{state}: {out}");
+        assert!(said.iter().all(|part| err.contains(part)), "{state} {flags}: {err}");
     }
-    let (served, _) = agent(vec![serving::leak()], DetectionState::ApiOutOfSync, 1000);
-    let socket = served.flag();
-    let (code, out, err) = run(&mut coroner(&format!("leaks {socket} --exit-code")));
-    assert_eq!(code, 3, "what was certain is");
-    assert!(out.contains("web-0") && err.contains("confirmed before"), "{out}{err}");
-}
-
-#[test]
-fn an_agent_that_has_just_started_has_not_seen_enough() {
-    let (served, shared) = agent(Vec::new(), DetectionState::Possible, 12);
-    let socket = served.flag();
-    let (code, out, err) = run(&mut coroner(&format!("leaks {socket}")));
-    assert_eq!((code, &*out), (0, ""));
-    assert!(err.contains("no confirmed leaks on node n1 yet") && err.contains("12s"), "{err}");
-    let exit_code = format!("leaks {socket} --exit-code");
-    let (code, _, err) = run(&mut coroner(&exit_code));
-    assert!(code == 1 && err.contains("ask again after 5m"), "nobody knows yet: {code} {err}");
-    shared.leaks.lock().put(Arc::new(serving::leak()));
-    assert_eq!(run(&mut coroner(&exit_code)).0, 3);
 }

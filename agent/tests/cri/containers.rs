@@ -76,7 +76,11 @@ async fn learns_stop_signals_where_the_runtime_tells_them() {
         runtime.state().add(id, "s1", ContainerState::ContainerRunning, signal);
     }
     let mut bench = CriBench::new(runtime, SOON);
-    assert_eq!(bench.until(stop_signal).await, ("rtmin-plus-3".into(), 37));
+    let first = bench.until(|event| {
+        assert_eq!(exited(event.clone()), None, "it runs");
+        stop_signal(event)
+    });
+    assert_eq!(first.await, ("rtmin-plus-3".into(), 37));
     for _ in 0..5 {
         bench.list_without(stop_signal).await;
     }

@@ -2,9 +2,10 @@
 //! what the join needs, none of it is in the file.
 
 use super::{header, reader};
+use crate::cri::{self, runtime::entries};
 use coroner::{
     outputs::recording::{Stopped, Writer, redact},
-    sources::{cri::convert as cri, cut::Cuts, kube::pod as kube},
+    sources::{cri::convert, cut::Cuts, kube::pod as kube},
 };
 use coroner_core::{
     input::{ApiEvent, CriEvent, Input, Received},
@@ -12,7 +13,7 @@ use coroner_core::{
 };
 use coroner_cri_api::read;
 use flate2::read::GzDecoder;
-use prost::{Message, bytes::Bytes};
+use prost::bytes::Bytes;
 use serde_json::{Value, json};
 use std::io::Read;
 
@@ -70,59 +71,40 @@ fn pod() -> Value {
 }
 
 fn map(own: &[(&str, &str)]) -> Vec<Bytes> {
-    let noise = [("note".to_owned(), canary("value")), (canary("key"), String::new())];
-    let own = own.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
-    let entries = own.chain(noise).map(|(key, value)| read::Entry { key, value });
-    entries.map(|entry| entry.encode_to_vec().into()).collect()
+    entries(&[own, &[("note", "CANARY-value"), ("CANARY-key", "")]].concat())
 }
 
 fn inputs() -> Vec<Input> {
     let pod = kube::pod(&serde_json::from_value(pod()).unwrap()).unwrap();
     let cuts = Cuts::default();
     let from = read::PodSandbox {
-        id: "s1".into(),
-        metadata: Some(read::PodSandboxMetadata {
-            name: "web-0".into(),
-            uid: "u1".into(),
-            namespace: "shop".into(),
-            attempt: 0,
-        }),
         labels: map(&[]),
         annotations: map(&[("kubernetes.io/config.source", "api")]),
-        ..Default::default()
+        ..cri::runtime::sandbox("s1")
     };
-    let sandbox = cri::sandbox(from, &cuts);
+    let sandbox = convert::sandbox(from, &cuts);
     let hook = json!({ "exec": { "command": ["/opt/drain", canary("annotated")] } }).to_string();
     let from = read::Container {
-        id: "c1".into(),
-        pod_sandbox_id: "s1".into(),
-        metadata: Some(read::ContainerMetadata { name: "app".into(), attempt: 0 }),
         labels: map(&[("io.kubernetes.pod.uid", "u1")]),
         annotations: map(&[
             ("io.kubernetes.pod.terminationGracePeriod", "30"),
             ("io.kubernetes.container.preStopHandler", &hook),
         ]),
-        ..Default::default()
+        ..cri::runtime::container("c1", "s1", read::ContainerState::ContainerRunning)
     };
-    let container = cri::container(from, &cuts);
+    let container = convert::container(from, &cuts);
     let error = || format!("https://{}/?token={}: connection refused", canary("host"), canary("t"));
     let (asked, only) = (BootTime(1), None);
+    let sandboxes = vec![sandbox.unwrap()];
+    let containers = vec![container.unwrap()];
     vec![
         Input::Api(ApiEvent::Snapshot { pods: vec![pod.clone()] }),
         Input::Api(ApiEvent::Deleted(pod)),
         Input::Api(ApiEvent::OutOfSync { error: error() }),
         Input::Cri(CriEvent::Unreachable { error: error(), code: None }),
         Input::Api(ApiEvent::NodeUnknown { missing: false, error: error() }),
-        Input::Cri(CriEvent::Sandboxes {
-            asked,
-            only: only.clone(),
-            sandboxes: vec![sandbox.unwrap()],
-        }),
-        Input::Cri(CriEvent::Containers {
-            asked,
-            only: None,
-            containers: vec![container.unwrap()],
-        }),
+        Input::Cri(CriEvent::Sandboxes { asked, only: only.clone(), sandboxes }),
+        Input::Cri(CriEvent::Containers { asked, only, containers }),
     ]
 }
 
