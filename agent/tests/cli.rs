@@ -276,7 +276,4 @@ fn doctor_always_answers_and_its_status_agrees() {
     assert_eq!(of("cri")["severity"], "failing");
     assert!(of("cri")["found"].as_str().unwrap().contains("/nowhere.sock"));
     assert_eq!(of("api")["found"], "not used (--no-api)");
-    let (code, out, _) = run(&mut coroner("doctor --no-api --runtime-endpoint /nowhere.sock"));
-    assert_eq!(code, 1);
-    assert!(out.starts_with("not ready\n") && out.contains("cri         FAILING"), "{out}");
 }

@@ -8,14 +8,7 @@ use crate::{
     },
     stage,
 };
-use std::{
-    collections::BTreeMap,
-    fs, io,
-    os::unix::process::CommandExt as _,
-    process::{Output, Stdio},
-    sync::mpsc,
-    thread,
-};
+use std::{collections::BTreeMap, fs, io, os::unix::process::CommandExt as _, process::Output};
 
 /// The capabilities of the DaemonSet, and before Linux 5.11 the one that locks memory.
 fn kept() -> &'static [u32] {
@@ -72,16 +65,7 @@ fn guest_the_profile_denies_a_file_in_another_place() {
     run.args(["--listen", "127.0.0.1:0", "--api-listen", "off", "--socket", "off"]);
     // SAFETY: opens and writes one file.
     unsafe { run.arg("--record").arg(&file).pre_exec(enter) };
-    let (to, from) = mpsc::channel();
-    let process = run.stderr(Stdio::piped()).spawn().unwrap();
-    let pid = process.id();
-    thread::spawn(move || to.send(process.wait_with_output()));
-    let Ok(ended) = from.recv_timeout(stage::TIMEOUT) else {
-        // SAFETY: not reaped, for nothing came: the pid is its.
-        unsafe { libc::kill(pid as libc::pid_t, libc::SIGKILL) };
-        panic!("it records under the profile");
-    };
-    let Output { status, stderr, .. } = ended.unwrap();
+    let Output { status, stderr, .. } = run.output().unwrap();
     let said = String::from_utf8_lossy(&stderr);
     assert_eq!(status.code(), Some(1), "{said}");
     assert!(said.contains("Permission denied"), "{said}");

@@ -7,7 +7,6 @@ mod agent;
 mod apparmor;
 mod attacks;
 mod connections;
-mod crio;
 mod filter;
 mod namespaces;
 mod nested;
@@ -288,8 +287,14 @@ fn injected_processes_are_told_and_own_children_are_not() {
 }
 
 #[test]
-fn nested_cgroups_belong_to_their_container() {
+fn nested_cgroups_belong_to_their_container_and_a_monitor_is_none() {
     with_pod(|mut session, pod| {
+        // Of CRI-O with systemd's driver and crun: it bears the container's id.
+        let monitor = pod.pod.child(&format!("crio-conmon-{}.scope", stage::ID));
+        let conmon = Actor::start(&monitor.path, Role::default());
+        conmon.kill(SIGKILL);
+        let conmon_pid = conmon.pid;
+        conmon.wait();
         let nested = pod.container.child("nested");
         let process = Actor::start(&nested.path, Role::default());
         let pid = process.pid;
@@ -307,6 +312,7 @@ fn nested_cgroups_belong_to_their_container() {
             session.heard().iter().position(|event| event.fact == empty)
         };
         assert!(place(nested.id) < place(pod.container.id), "the child first");
+        assert!(session.about(monitor.id).is_empty() && ends(&session, conmon_pid).is_empty());
     });
 }
 

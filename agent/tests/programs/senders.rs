@@ -1,9 +1,8 @@
 //! The ways to send a signal, and to whom it no longer matters.
 
 use crate::{
-    KILLED,
     actors::{Actor, Role, kill},
-    ends, is_end, sent, signals,
+    ends, is_end, sent,
     stage::{self, Pod, Session, children, with_cgroup2, with_pod},
 };
 use coroner_core::{
@@ -11,7 +10,6 @@ use coroner_core::{
     input::{KernelFact, SignalResult},
 };
 use libc::{SIGHUP, SIGINT, SIGKILL, SIGTERM};
-use std::fs;
 
 /// `SI_QUEUE` and `SI_TKILL` of `include/uapi/asm-generic/siginfo.h`.
 const SI_QUEUE: i32 = -1;
@@ -32,36 +30,6 @@ fn the_way_a_signal_was_sent_is_told() {
             let told = sent(&session, &pod, &process, signal);
             assert_eq!((told.code, told.group), (code, group), "signal {signal}");
             assert_eq!(told.sender.tgid, Tgid(std::process::id()));
-        }
-    });
-}
-
-#[test]
-fn killing_a_cgroup_is_a_signal_to_each_process_in_it() {
-    with_pod(|mut session, pod| {
-        let switch = pod.container.path.join("cgroup.kill");
-        if !switch.exists() {
-            assert!(stage::release() < (5, 14), "cgroup2 has it from 5.14 on");
-            return;
-        }
-        let nested = pod.container.child("nested");
-        let outer = Actor::start(&pod.container.path, Role { init: true, ..Role::default() });
-        let inner = Actor::start(&nested.path, Role::default());
-        fs::write(switch, "1").unwrap();
-        let pids = [outer.pid, inner.pid];
-        for pid in pids {
-            session.until("an end", |fact| is_end(fact, pid));
-        }
-        session.settle();
-        for (pid, cgroup) in pids.into_iter().zip([pod.container.id, nested.id]) {
-            let mut kills = signals(&session, cgroup);
-            kills.retain(|sent| sent.target.tgid == Tgid(pid));
-            let kills: Vec<_> = kills
-                .iter()
-                .map(|sent| (sent.signal, sent.code, sent.group, sent.sender.tgid))
-                .collect();
-            assert_eq!(kills, [(9, 0, false, Tgid(std::process::id()))]);
-            assert_eq!(ends(&session, pid)[0].1, KILLED);
         }
     });
 }

@@ -1,6 +1,6 @@
 //! The adapter: what it answers about real processes.
 
-use super::network::{TestServer, connect, unshare};
+use super::network::{CLIENT, SERVER, TestServer, connect, unshare};
 use crate::stage::{self, Pod};
 use coroner::sources::{
     kernel::Kernel,
@@ -15,6 +15,7 @@ use coroner_core::{
     output::{CountTraffic, TrafficRequest},
 };
 use coroner_ebpf::maps::TRAFFIC_MAX;
+use std::path::Path;
 use tokio::sync::mpsc;
 
 /// The adapter, in a thread of its own.
@@ -49,16 +50,12 @@ impl Asked {
         Self { requests, answers, _kernel: kernel }
     }
 
-    fn ask(&mut self, request: TrafficRequest) -> TrafficFact {
-        self.ask_of(sandbox(), request)
-    }
-
-    fn ask_of(&mut self, sandbox: SandboxId, request: TrafficRequest) -> TrafficFact {
+    fn ask(&mut self, sandbox: &str, request: TrafficRequest) -> TrafficFact {
         self.requests.blocking_send(request).unwrap();
         loop {
             match self.answers.blocking_recv().unwrap().input {
                 Input::Traffic(event) => {
-                    assert_eq!(event.sandbox, sandbox);
+                    assert_eq!(event.sandbox.as_str(), sandbox);
                     return event.fact;
                 }
                 // Of this machine's other connections.
@@ -68,44 +65,41 @@ impl Asked {
         }
     }
 
-    fn read(&mut self) -> TrafficReading {
-        self.read_of(sandbox())
+    /// Has the connections of a sandbox counted that has this process, and one that is gone.
+    fn count(&mut self, sandbox: &str, pid: u32, started: Option<u64>) -> TrafficFact {
+        let processes = vec![(Tgid(0x7fff_ffff), None), (Tgid(pid), started)];
+        let request = CountTraffic { sandbox: SandboxId::new(sandbox), processes };
+        self.ask(sandbox, TrafficRequest::Count(request))
     }
 
-    fn read_of(&mut self, sandbox: SandboxId) -> TrafficReading {
-        match self.ask_of(sandbox.clone(), TrafficRequest::Read(sandbox)) {
+    fn begins(&mut self, sandbox: &str, pid: u32) -> (TrafficReading, bool) {
+        match self.count(sandbox, pid, None) {
+            TrafficFact::Began { reading, sees_refusals } => (reading, sees_refusals),
+            other => panic!("it does not count: {other:?}"),
+        }
+    }
+
+    fn read(&mut self, sandbox: &str) -> TrafficReading {
+        match self.ask(sandbox, TrafficRequest::Read(SandboxId::new(sandbox))) {
             TrafficFact::Counted { reading } => reading,
             other => panic!("it does not count: {other:?}"),
         }
     }
 }
 
-fn sandbox() -> SandboxId {
-    SandboxId::new("s")
-}
-
-fn count(pid: u32, started: Option<u64>) -> TrafficRequest {
-    count_of(sandbox(), pid, started)
-}
-
-fn count_of(sandbox: SandboxId, pid: u32, started: Option<u64>) -> TrafficRequest {
-    let processes = vec![(Tgid(0x7fff_ffff), None), (Tgid(pid), started)];
-    TrafficRequest::Count(CountTraffic { sandbox, processes })
-}
-
 fn refused(reason: TrafficBlindness) -> TrafficFact {
     TrafficFact::NotVisible { reason }
 }
 
-fn in_a_namespace(test: impl FnOnce() + Send) {
-    let ended = std::thread::scope(|scope| {
-        scope
-            .spawn(|| {
-                unshare();
-                test();
-            })
-            .join()
-    });
+/// Runs a test with a server in a network namespace of its own, and its pid.
+fn with_server(cgroup: Option<&Path>, test: impl FnOnce(TestServer, u32) + Send) {
+    let run = || {
+        unshare();
+        let server = TestServer::listening(SERVER, cgroup);
+        let pid = server.pid.unsigned_abs();
+        test(server, pid);
+    };
+    let ended = std::thread::scope(|scope| scope.spawn(run).join());
     ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
 }
 
@@ -118,38 +112,33 @@ fn of(reading: &TrafficReading, event: ConnectionEvent) -> u64 {
 fn a_pods_connections_are_counted_from_the_request_on() {
     let _machine = stage::machine();
     let mut asked = Asked::start();
-    in_a_namespace(|| {
-        let mut server = TestServer::listening("10.0.0.1:8080", None);
-        let early = connect("10.0.0.2:0", "10.0.0.1:8080");
+    with_server(None, |mut server, pid| {
+        let early = connect(CLIENT, SERVER);
         server.act("a");
-        let TrafficFact::Began { reading, sees_refusals } =
-            asked.ask(count(server.pid.unsigned_abs(), None))
-        else {
-            panic!("it does not count")
-        };
+        let (reading, sees_refusals) = asked.begins("s", pid);
         assert_eq!(sees_refusals, stage::tracepoint("tcp_send_reset").len() >= 3);
         assert_eq!(reading.counts, []);
         let network = reading.network.expect("the process lives");
         assert_eq!((network.established, &*network.listening), (2, &[8080][..]), "both ends");
 
-        let late = connect("10.0.0.2:0", "10.0.0.1:8080");
-        server.act("a");
-        let pid = server.pid.unsigned_abs();
-        server.act("s");
-        let reading = asked.read();
+        let late = connect(CLIENT, SERVER);
+        server.act("as");
+        let reading = asked.read("s");
         assert_eq!(of(&reading, ConnectionEvent::ListenerClosed), 1);
         assert_eq!(of(&reading, ConnectionEvent::Opened), 1);
         let network = reading.network.expect("the process lives");
         assert_eq!((network.established, network.listening.len()), (4, 0));
 
         server.kill();
-        let reading = asked.read();
+        let reading = asked.read("s");
         assert_eq!(reading.network, None, "no process is left");
         assert_eq!(of(&reading, ConnectionEvent::CutIdle), 2);
         drop((early, late));
-        assert_eq!(asked.ask(count(pid, None)), refused(TrafficBlindness::NoProcess));
+        assert_eq!(asked.count("s", pid, None), refused(TrafficBlindness::NoProcess));
+        let read = TrafficRequest::Read(SandboxId::new("s"));
+        let answer = asked.ask("s", read);
         assert_eq!(
-            asked.ask(TrafficRequest::Read(sandbox())),
+            answer,
             refused(TrafficBlindness::NoProcess),
             "a new request ends the one before"
         );
@@ -161,24 +150,18 @@ fn a_pods_connections_are_counted_from_the_request_on() {
 fn what_was_counted_outlives_the_number_of_the_namespace() {
     let _machine = stage::machine();
     let mut asked = Asked::start();
-    let next = || SandboxId::new("next");
-    in_a_namespace(|| {
-        let mut server = TestServer::listening("10.0.0.1:8080", None);
-        let pid = server.pid.unsigned_abs();
-        let began = asked.ask(count(pid, None));
-        assert!(matches!(began, TrafficFact::Began { .. }), "{began:?}");
-        let first = connect("10.0.0.2:0", "10.0.0.1:8080");
+    with_server(None, |mut server, pid| {
+        asked.begins("s", pid);
+        let first = connect(CLIENT, SERVER);
         server.act("a");
         // The same process stands for the other pod's.
-        let began = asked.ask_of(next(), count_of(next(), pid, None));
-        assert!(matches!(began, TrafficFact::Began { .. }), "{began:?}");
-        let others =
-            [connect("10.0.0.2:0", "10.0.0.1:8080"), connect("10.0.0.2:0", "10.0.0.1:8080")];
+        asked.begins("next", pid);
+        let others = [connect(CLIENT, SERVER), connect(CLIENT, SERVER)];
         server.act("aa");
         let opened = |reading| of(&reading, ConnectionEvent::Opened);
-        assert_eq!((opened(asked.read()), opened(asked.read_of(next()))), (1, 2));
-        asked.requests.blocking_send(TrafficRequest::Forget(sandbox())).unwrap();
-        assert_eq!(opened(asked.read_of(next())), 2, "the other pod's count goes on");
+        assert_eq!((opened(asked.read("s")), opened(asked.read("next"))), (1, 2));
+        asked.requests.blocking_send(TrafficRequest::Forget(SandboxId::new("s"))).unwrap();
+        assert_eq!(opened(asked.read("next")), 2, "the other pod's count goes on");
         drop((first, others));
     });
 }
@@ -191,27 +174,28 @@ fn the_ports_at_the_stop_signal_are_read_once() {
     let hierarchy = stage::v2();
     let mut asked = Asked::start();
     let pod = Pod::make(&hierarchy);
-    in_a_namespace(|| {
-        let server = TestServer::listening("10.0.0.1:8080", Some(&pod.container.path));
-        asked.ask(count(server.pid.unsigned_abs(), None));
+    with_server(Some(&pod.container.path), |server, pid| {
+        asked.begins("s", pid);
         for (is_stop, ports) in [(false, &[][..]), (true, &[8080]), (false, &[])] {
             if is_stop {
                 server.signal(libc::SIGTERM);
             }
-            let reading = asked.read();
-            assert_eq!(reading.network.expect("the process lives").listening, ports);
+            let network = asked.read("s").network.expect("the process lives");
+            assert_eq!(network.listening, ports);
         }
-        drop(server);
     });
 }
 
 #[test]
-fn the_hosts_namespace_and_another_process_are_refused() {
+fn the_hosts_namespace_another_process_and_what_finds_no_room_are_refused() {
     let _machine = stage::machine();
-    let mut asked = Asked::start();
+    let mut asked = Asked::beside(TRAFFIC_MAX, "/");
     let own = std::process::id();
-    assert_eq!(asked.ask(count(own, None)), refused(TrafficBlindness::HostNetwork));
-    assert_eq!(asked.ask(count(own, Some(1))), refused(TrafficBlindness::NoProcess));
+    assert_eq!(asked.count("s", own, None), refused(TrafficBlindness::HostNetwork));
+    assert_eq!(asked.count("s", own, Some(1)), refused(TrafficBlindness::NoProcess));
+    with_server(None, |_server, pid| {
+        assert_eq!(asked.count("s", pid, None), refused(TrafficBlindness::MapFull));
+    });
 }
 
 /// The pod's namespace may be the host's.
@@ -220,31 +204,15 @@ fn where_the_hosts_namespace_is_not_known_nothing_is_counted() {
     let _machine = stage::machine();
     let host = tempfile::tempdir().unwrap();
     let mut asked = Asked::beside(0, host.path().to_str().unwrap());
-    in_a_namespace(|| {
-        let server = TestServer::listening("10.0.0.1:8080", None);
-        let pid = server.pid.unsigned_abs();
+    with_server(None, |_server, pid| {
         std::fs::create_dir(host.path().join("proc")).unwrap();
         let show = |real: u32, number: u32| {
             let shown = host.path().join(format!("proc/{number}"));
             std::os::unix::fs::symlink(format!("/proc/{real}"), shown).unwrap();
         };
         show(pid, pid);
-        assert_eq!(asked.ask(count(pid, None)), refused(TrafficBlindness::NoProcess));
+        assert_eq!(asked.count("s", pid, None), refused(TrafficBlindness::NoProcess));
         show(std::process::id(), 1);
-        let began = asked.ask(count(pid, None));
-        assert!(matches!(began, TrafficFact::Began { .. }), "{began:?}");
-        drop(server);
-    });
-}
-
-#[test]
-fn what_finds_no_room_is_not_visible_and_takes_none() {
-    let _machine = stage::machine();
-    let mut asked = Asked::beside(TRAFFIC_MAX, "/");
-    in_a_namespace(|| {
-        let server = TestServer::listening("10.0.0.1:8080", None);
-        let pid = server.pid.unsigned_abs();
-        assert_eq!(asked.ask(count(pid, None)), refused(TrafficBlindness::MapFull));
-        drop(server);
+        asked.begins("s", pid);
     });
 }
