@@ -97,12 +97,4 @@ mod tests {
         assert_eq!(whole_pages(0x1000, 0x10, 0x1000, 0x1000), None);
         assert_eq!(whole_pages(usize::MAX, 1, 1, 0x1000), None);
     }
-
-    #[test]
-    fn dropped_pages_come_back() {
-        static TEXT: &str = "in a segment that is only read";
-        drop_startup_pages();
-        assert_eq!(TEXT.len(), 30);
-        assert_eq!(whole_pages(0, 0, 1, 4096), None, "and code runs");
-    }
 }

@@ -53,18 +53,13 @@ fn a_line_is_the_kubelets_behind_any_prefix() {
     let (go, json) = (format!("{line:?}"), serde_json::to_string(&line).unwrap());
     for whole in [
         line.clone(),
-        format!("??? {line}"),
         line.replace("a.go", "??? a.go"),
-        line.replace("] \"", "] ??? \""),
         format!("Nov 27 19:38:07 node kubelet[1766]: {line}"),
-        format!("Nov 27 19:38:07 node kubelet: {line}"),
         format!("2026-11-27T19:38:07.123+01:00 node-1.example k3s[3]: {line}"),
         format!("Mon 2026-11-27 14:18:35 UTC node kubelet[3]: {line}"),
-        format!("11月 27 19:38:07 node kubelet[3]: {line}"),
         format!("нояб. 27 19:38:07 node snap.microk8s.daemon-kubelite[3]: {line}"),
         format!("Nov 27 19:38:07 node microshift[17919]: kubelet {line}"),
         format!("2026-11-27T19:38:07.5Z stderr F {line}"),
-        format!("2026-11-27 19:38:07.5 {line}"),
         format!("MESSAGE={line}"),
         format!("time=\"2026-11-27\" level=info msg={go} component=kubelet stream=stderr"),
         format!("{{\"log\":{json},\"stream\":\"stderr\"}}"),
@@ -94,17 +89,13 @@ fn a_header_elsewhere_in_a_line_is_not_the_kubelets() {
     let (go, json) = (format!("{line:?}"), serde_json::to_string(&line).unwrap());
     for whole in [
         format!("\t{line}"),
-        format!("        {line}"),
         format!(" {line}"),
         format!("Nov 27 19:38:07 node kubelet[1]: \t{line}"),
-        format!("Nov 27 19:38:07 node kubelet[1]:  {line}"),
         format!("Nov 27 19:38:07 node kubelet[1]: #011{line}"),
         format!("Nov 27 19:38:07 node kubelet[1]: error: {line}"),
         format!("Nov 27 19:38:07 node kubelet[1]: kube-proxy {line}"),
         format!("Nov 27 19:38:07 node kubelet[1]:         kubelet {line}"),
-        format!("        kubelet {line}"),
         format!("kube-apiserver {line}"),
-        format!("someone says {line}"),
         format!("time=\"2026\" level=error stderr={go}"),
         format!("{{\"output\":{json}}}"),
         format!("time=\"2026\" msg={go} component=kube-apiserver"),
@@ -114,7 +105,6 @@ fn a_header_elsewhere_in_a_line_is_not_the_kubelets() {
         format!("{{\"MESSAGE\":\"x {}", &json[1..]),
         klog("19:38:06.000000", &format!("\"x\" err={go}")),
         line.replace("a.go:12]", "a.rs:12]"),
-        line.replace("a.go:12]", "a.go:]"),
         line.replace("podUID", "and podUID"),
         format!("{line} more"),
         line.replace(&format!("\"{UID}\""), "\"unended"),
@@ -321,13 +311,8 @@ fn why_a_volume_is_not_unmounted_is_quoted_with_the_lines_below() {
     assert!(quoted(&format!("{last}\n{done}\n"), leak()).is_empty());
     let of_another = done.replace("nfs-pv\" (Outer", "other\" (Outer");
     assert_eq!(quoted(&format!("{last}\n{of_another}\n"), leak()).len(), 1);
-}
-
-/// `mount-failure-proves-busy`.
-#[test]
-fn why_a_volume_was_not_mounted_is_not_quoted() {
-    let failed = operation("19:28:00.112801", "MountVolume.SetUp");
-    assert!(quoted(&failed, leak()).is_empty());
+    // Why one was not mounted (`mount-failure-proves-busy`) says nothing of the leak.
+    assert!(quoted(&operation("19:28:00.112801", "MountVolume.SetUp"), leak()).is_empty());
 }
 
 /// `stale-kill-failure`.

@@ -232,44 +232,37 @@ mod tests {
         assert_eq!(Some(cgroup.0), inode);
     }
 
-    /// An agent of the machine, with nodes in containers beside it.
+    /// Shims with their mount namespace, parent and a pod's cgroup; other cgroups of pods; and which are found.
     #[test]
     fn another_kubelets_pods_are_not_told() {
-        let fake = host();
         let ours = format!("/kubepods/burstable/pod{UID}");
-        let theirs = format!("{NODE}/kubelet-kubepods-pod{STATIC}.slice");
-        let orphan = "/kubepods/podleft";
-        living_pod(&fake, 10, 1, 1, &ours);
-        living_pod(&fake, 20, 2, 1, &theirs);
-        fake.file(&format!("cgroup{NODE}/kubelet-kubepods-podleft.slice/cgroup.procs"), "");
-        fake.file(&format!("cgroup{orphan}/cgroup.procs"), "");
-        assert_eq!(paths(&fake), [ours, orphan.to_owned()]);
-    }
-
-    /// A node that is a container of our own runtime, made by hand in its namespace for pods.
-    #[test]
-    fn the_nearest_shim_counts() {
-        let fake = host();
-        let theirs = format!("{NODE}/kubelet-kubepods-pod{STATIC}.slice");
-        living_pod(&fake, 10, 1, 1, "/default");
-        living_pod(&fake, 20, 2, 11, &theirs);
-        assert_eq!(paths(&fake), [""; 0]);
-    }
-
-    /// An agent in a kind node that sees the machine's whole hierarchy: the numbers of processes
-    /// outside are 0.
-    #[test]
-    fn a_node_in_a_container_finds_its_own() {
-        let fake = host();
-        let ours = format!("{NODE}/kubelet-kubepods-pod{STATIC}.slice");
-        living_pod(&fake, 10, 1, 1, &ours);
-        let sibling = NODE.replace("docker-01", "docker-ff");
-        for pod in
-            [format!("{sibling}/kubelet-kubepods-pod{STATIC}.slice"), "/kubepods/podx".into()]
-        {
-            fake.file(&format!("cgroup{pod}/cgroup.procs"), "0\n");
+        let in_node = format!("{NODE}/kubelet-kubepods-pod{STATIC}.slice");
+        let left_there = format!("{NODE}/kubelet-kubepods-podleft.slice");
+        let sibling = in_node.replace("docker-01", "docker-ff");
+        type Case<'a> = (&'a [(u32, u64, u32, &'a str)], &'a [&'a str], &'a [&'a str]);
+        let cases: [Case<'_>; 3] = [
+            // An agent of the machine, with nodes in containers beside it.
+            (
+                &[(10, 1, 1, &ours), (20, 2, 1, &in_node)],
+                &[&left_there, "/kubepods/podleft"],
+                &[&ours, "/kubepods/podleft"],
+            ),
+            // A node that is a container of our own runtime: the nearest shim counts.
+            (&[(10, 1, 1, "/default"), (20, 2, 11, &in_node)], &[], &[]),
+            // An agent in a kind node that sees the machine's whole hierarchy.
+            (&[(10, 1, 1, &in_node)], &[&sibling, "/kubepods/podx"], &[&in_node]),
+        ];
+        for (living, others, expected) in cases {
+            let fake = host();
+            for (shim, mount, parent, cgroup) in living {
+                living_pod(&fake, *shim, *mount, *parent, cgroup);
+            }
+            for cgroup in others {
+                // The numbers of processes outside are 0.
+                fake.file(&format!("cgroup{cgroup}/cgroup.procs"), "0\n");
+            }
+            assert_eq!(paths(&fake), expected);
         }
-        assert_eq!(paths(&fake), [ours]);
     }
 
     /// Before the first pod, and after the last.

@@ -251,11 +251,4 @@ mod tests {
         let (first, last) = (BootTime(7), BootTime(7));
         assert_eq!(counts(&entry), [TrafficCount { peer, event, count: 3, first, last }]);
     }
-
-    #[test]
-    fn addresses_are_looked_up_as_ipv6_has_them() {
-        let v4 = mapped("10.1.2.3".parse().unwrap());
-        assert_eq!(v4, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 1, 2, 3]);
-        assert_eq!(mapped("::1".parse().unwrap())[15], 1);
-    }
 }
