@@ -173,4 +173,14 @@ mod tests {
         assert!(visibility.namespaces, "PID 1 is closed, and kthreadd is not");
         assert!(visibility.root && !visibility.host);
     }
+
+    /// What each costs is in the table of the store's health.
+    #[test]
+    fn a_security_module_hides_namespaces_and_not_wait_channels() {
+        let all = ProcVisibility { root: true, host: true, namespaces: true, wait_channels: true };
+        let hidden = |visibility: ProcVisibility| visibility.hidden().len();
+        assert_eq!((hidden(all), hidden(ProcVisibility { namespaces: false, ..all })), (0, 1));
+        assert_eq!(hidden(ProcVisibility { namespaces: false, wait_channels: false, ..all }), 0);
+        assert_eq!(hidden(ProcVisibility { root: false, namespaces: false, ..all }), 2);
+    }
 }
