@@ -113,21 +113,24 @@ async fn the_only_runtime_is_taken() {
 }
 
 #[tokio::test]
-async fn of_two_runtimes_it_is_the_one_with_this_nodes_pods() {
-    let root = host();
-    let _dockers = serve(&root, DOCKERS, &["s2"]);
-    let (k3s, serving) = serve(&root, K3S, &["s1"]);
-    let mut bench = discover(&root);
-    assert_eq!(connected(&mut bench).await, K3S);
-    // It stays the one: what is away for a moment is not replaced by its neighbour.
-    k3s.state().sandboxes.clear();
-    serving.kill();
-    let socket = root.path().join(K3S.trim_start_matches('/'));
-    fs::remove_file(&socket).unwrap();
-    let (error, _) = bench.until(|event| outage(event).filter(|(e, _)| !e.is_empty())).await;
-    assert!(!error.contains(DOCKERS), "{error}");
-    let _serving = k3s.serve(&socket);
-    assert_eq!(connected(&mut bench).await, K3S);
+async fn of_two_runtimes_it_is_the_one_with_this_nodes_pods_or_the_one_that_speaks_the_cri() {
+    for (lacks_v1, pods) in [(false, &["s1"][..]), (true, &[])] {
+        let root = host();
+        let (dockers, _dockers) = serve(&root, DOCKERS, &["s2"]);
+        dockers.state().lacks_v1 = lacks_v1;
+        let (k3s, serving) = serve(&root, K3S, pods);
+        let mut bench = discover(&root);
+        assert_eq!(connected(&mut bench).await, K3S);
+        // It stays the one: what is away for a moment is not replaced by its neighbour.
+        k3s.state().sandboxes.clear();
+        serving.kill();
+        let socket = root.path().join(K3S.trim_start_matches('/'));
+        fs::remove_file(&socket).unwrap();
+        let (error, _) = bench.until(|event| outage(event).filter(|(e, _)| !e.is_empty())).await;
+        assert!(!error.contains(DOCKERS), "{error}");
+        let _serving = k3s.serve(&socket);
+        assert_eq!(connected(&mut bench).await, K3S);
+    }
 }
 
 #[tokio::test]
