@@ -95,26 +95,7 @@ impl ApiState {
         let received = Interval { earliest: since, latest: at };
         match event {
             ApiEvent::Snapshot { pods } => {
-                self.listed = Some(at);
-                // The list ends an outage, whether the outage was noticed or not.
-                let after = self.silent_since(at);
-                let received = Interval { earliest: since.min(after - WATCH_LAG), latest: at };
-                let of = |pod| (runtime_uid(pod), is_mirror(pod));
-                let listed: BTreeSet<(&str, bool)> = pods.iter().map(of).collect();
-                for (uid, object) in &mut self.pods {
-                    let is_listed = listed.contains(&(uid.as_str(), object.is_mirror()));
-                    if !is_listed && (object.gone.is_none() || object.reappeared) {
-                        self.ends += 1;
-                        dirty.pod(uid);
-                    }
-                    object.reappeared &= is_listed;
-                    if object.gone.is_none() && !is_listed {
-                        object.gone = Some(Interval { earliest: after, latest: at });
-                    }
-                }
-                for pod in pods {
-                    self.put(pod, received, Delivery::Listed, clock, dirty);
-                }
+                self.list(received, pods, clock, dirty);
                 self.watch.up(at, None);
             }
             ApiEvent::Applied(pod) => {
@@ -125,19 +106,7 @@ impl ApiState {
                 self.watch.up(at, None);
                 let (uid, own) = (PodUid::new(runtime_uid(&pod)), pod.uid.clone());
                 self.put(pod, received, how, clock, dirty);
-                if let Some(object) = self.pods.get_mut(&uid).filter(|o| o.pod.uid == own) {
-                    if object.gone.is_none() {
-                        let asked = object.requested.map(|request| request.made.earliest);
-                        let earliest = match how {
-                            Delivery::Queued => asked.map_or(since, |asked| asked.max(since)),
-                            _ => at - self.lag,
-                        };
-                        object.gone = Some(Interval { earliest, latest: at });
-                        object.deletion_observed = true;
-                    }
-                    object.reappeared = false;
-                    self.ends += 1;
-                }
+                self.delete(&uid, &own, received, how);
             }
             ApiEvent::OutOfSync { error } => {
                 if self.watch.last_up.is_some() {
@@ -148,15 +117,56 @@ impl ApiState {
             ApiEvent::Clock { asked, date } => {
                 let took = at.since(asked);
                 if took <= CLOCK_SKEW {
+                    let middle_of_the_second = date.0.saturating_add(500_000_000);
                     let boot_ns = (asked + took / 2).0;
-                    let half_a_second = 500_000_000;
-                    let wall_ns = date.0.saturating_add(half_a_second);
-                    self.clock = Some(Anchor { boot_ns, wall_ns });
+                    self.clock = Some(Anchor { boot_ns, wall_ns: middle_of_the_second });
                 }
             }
             // Node events and verifications concern node state and leak detection.
             ApiEvent::Node(_) | ApiEvent::NodeUnknown { .. } | ApiEvent::Checked { .. } => {}
         }
+    }
+
+    /// A list ends an outage, whether the outage was noticed or not.
+    fn list(&mut self, received: Interval, pods: Vec<ApiPod>, clock: Anchor, dirty: &mut Dirty) {
+        let at = received.latest;
+        self.listed = Some(at);
+        let after = self.silent_since(at);
+        let of = |pod| (runtime_uid(pod), is_mirror(pod));
+        let listed: BTreeSet<(&str, bool)> = pods.iter().map(of).collect();
+        for (uid, object) in &mut self.pods {
+            let is_listed = listed.contains(&(uid.as_str(), object.is_mirror()));
+            if !is_listed && (object.gone.is_none() || object.reappeared) {
+                self.ends += 1;
+                dirty.pod(uid);
+            }
+            object.reappeared &= is_listed;
+            if object.gone.is_none() && !is_listed {
+                object.gone = Some(Interval { earliest: after, latest: at });
+            }
+        }
+        let received = Interval { earliest: received.earliest.min(after - WATCH_LAG), latest: at };
+        for pod in pods {
+            self.put(pod, received, Delivery::Listed, clock, dirty);
+        }
+    }
+
+    /// The watch shows that an object is gone. `own`: its UID at the apiserver.
+    fn delete(&mut self, uid: &PodUid, own: &str, received: Interval, how: Delivery) {
+        let Some(object) = self.pods.get_mut(uid).filter(|known| known.pod.uid == own) else {
+            return;
+        };
+        if object.gone.is_none() {
+            let asked = object.requested.map(|request| request.made.earliest);
+            let earliest = match how {
+                Delivery::Queued => asked.max(Some(received.earliest)).unwrap_or_default(),
+                _ => received.latest - self.lag,
+            };
+            object.gone = Some(Interval { earliest, ..received });
+            object.deletion_observed = true;
+        }
+        object.reappeared = false;
+        self.ends += 1;
     }
 
     /// Everything that the watch has not shown by now happened after this.
@@ -210,35 +220,7 @@ impl ApiState {
             self.pods.remove(&uid);
         }
         if let Some(known) = self.pods.get_mut(&uid) {
-            match (known.requested, request) {
-                (None, Some(first)) => {
-                    known.requested = Some(first.as_first_of(&pod));
-                    known.requested_after_end = known.pod.is_finished();
-                }
-                (Some(first), Some(now)) => {
-                    let last = known.changed.last().unwrap_or(&first);
-                    if last.grace_seconds != now.grace_seconds
-                        && known.changed.len() < MAX_DEADLINES
-                    {
-                        // The apiserver keeps when the first request was made (`BeforeDelete`, registry/rest).
-                        known.changed.push(DeletionRequest { date: at, ..now });
-                    }
-                }
-                _ => {}
-            }
-            let to_zero = request.is_some_and(|r| r.grace_seconds == 0)
-                && known.requested.is_some_and(|first| first.grace_seconds > 0);
-            let is_first = known.pod.deletion_grace_seconds != Some(0);
-            if to_zero && is_first && is_dated && !pod.finalizers.is_empty() {
-                known.final_delete = Some(at);
-            }
-            if !pod.is_over() {
-                known.reported = None;
-            } else if is_dated && !known.pod.is_over() {
-                known.reported = Some(at);
-            }
-            known.attempts.apply(Some(&known.pod), &pod);
-            (known.pod, known.is_reduced) = (pod, false);
+            known.update(pod, request, is_dated.then_some(at), at);
         } else {
             if self.pods.len() >= MAX_KNOWN && !self.evict_oldest(dirty) {
                 dirty.refused += 1;
@@ -386,6 +368,43 @@ impl PodObject {
         let mut attempts = Attempts::default();
         attempts.apply(None, &pod);
         Self { pod, attempts, ..Self::default() }
+    }
+
+    /// Its next version. `dated`: when it was made, if the watch delivered it in time.
+    fn update(
+        &mut self,
+        pod: ApiPod,
+        request: Option<DeletionRequest>,
+        dated: Option<BootTime>,
+        at: BootTime,
+    ) {
+        match (self.requested, request) {
+            (None, Some(first)) => {
+                self.requested = Some(first.as_first_of(&pod));
+                self.requested_after_end = self.pod.is_finished();
+            }
+            (Some(first), Some(now)) => {
+                let last = self.changed.last().unwrap_or(&first);
+                if last.grace_seconds != now.grace_seconds && self.changed.len() < MAX_DEADLINES {
+                    // Its stamp is the first one's.
+                    self.changed.push(DeletionRequest { date: at, ..now });
+                }
+            }
+            _ => {}
+        }
+        let to_zero = request.is_some_and(|r| r.grace_seconds == 0)
+            && self.requested.is_some_and(|first| first.grace_seconds > 0);
+        let is_first = self.pod.deletion_grace_seconds != Some(0);
+        if to_zero && is_first && !pod.finalizers.is_empty() {
+            self.final_delete = dated.or(self.final_delete);
+        }
+        if !pod.is_over() {
+            self.reported = None;
+        } else if !self.pod.is_over() {
+            self.reported = dated.or(self.reported);
+        }
+        self.attempts.apply(Some(&self.pod), &pod);
+        (self.pod, self.is_reduced) = (pod, false);
     }
 
     /// The pod, with the UID that the runtime knows.

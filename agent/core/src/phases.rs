@@ -5,12 +5,14 @@ use crate::{input::*, report::*};
 /// Phases from `began` to `ended` along the path of one container. They are additive: each begins where the
 /// one before ended, and none goes backwards, so an event earlier than its place in the graph (an object gone
 /// before its processes) takes no time from another phase. `pod`: the milestones of the pod itself; `stopping`: when
-/// the first of its containers began to be stopped; `cause`: why the pod terminated.
+/// the first of its containers began to be stopped; `found`: when the agent began to watch that one container, if it came
+/// later; `cause`: why the pod terminated.
 pub fn phases(
     (began, ended): (BootTime, BootTime),
     critical: Option<&ContainerDeath>,
     pod: &[Milestone],
     stopping: Option<BootTime>,
+    found: Option<BootTime>,
     cause: Cause,
 ) -> Vec<Phase> {
     use MilestoneKind as M;
@@ -19,11 +21,16 @@ pub fn phases(
     let intervals: Vec<&Milestone> = pod.iter().filter(|m| !m.uncertainty.is_zero()).collect();
     let mut walk = Walk { cur: began, ended, intervals, phases: Vec::new() };
 
+    // Who was waited for before the agent came is not known: a hook may have run.
+    let reaction = match found {
+        Some(found) if found > began => PhaseKind::Unattributed,
+        _ => PhaseKind::KubeletReaction,
+    };
     let (term, kill, exited) = (at(M::TermSent), at(M::KillSent), at(M::Exited));
     walk.to(at(M::PostStartEnded), PhaseKind::PostStart);
     let sidecar = critical.is_some_and(|c| c.kind == ContainerKind::Sidecar);
     if let Some(hook) = at(M::PreStopBegan) {
-        walk.to(Some(hook), PhaseKind::KubeletReaction);
+        walk.to(Some(hook), reaction);
         let hook_ended = at(M::PreStopEnded).filter(|end| term.is_none_or(|term| *end <= term));
         walk.to(hook_ended.or(term).or(kill).or(exited), PhaseKind::PreStop);
         walk.to(term, if sidecar { PhaseKind::SidecarWait } else { PhaseKind::StopCall });
@@ -31,15 +38,15 @@ pub fn phases(
         if sidecar {
             // The kubelet stops all containers at once, and sidecars wait for their turn
             // (kuberuntime_termination_order.go).
-            walk.to(stopping.min(term), PhaseKind::KubeletReaction);
+            walk.to(stopping.min(term), reaction);
             walk.to(term, PhaseKind::SidecarWait);
         }
-        walk.to(term, PhaseKind::KubeletReaction);
+        walk.to(term, reaction);
     }
     if term.is_none() {
         // No stop signal was sent before the end, or its record is missing.
         let required = critical.is_some_and(|c| requires_stop(cause, c));
-        let kind = if required { PhaseKind::Unattributed } else { PhaseKind::KubeletReaction };
+        let kind = if required { PhaseKind::Unattributed } else { reaction };
         walk.to(kill.or(exited).or(at(M::CgroupEmpty)), kind);
     }
     walk.to(kill, PhaseKind::Shutdown);

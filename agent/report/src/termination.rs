@@ -266,10 +266,9 @@ pub struct PodTermination {
     pub pod: PodRef,
     /// 1 for the first incarnation of this UID; each return of a static pod's manifest adds 1.
     pub life: u32,
-    /// 1 for the first report of this incarnation. Each update has the next number, unless it changes only the removal
-    /// of sandbox and cgroup, or `final`.
+    /// 1 for the first report of this incarnation, 2 if it was corrected.
     pub revision: u32,
-    /// No other revision follows; only the removal of sandbox and cgroup may be added.
+    /// It is not corrected any more; only the removal of sandbox and cgroup may be added.
     #[serde(rename = "final")]
     pub is_final: bool,
     /// The workload that the pod belongs to, if the apiserver has reported it.

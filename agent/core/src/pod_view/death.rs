@@ -7,7 +7,7 @@ use crate::{
     cri::Container,
     exit_blockers,
     isolation::Isolation,
-    process::{ContainerProcesses, SIGKILL, SIGTERM, SentSignal},
+    process::{Children, ContainerProcesses, SIGKILL, SIGTERM, SentSignal},
     verdict::{Assessment, VerdictInputs, assess},
 };
 use crate::{ids::*, input::*, report::*};
@@ -25,6 +25,35 @@ fn granted(grace_seconds: i64) -> i64 {
 /// (`killContainer`, kuberuntime_container.go).
 fn runs_pre_stop(cause: Cause) -> bool {
     !matches!(cause, Cause::ExternalStop | Cause::RestartAllContainers)
+}
+
+/// What a container's own processes show.
+fn own_findings(
+    assessment: &Assessment,
+    processes: &ContainerProcesses,
+    children: &Children,
+    stop_signal: u8,
+) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let at = |kind| assessment.milestones.iter().find(|m| m.kind == kind).map(|m| m.at.boot);
+    let stopped = at(MilestoneKind::TermSent).map(|at| (at, stop_signal));
+    // Records of a container's own processes are the first to be lost, unless they are counted.
+    let harmless = |loss: &LossKind| children.are_counted && loss.is_detail_only();
+    if children.unsignalled > 0 && stopped.is_some() && assessment.gaps.iter().all(harmless) {
+        findings.push(super::findings::not_signalled(children, stop_signal));
+    }
+    if assessment.pre_stop_cut_off {
+        let detail = "The preStop hook was still running when the stop signal came.";
+        findings.push(Finding::new(FindingKind::PrestopCutOff, detail));
+    }
+    let killed = || Some((processes.killed_since()?, SIGKILL));
+    findings.extend(exit_blockers::frozen(processes, stopped.or_else(killed)));
+    findings.extend(exit_blockers::unkillable(processes));
+    if let Some(how) = &assessment.isolated {
+        let detail = format!("{how}: the host's kernel does not see inside.");
+        findings.push(Finding::new(FindingKind::UnsupportedRuntime, detail));
+    }
+    findings
 }
 
 impl<'a> PodView<'a> {
@@ -120,83 +149,32 @@ impl<'a> PodView<'a> {
         let container = self.container(id);
         let request = self.object().and_then(PodObject::request);
         let request = request.filter(|_| self.ended_with_its_pod(id));
-        let name = container.map(|c| c.info.name.clone()).unwrap_or_default();
-        let mut inputs = self.verdict_inputs(container, processes, request);
-        let mut assessment = self.assess(container, inputs);
-        let stop = self.stop_of(id, &assessment, request, pod_cause);
-        let stated = stop.as_ref().and_then(Stop::stated);
-        let is_own = stated.is_some();
-        let cause = stated
-            .unwrap_or_else(|| self.unstated(id, stop.as_ref(), &assessment, request, pod_cause));
-        let pre_stop = inputs.pre_stop;
-        let mut grace_seconds = inputs.grace_seconds;
-        if let Some(stop) = stop {
-            // What ended the pod with another container says nothing of this one's grace.
-            let is_anothers = !is_own && cause.cause.is_of_a_container();
-            if !is_anothers || cause.cause == Cause::Restart {
-                grace_seconds = self.grace_of(&name, cause.cause, grace_seconds);
-            }
-            // Anyone who may create Events may forge them: no verdict depends on them.
-            let cause = Stop { event: None, ..stop }.stated().map(|stated| stated.cause);
-            let allowed = cause.map_or(inputs.grace_seconds, |cause| {
-                self.grace_of(&name, cause, inputs.grace_seconds)
-            });
-            let hook = pre_stop.filter(|_| cause.is_none_or(runs_pre_stop));
-            if (allowed, hook) != (inputs.grace_seconds, pre_stop) {
-                (inputs.grace_seconds, inputs.pre_stop) = (allowed, hook);
-                assessment = self.assess(container, inputs);
-            }
-        }
-        let stop_signal = inputs.stop_signal;
+        let inputs = self.verdict_inputs(container, processes, request);
+        let (assessment, cause, grace_seconds) = self.attribute(id, inputs, request, pod_cause);
         let processes = if assessment.isolated.is_some() { &nothing } else { processes };
         let mut milestones = assessment.milestones.clone();
         let exited = container.and_then(|c| c.ended);
         milestones.extend(Milestone::within(MilestoneKind::ContainerExited, exited, Source::Cri));
         milestones.sort_by_key(|m| (m.at, m.kind));
-        let at = |kind| milestones.iter().find(|m| m.kind == kind).map(|m| m.at.boot);
-        let stop_began = at(MilestoneKind::StopBegan);
-        let children = processes.killed_with_namespace(stop_signal, stop_began);
-
-        let mut findings = Vec::new();
-        let was_sent = at(MilestoneKind::TermSent).is_some();
-        // Records of a container's own processes are the first to be lost, unless they are counted.
-        let harmless = |loss: &LossKind| children.are_counted && loss.is_detail_only();
-        if children.unsignalled > 0 && was_sent && assessment.gaps.iter().all(harmless) {
-            findings.push(super::findings::not_signalled(&children, stop_signal));
-        }
-        if assessment.pre_stop_cut_off {
-            let detail = "The preStop hook was still running when the stop signal came.";
-            findings.push(Finding::new(FindingKind::PrestopCutOff, detail));
-        }
-        let stopped = at(MilestoneKind::TermSent).map(|at| (at, stop_signal));
-        let killed = || Some((processes.killed_since()?, SIGKILL));
-        findings.extend(exit_blockers::frozen(processes, stopped.or_else(killed)));
-        findings.extend(exit_blockers::unkillable(processes));
+        let children = processes.killed_with_namespace(inputs.stop_signal, assessment.stop_began());
+        let mut findings = own_findings(&assessment, processes, &children, inputs.stop_signal);
         findings.extend(self.deadline_missed(id, request));
-        match &assessment.isolated {
-            Some(how) => findings.push(Finding::new(
-                FindingKind::UnsupportedRuntime,
-                format!("{how}: the host's kernel does not see inside."),
-            )),
-            // With records missing, another process may have been taken for the main one.
-            None if assessment.gaps.is_empty() => {
-                findings.extend(self.contradictions(id, assessment.exit));
-            }
-            None => {}
+        // With records missing, another process may have been taken for the main one.
+        if assessment.isolated.is_none() && assessment.gaps.is_empty() {
+            findings.extend(self.contradictions(id, assessment.exit));
         }
-
-        let ended = self.ended(id);
-        let grace_ratio =
-            stop_began.zip(ended).zip(grace_seconds).and_then(|((from, to), grace)| {
-                let allowed = self.allowed(from, to, grace, request)?;
-                Some(to.since(from).as_secs_f64() / allowed.as_secs_f64())
-            });
+        let stop = assessment.stop_began().zip(self.ended(id)).zip(grace_seconds);
+        let grace_ratio = stop.and_then(|((from, to), grace)| {
+            let allowed = self.allowed(from, to, grace, request)?;
+            Some(to.since(from).as_secs_f64() / allowed.as_secs_f64())
+        });
         let mut proof = assessment.proof;
         proof.evidence.extend(exit_blockers::evidence(processes));
         proof.evidence.sort_by_key(|e| e.at);
         ContainerDeath {
             node: String::new(),
             id: id.clone(),
+            name: container.map(|c| c.info.name.clone()).unwrap_or_default(),
             pod: Some(self.pod_ref()),
             workload: self.workload(),
             kind: inputs.kind,
@@ -207,18 +185,53 @@ impl<'a> PodView<'a> {
             cause_message: cause.message,
             findings,
             exit: assessment.exit,
-            stop_signal: assessment.stop.map_or(stop_signal, |stop| stop.signal.signal),
+            stop_signal: assessment.stop.map_or(inputs.stop_signal, |stop| stop.signal.signal),
             grace_seconds: grace_seconds.map(granted),
             grace_ratio,
-            pre_stop: pre_stop.cloned(),
+            pre_stop: inputs.pre_stop.cloned(),
             killer: assessment.killer.as_ref().map(Process::from),
             children_killed: children.killed,
             children_names: children.names,
             milestones,
             truncated: assessment.truncated || self.is_truncated(),
             incomplete: assessment.gaps,
-            name,
         }
+    }
+
+    /// A container's verdict, why it was stopped or ended, and the grace of that, seconds. The cause rests on the stop
+    /// that the verdict's evidence shows, and the verdict on the grace and the hook of a stop of that cause.
+    fn attribute(
+        &self,
+        id: &ContainerId,
+        inputs: VerdictInputs<'_>,
+        request: Option<&DeletionRequest>,
+        pod_cause: Option<&AttributedCause>,
+    ) -> (Assessment, AttributedCause, Option<i64>) {
+        let container = self.container(id);
+        let name = container.map_or("", |c| c.info.name.as_str());
+        let assessment = self.assess(container, inputs);
+        let stop = self.stop_of(id, &assessment, request, pod_cause);
+        let stated = stop.as_ref().and_then(Stop::stated);
+        let is_own = stated.is_some();
+        let cause = stated
+            .unwrap_or_else(|| self.unstated(id, stop.as_ref(), &assessment, request, pod_cause));
+        let Some(stop) = stop else { return (assessment, cause, inputs.grace_seconds) };
+        // What ended the pod with another container says nothing of this one's grace.
+        let is_anothers = !is_own && cause.cause.is_of_a_container();
+        let grace_seconds = match is_anothers && cause.cause != Cause::Restart {
+            true => inputs.grace_seconds,
+            false => self.grace_of(name, cause.cause, inputs.grace_seconds),
+        };
+        // Anyone who may create Events may forge them: no verdict depends on them.
+        let proven = Stop { event: None, ..stop }.stated().map(|stated| stated.cause);
+        let allowed = proven
+            .map_or(inputs.grace_seconds, |cause| self.grace_of(name, cause, inputs.grace_seconds));
+        let hook = inputs.pre_stop.filter(|_| proven.is_none_or(runs_pre_stop));
+        if (allowed, hook) == (inputs.grace_seconds, inputs.pre_stop) {
+            return (assessment, cause, grace_seconds);
+        }
+        let inputs = VerdictInputs { grace_seconds: allowed, pre_stop: hook, ..inputs };
+        (self.assess(container, inputs), cause, grace_seconds)
     }
 
     /// Why one container was stopped, or ended, where nobody states it of its stop.

@@ -11,6 +11,15 @@ use crate::{
 use crate::{ids::*, input::*, report::*};
 use std::{collections::BTreeSet, time::Duration};
 
+/// How the containers ended that decide why their pod did: the main ones or, if none of them ran, the others.
+struct PodEnd<'a> {
+    deciding: Vec<(&'a ContainerId, Option<Assessment>)>,
+    had_main: bool,
+    /// One of them was stopped, and did not go on.
+    stopped: bool,
+    is_static: bool,
+}
+
 impl<'a> PodView<'a> {
     /// The containers that ended with the pod: after the request or, without one, together with the last.
     /// Earlier deaths and replaced attempts were reported on their own. Init containers count only if the pod
@@ -49,32 +58,55 @@ impl<'a> PodView<'a> {
         self.spec(container).map_or(ContainerKind::Main, |c| c.kind)
     }
 
-    /// Why the pod terminated.
+    /// Why the pod terminated: the first statement that there is.
     pub fn cause(&self) -> AttributedCause {
+        let end = self.pod_end();
+        let statements = [
+            Self::by_deletion,
+            Self::by_the_kubelets_status,
+            Self::by_a_deletion_in_a_gap,
+            Self::by_its_own_end,
+            Self::by_another_reason,
+            Self::by_events,
+            Self::by_its_last_container,
+            Self::by_its_manifest,
+        ];
+        let stated = statements.into_iter().find_map(|statement| statement(self, &end));
+        stated.unwrap_or_else(|| {
+            let last = end.deciding.first().map(|(id, _)| *id);
+            let silent = last.map(|id| self.silent(id, self.ended(id).unwrap_or_default()));
+            AttributedCause::unknown(format!(
+                "It was stopped without a deletion, and why is not known: {}.",
+                silent.unwrap_or_default()
+            ))
+        })
+    }
+
+    /// How the containers ended that decide.
+    fn pod_end(&self) -> PodEnd<'_> {
         let is_main = |c: &Container| self.kind(&c.info.name) == ContainerKind::Main;
-        // The main containers decide: the kubelet stops sidecars when all others have ended.
         let (mains, others): (Vec<_>, Vec<_>) =
             self.final_containers().partition(|id| self.container(id).is_some_and(is_main));
         let had_main = !mains.is_empty();
-        let deciding = if had_main { mains } else { others };
         let assess = |id: &ContainerId| {
             let container = Some(self.container(id)?);
             let inputs = self.verdict_inputs(container, self.processes_of(id)?, None);
             Some(self.assess(container, inputs))
         };
-        let assessment: Vec<Option<Assessment>> = deciding.iter().map(|id| assess(id)).collect();
-        // The pod ended with its last main container. The kubelet stops a sidecar after all main containers
-        // have exited, seen or not.
-        let of_end = deciding.iter().zip(&assessment).filter(|(id, _)| !self.went_on_after(id));
-        let last = of_end.filter(|_| had_main).max_by_key(|(id, _)| self.ended(id));
-        let stopped_for = last.and_then(|(id, assessment)| {
-            self.stop_of(id, assessment.as_ref()?, None, None)?.stated()
+        let deciding = if had_main { mains } else { others };
+        let deciding: Vec<_> = deciding.into_iter().map(|id| (id, assess(id))).collect();
+        let stopped = deciding.iter().any(|(id, assessment)| {
+            assessment.as_ref().is_some_and(|one| one.stop_began().is_some())
+                && !self.went_on_after(id)
         });
-        let stopped = deciding.iter().zip(&assessment).any(|(id, assessment)| {
-            assessment.as_ref().is_some_and(|j| j.stop_began().is_some()) && !self.went_on_after(id)
-        });
-        let outlived = self.outlived().is_some();
-        let object = self.object();
+        // Deleting the mirror of a static pod stops nothing.
+        let is_static = self.is_static() || self.object().is_some_and(PodObject::is_mirror);
+        PodEnd { deciding, had_main, stopped, is_static }
+    }
+
+    /// The apiserver: it was deleted while part of it ran.
+    fn by_deletion(&self, end: &PodEnd<'_>) -> Option<AttributedCause> {
+        let (object, outlived) = (self.object(), self.outlived().is_some());
         // The last status showed part of the pod running when the object was deleted, and that part was stopped.
         let forced = |object: &PodObject| {
             let disrupted = object.pod.disruption.as_deref();
@@ -85,74 +117,96 @@ impl<'a> PodView<'a> {
         let vanished = object.is_some_and(PodObject::deleted_during_gap) && self.gone().is_some();
         let deleted = self.request().is_some()
             || outlived
-            || stopped && (vanished || object.is_some_and(forced));
-        // Deleting the mirror of a static pod stops nothing.
-        let is_static = self.is_static() || object.is_some_and(PodObject::is_mirror);
-        if !is_static && deleted {
-            return deletion(object, outlived);
-        }
-        if let Some(reason) = object.and_then(by_kubelet) {
-            return reason;
-        }
+            || end.stopped && (vanished || object.is_some_and(forced));
+        (deleted && !end.is_static).then(|| deletion(object, outlived))
+    }
+
+    /// The apiserver: the reason that the kubelet gave.
+    fn by_the_kubelets_status(&self, _: &PodEnd<'_>) -> Option<AttributedCause> {
+        by_kubelet(self.object()?)
+    }
+
+    /// The watch was away when its object was deleted, and nothing tells whether it ended before.
+    fn by_a_deletion_in_a_gap(&self, end: &PodEnd<'_>) -> Option<AttributedCause> {
+        let object = self.object()?;
+        let pod = &object.pod;
         // In back-off nothing runs either, and the pod is not over.
-        let is_over = |pod: &ApiPod| pod.is_finished() || pod.is_over() && pod.is_completing();
-        if !is_static && object.is_some_and(|o| o.deleted_during_gap() && !is_over(&o.pod)) {
-            return AttributedCause::unknown(
+        let is_over = pod.is_finished() || pod.is_over() && pod.is_completing();
+        (!end.is_static && object.deleted_during_gap() && !is_over).then(|| {
+            AttributedCause::unknown(
                 "Its object was deleted while the watch of the apiserver was broken: whether that was before its \
                  containers ended is not known.",
-            );
+            )
+        })
+    }
+
+    /// The kernel: none of its containers was stopped.
+    fn by_its_own_end(&self, end: &PodEnd<'_>) -> Option<AttributedCause> {
+        if end.stopped {
+            return None;
         }
-        if !stopped {
-            let complete = assessment.iter().all(|j| j.as_ref().is_some_and(|j| j.exit.is_some()));
-            let unproven = assessment.iter().flatten().find_map(|j| j.unproven.as_deref());
-            return match unproven {
-                _ if !is_static && object.is_none() && self.stores.api.watch.last_up.is_some() => {
-                    AttributedCause::unknown(
-                        "Its containers ended without a recorded stop signal; its object was deleted while the \
-                         watch of the apiserver was broken: whether it was deleted first is not known.",
-                    )
-                }
-                _ if !complete => perhaps_stopped(
-                    "the kernel's record of how one of its containers ended is missing",
-                ),
-                Some(missing) => perhaps_stopped(missing),
-                None => {
-                    let message = if had_main {
-                        "Its main containers ended, and none had been stopped with the pod."
-                    } else {
-                        "None of its main containers ran; the others ended, and none had been stopped."
-                    };
-                    AttributedCause::new(Cause::Completed, Source::Kernel, message)
-                }
-            };
-        }
-        let reason = object.map_or("", |object| object.pod.reason.as_str());
-        if !reason.is_empty() {
-            let message =
-                format!("It was stopped without a deletion; its status.reason is {reason}.");
-            return AttributedCause::new(Cause::Unknown, Source::Api, message);
-        }
-        // A pod whose container is restarted has not ended with it.
-        let may_end_with_one =
-            !self.stores.api.has_apiserver || object.is_some_and(|object| object.pod.is_finished());
-        let stopped_for =
-            stopped_for.filter(|one| may_end_with_one || !one.cause.is_of_a_container());
-        if let Some(stated) = self.cause_by_events().or(stopped_for) {
-            return stated;
-        }
-        if is_static {
-            let message = if self.is_replaced() {
-                "A static pod was stopped: its manifest was changed. A static pod with its name and another UID followed."
-            } else {
-                "A static pod was stopped: its manifest was removed or changed."
-            };
-            return AttributedCause::new(Cause::StaticRemoved, Source::Cri, message);
-        }
-        let silent = deciding.first().map(|id| self.silent(id, self.ended(id).unwrap_or_default()));
-        AttributedCause::unknown(format!(
-            "It was stopped without a deletion, and why is not known: {}.",
-            silent.unwrap_or_default()
-        ))
+        let assessments = || end.deciding.iter().map(|(_, assessment)| assessment.as_ref());
+        let complete = assessments().all(|one| one.is_some_and(|one| one.exit.is_some()));
+        let unproven = assessments().flatten().find_map(|one| one.unproven.as_deref());
+        Some(match unproven {
+            _ if !end.is_static
+                && self.object().is_none()
+                && self.stores.api.watch.last_up.is_some() =>
+            {
+                AttributedCause::unknown(
+                    "Its containers ended without a recorded stop signal; its object was deleted while the \
+                     watch of the apiserver was broken: whether it was deleted first is not known.",
+                )
+            }
+            _ if !complete => {
+                perhaps_stopped("the kernel's record of how one of its containers ended is missing")
+            }
+            Some(missing) => perhaps_stopped(missing),
+            None => {
+                let message = if end.had_main {
+                    "Its main containers ended, and none had been stopped with the pod."
+                } else {
+                    "None of its main containers ran; the others ended, and none had been stopped."
+                };
+                AttributedCause::new(Cause::Completed, Source::Kernel, message)
+            }
+        })
+    }
+
+    /// The apiserver: a reason that coroner does not know.
+    fn by_another_reason(&self, _: &PodEnd<'_>) -> Option<AttributedCause> {
+        let reason = self.object().map(|object| object.pod.reason.as_str());
+        let reason = reason.filter(|reason| !reason.is_empty())?;
+        let message = format!("It was stopped without a deletion; its status.reason is {reason}.");
+        Some(AttributedCause::new(Cause::Unknown, Source::Api, message))
+    }
+
+    /// The kubelet: its Events of the pod.
+    fn by_events(&self, _: &PodEnd<'_>) -> Option<AttributedCause> {
+        self.cause_by_events()
+    }
+
+    /// What is stated of the stop of the main container that ended last. The kubelet stops a sidecar after all main
+    /// containers have exited, seen or not; and a pod whose container is restarted has not ended with it.
+    fn by_its_last_container(&self, end: &PodEnd<'_>) -> Option<AttributedCause> {
+        let of_end = end.deciding.iter().filter(|(id, _)| !self.went_on_after(id));
+        let last = of_end.filter(|_| end.had_main).max_by_key(|(id, _)| self.ended(id));
+        let (id, assessment) = last?;
+        let stated = self.stop_of(id, assessment.as_ref()?, None, None)?.stated()?;
+        let may_be = !stated.cause.is_of_a_container()
+            || !self.stores.api.has_apiserver
+            || self.object().is_some_and(|object| object.pod.is_finished());
+        may_be.then_some(stated)
+    }
+
+    /// The runtime: it is a static pod.
+    fn by_its_manifest(&self, end: &PodEnd<'_>) -> Option<AttributedCause> {
+        let message = if self.is_replaced() {
+            "A static pod was stopped: its manifest was changed. A static pod with its name and another UID followed."
+        } else {
+            "A static pod was stopped: its manifest was removed or changed."
+        };
+        end.is_static.then(|| AttributedCause::new(Cause::StaticRemoved, Source::Cri, message))
     }
 
     /// A static pod whose manifest changes has another UID, and its sandbox follows once this one is over
@@ -187,7 +241,6 @@ impl<'a> PodView<'a> {
 
     /// Builds the report from the evidence so far.
     pub fn build(&self, incarnation: u32) -> PodTermination {
-        use MilestoneKind as M;
         let (request, gone, cause) = (self.request(), self.gone(), self.cause());
         let mut containers: Vec<ContainerDeath> =
             self.final_containers().map(|id| self.death(id, Some(&cause))).collect();
@@ -197,46 +250,15 @@ impl<'a> PodView<'a> {
         let critical = containers.iter().max_by_key(|c| (self.ended(&c.id), &c.id));
 
         let stopping = stop_began(&containers);
-        // A stop that somebody else had begun is not that of the deletion.
-        let for_it = |c: &&ContainerDeath| {
-            request.is_none() || c.cause == cause.cause || c.cause == Cause::Unknown
-        };
-        let its_stop = containers.iter().filter(for_it).filter_map(|c| c.milestone(M::StopBegan));
-        let its_stop = its_stop.map(|began| began.at.boot).min();
-        let began = self.began(request, gone, cause.cause, its_stop, &containers);
+        let began = self.began(request, gone, &cause, &containers);
         let ended = self.last().unwrap_or(began).max(began);
-        let object = self.object().filter(|_| request.is_some());
-        let shortened = object.and_then(PodObject::shortened);
-        // Once the object is gone no later status can come.
-        let reported = self.object().filter(|_| gone.is_some()).and_then(|o| o.reported);
+        let shortened = self.shortened().filter(|_| request.is_some());
         let traffic = self.traffic();
-        let by_api = |kind, at| Milestone::exact(kind, at, Source::Api);
-        let requested = request.map(|request| Milestone {
-            kind: M::DeleteRequested,
-            at: began.into(),
-            uncertainty: request.uncertainty(),
-            source: if began < request.date { Source::Inferred } else { Source::Api },
-        });
-        let pod: Vec<Milestone> = [
-            requested,
-            request.and_then(|r| self.post_start_ended(r, stopping)),
-            Milestone::within(M::SandboxStopped, self.all_sandboxes(|s| s.ended), Source::Cri),
-            Milestone::within(M::ObjectGone, gone, Source::Api),
-            by_api(M::StatusReported, reported.filter(|at| *at >= began)),
-            by_api(M::FinalDelete, object.and_then(|o| o.final_delete)),
-            by_api(
-                M::GraceShortened,
-                shortened.filter(|s| s.uncertainty().is_zero()).map(|s| s.date),
-            ),
-        ]
-        .into_iter()
-        .flatten()
-        .chain(traffic.iter().flat_map(|traffic| Self::traffic_milestones(traffic, began)))
-        .chain(self.tail(began))
-        .collect();
+        let pod = self.pod_milestones(request, gone, began, stopping, traffic.as_ref());
 
         let path = critical.map(|c| c.milestones.as_slice()).unwrap_or_default();
-        let phases = phases((began, ended), critical, &pod, stopping, cause.cause);
+        let found = critical.and_then(|c| self.processes_of(&c.id)?.found);
+        let phases = phases((began, ended), critical, &pod, stopping, found, cause.cause);
         // The pod ended no earlier than the last of these events could have happened.
         let until = |m: &Milestone| m.at.boot - m.uncertainty;
         let of_end = |m: &&Milestone| !m.kind.is_of_the_tail() && m.at.boot <= ended;
@@ -246,17 +268,12 @@ impl<'a> PodView<'a> {
         let mut milestones: Vec<Milestone> = path.iter().chain(&pod).cloned().collect();
         milestones.sort_by_key(|m| (m.at, m.kind));
 
-        let mut findings = Vec::new();
-        if let Some(by) = self.outlived() {
-            let detail = format!("Its processes outlived the pod's object by {}.", secs(by));
-            findings.push(Finding::new(FindingKind::OutlivedObject, detail));
-        }
-        findings.extend(self.runtime_restarted(began, ended));
-        findings.extend(self.kubelet_restarted(began, ended));
         let truncated = self.is_truncated() || containers.iter().any(|c| c.truncated);
-        if let Some(traffic) = &traffic {
-            let never_listened = traffic.never_listened(stopping, truncated);
-            findings.extend(self.traffic_findings(traffic, never_listened));
+        let never_listened =
+            traffic.as_ref().map(|traffic| traffic.never_listened(stopping, truncated));
+        let mut findings = self.pod_findings(began, ended);
+        if let Some((traffic, never)) = traffic.as_ref().zip(never_listened) {
+            findings.extend(self.traffic_findings(traffic, never));
         }
         let lost = containers.iter().flat_map(|container| container.incomplete.iter().copied());
         let incomplete: BTreeSet<LossKind> = lost.chain(self.traffic_loss()).collect();
@@ -291,6 +308,59 @@ impl<'a> PodView<'a> {
         };
         report.date(clock);
         report
+    }
+
+    /// The milestones of the pod itself.
+    fn pod_milestones(
+        &self,
+        request: Option<&DeletionRequest>,
+        gone: Option<Interval>,
+        began: BootTime,
+        stopping: Option<BootTime>,
+        traffic: Option<&Traffic>,
+    ) -> Vec<Milestone> {
+        use MilestoneKind as M;
+        let object = self.object().filter(|_| request.is_some());
+        let shortened = self.shortened().filter(|_| request.is_some());
+        // Once the object is gone no later status can come.
+        let reported = self.object().filter(|_| gone.is_some()).and_then(|o| o.reported);
+        let by_api = |kind, at| Milestone::exact(kind, at, Source::Api);
+        let requested = request.map(|request| Milestone {
+            kind: M::DeleteRequested,
+            at: began.into(),
+            uncertainty: request.uncertainty(),
+            source: if began < request.date { Source::Inferred } else { Source::Api },
+        });
+        let of_pod = [
+            requested,
+            request.and_then(|r| self.post_start_ended(r, stopping)),
+            Milestone::within(M::SandboxStopped, self.all_sandboxes(|s| s.ended), Source::Cri),
+            Milestone::within(M::ObjectGone, gone, Source::Api),
+            by_api(M::StatusReported, reported.filter(|at| *at >= began)),
+            by_api(M::FinalDelete, object.and_then(|o| o.final_delete)),
+            by_api(
+                M::GraceShortened,
+                shortened.filter(|s| s.uncertainty().is_zero()).map(|s| s.date),
+            ),
+        ];
+        let of_traffic = traffic.map(|traffic| Self::traffic_milestones(traffic, began));
+        let all = of_pod.into_iter().flatten().chain(of_traffic.into_iter().flatten());
+        all.chain(self.tail(began)).collect()
+    }
+
+    fn pod_findings(&self, began: BootTime, ended: BootTime) -> Vec<Finding> {
+        let outlived = self.outlived().map(|by| {
+            let detail = format!("Its processes outlived the pod's object by {}.", secs(by));
+            Finding::new(FindingKind::OutlivedObject, detail)
+        });
+        let restarted =
+            [self.runtime_restarted(began, ended), self.kubelet_restarted(began, ended)];
+        outlived.into_iter().chain(restarted.into_iter().flatten()).collect()
+    }
+
+    /// The last request that shortened the grace.
+    fn shortened(&self) -> Option<&DeletionRequest> {
+        self.object()?.shortened()
     }
 
     /// The end of a postStart hook that ran after the deletion was requested: the pod's worker waits for it
@@ -338,11 +408,16 @@ impl<'a> PodView<'a> {
         &self,
         request: Option<&DeletionRequest>,
         gone: Option<Interval>,
-        cause: Cause,
-        stopping: Option<BootTime>,
+        cause: &AttributedCause,
         containers: &[ContainerDeath],
     ) -> BootTime {
         use MilestoneKind as M;
+        // A stop that somebody else had begun is not that of the deletion.
+        let for_it = |c: &&ContainerDeath| {
+            request.is_none() || c.cause == cause.cause || c.cause == Cause::Unknown
+        };
+        let its_stop = containers.iter().filter(for_it).filter_map(|c| c.milestone(M::StopBegan));
+        let stopping = its_stop.map(|began| began.at.boot).min();
         let ended = |c: &ContainerDeath| {
             let kinds = [M::Exited, M::CgroupEmpty, M::ContainerExited];
             kinds.into_iter().find_map(|kind| Some(c.milestone(kind)?.at.boot))
@@ -351,7 +426,7 @@ impl<'a> PodView<'a> {
         let is_main = |c: &&ContainerDeath| c.kind == ContainerKind::Main;
         let last = containers.iter().filter(is_main).filter_map(ended).max();
         let ended_by_itself = last.or_else(|| containers.iter().filter_map(ended).max());
-        let stop_began = if cause == Cause::Completed { None } else { stopping };
+        let stop_began = if cause.cause == Cause::Completed { None } else { stopping };
         match request {
             // The kubelet may have received the request before this watch did.
             Some(request) => stop_began.map_or(request.date, |at| at.min(request.date)),

@@ -72,7 +72,7 @@ fn check_of(
     let (began, pod) = (BootTime(1000), marks(pod));
     let ended = critical.milestones.iter().chain(&pod).map(|m| m.at.boot).max().unwrap();
     let stopping = stopping.map(BootTime);
-    let phases = phases((began, ended), Some(critical), &pod, stopping, Cause::ApiDelete);
+    let phases = phases((began, ended), Some(critical), &pod, stopping, None, Cause::ApiDelete);
     assert_eq!(spans(&phases), expected);
     let mut at = began;
     for phase in &phases {

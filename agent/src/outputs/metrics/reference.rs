@@ -13,8 +13,8 @@ begin at zero when the agent starts.
 Series of counters with labels do not exist before something is counted, and then show 0 for two minutes, so that `increase()`
 sees the first event; what a node counts first in its last two minutes is only in the log. A scrape changes nothing: every Prometheus server gets the same values.
 
-A termination and the deaths in it are counted once: when the report is final, or 60 s after the pod has terminated
-([revisions](deaths.md#revisions)); later updates change no metric.
+A termination and the deaths in it are counted once: when the report is final, at most 60 s after the pod has
+terminated ([revisions](deaths.md#revisions)).
 
 No label is one of a scrape's own (`namespace`, `pod`, `container`, `node`, `job`, `instance`, `endpoint`): `honorLabels` is not
 needed. `node` is a label of the target, which the chart's monitors add; the agent does not set it.
