@@ -284,7 +284,7 @@ fn start_adapters(
     });
     let events = events.map(|options| {
         let counters = Arc::clone(&options.counters);
-        let (notes, from_notes) = mpsc::channel(REQUESTS);
+        let (notes, from_notes) = mpsc::channel(events::QUEUE);
         adapters.spawn_on(&network.handle, "events", events::run(options, from_notes));
         Events { notes, counters }
     });

@@ -3,7 +3,7 @@
 
 use crate::{
     outputs::{
-        events::{EventCounters, EventDraft, note},
+        events::{EventCounters, QueuedDraft, note},
         http::SharedState,
         metrics::Adapter,
     },
@@ -14,7 +14,7 @@ use coroner_core::{
     output::{CriRequest, InspectProcesses, Report, Request, TrafficRequest},
 };
 use std::sync::{Arc, atomic::Ordering::Relaxed};
-use tokio::sync::mpsc::Sender;
+use tokio::{sync::mpsc::Sender, time::Instant};
 
 pub(super) struct Senders {
     pub(super) cri: Sender<CriRequest>,
@@ -32,7 +32,7 @@ pub(super) struct Senders {
 }
 
 pub(super) struct Events {
-    pub(super) notes: Sender<EventDraft>,
+    pub(super) notes: Sender<QueuedDraft>,
     pub(super) counters: Arc<EventCounters>,
 }
 
@@ -66,7 +66,7 @@ impl Senders {
     pub(super) fn post_event(&self, report: &Report) {
         let Some(events) = &self.events else { return };
         if let Some(note) = note(report)
-            && events.notes.try_send(note).is_err()
+            && events.notes.try_send((note, Instant::now())).is_err()
         {
             events.counters.dropped.fetch_add(1, Relaxed);
         }

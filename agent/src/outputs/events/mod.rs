@@ -1,7 +1,7 @@
 //! Kubernetes Events on pods and on this node, shown by `kubectl describe` (opt-in, `--events`).
 //!
-//! **Invariant.** The adapter creates and patches Events of events.k8s.io and makes no other request. It waits for the
-//! apiserver only with its own short queue; drafts that do not fit, or exceed the rate limit, are dropped and counted.
+//! **Invariant.** The adapter creates and patches Events of events.k8s.io and makes no other request. Drafts
+//! that do not fit into its short queue, or exceed the rate limit, are dropped and counted.
 //! A refusal never stops the agent.
 
 mod note;
@@ -15,12 +15,8 @@ use crate::sources::{
     bucket::Bucket,
     kube::{KubeOptions, client},
 };
-use backon::ExponentialBackoff;
-use futures::{FutureExt, future::BoxFuture};
 use send::{SendOutcome, Sender};
 use std::{
-    collections::{BTreeMap, VecDeque},
-    future::pending,
     path::PathBuf,
     sync::{
         Arc,
@@ -30,17 +26,19 @@ use std::{
 };
 use tokio::{
     sync::mpsc,
-    time::{Instant, sleep_until},
+    time::{Instant, sleep},
 };
 use tracing::{debug, info, warn};
 
 /// Capacity of the queue of drafts: two full buckets.
-const QUEUE: usize = 64;
-/// Interval of further `EventsSuppressed`. Longer than the event recorder's series window (6 minutes), which
-/// would merge the new Event into the old one and keep the old numbers.
-const SUPPRESSED_EVERY: Duration = Duration::from_secs(600);
+pub(crate) const QUEUE: usize = 64;
+/// An unkillable container is reported again after this.
+const UNKILLABLE_EVERY: Duration = Duration::from_secs(600);
 /// Interval at which a lasting failure is logged again.
 const LOG_EVERY: Duration = Duration::from_secs(3600);
+
+/// A draft, and when it was made.
+pub type QueuedDraft = (EventDraft, Instant);
 
 #[derive(Clone, Debug)]
 pub struct EventOptions {
@@ -69,8 +67,6 @@ pub struct RateLimits {
     /// Events on the node. client-go allows one source as much on one object
     /// (`EventSourceObjectSpamFilter`): 25, then one in 5 minutes.
     pub node: Rate,
-    /// Delay of the first `EventsSuppressed`, which counts all Events that were dropped until then.
-    pub suppressed_after: Duration,
     pub min_pause: Duration,
     pub max_pause: Duration,
     /// Age after which an Event is dropped, because its time would be wrong by as much.
@@ -82,7 +78,6 @@ impl Default for RateLimits {
         Self {
             pods: Rate { burst: 25, every: Duration::from_secs(30) },
             node: Rate { burst: 25, every: Duration::from_secs(300) },
-            suppressed_after: Duration::from_secs(30),
             min_pause: Duration::from_secs(1),
             max_pause: Duration::from_secs(60),
             patience: Duration::from_secs(300),
@@ -115,183 +110,101 @@ impl EventCounters {
     }
 }
 
-/// Sends until the channel is closed; then what waits gets one try. Fails only if the
+/// Sends one after the other until the channel is closed; then what waits gets one try. Fails only if the
 /// configuration cannot be used at all.
 pub async fn run(
     options: EventOptions,
-    mut notes: mpsc::Receiver<EventDraft>,
+    mut drafts: mpsc::Receiver<QueuedDraft>,
 ) -> anyhow::Result<()> {
     let client = client::request_client(options.kubeconfig.as_deref()).await?;
-    let mut publisher = Publisher::new(options, client);
-    while publisher.turn(&mut notes).await {}
-    publisher.finish().await;
+    let EventOptions { node, pace, counters, .. } = options;
+    let now = Instant::now();
+    let mut publisher = Publisher {
+        sender: Sender::new(client, node),
+        pods: Bucket::full(pace.pods, now),
+        node: Bucket::full(pace.node, now),
+        pace,
+        unkillable: Vec::new(),
+        failure: None,
+    };
+    while let Some((draft, made)) = drafts.recv().await {
+        let counter = match publisher.admits(&draft, Instant::now()) {
+            false => &counters.suppressed,
+            true => match publisher.publish(&draft, made, &drafts).await {
+                SendOutcome::Sent => &counters.sent,
+                SendOutcome::Refused(_) | SendOutcome::Pointless(_) => &counters.refused,
+                SendOutcome::Away(_) => &counters.failed,
+            },
+        };
+        counter.fetch_add(1, Relaxed);
+    }
     Ok(())
 }
 
 struct Publisher {
     sender: Sender,
     pace: RateLimits,
-    counters: Arc<EventCounters>,
     pods: Bucket,
     node: Bucket,
-    /// What may be sent, and since when.
-    queue: VecDeque<(EventDraft, Instant)>,
-    /// What is with the apiserver now, and since when it waits.
-    sending: Option<(BoxFuture<'static, (EventDraft, SendOutcome)>, Instant)>,
-    /// Not before this: the apiserver was away.
-    not_before: Option<Instant>,
-    backoff: ExponentialBackoff,
-    left_out: BTreeMap<Reason, u64>,
     /// Containers that SIGKILL does not end, and when that was sent.
     unkillable: Vec<(Regarding, Instant)>,
-    /// When `EventsSuppressed` is due, if anything was left out.
-    summary: Option<Instant>,
-    last_summary: Option<Instant>,
     /// Whether the last failure was a refusal, and when it was logged. Not its words, which name namespace and object.
     failure: Option<(bool, Instant)>,
 }
 
 impl Publisher {
-    fn new(options: EventOptions, client: kube::Client) -> Self {
-        let EventOptions { node, pace, counters, .. } = options;
-        let now = Instant::now();
-        Self {
-            sender: Sender::new(client, node),
-            pods: Bucket::full(pace.pods, now),
-            node: Bucket::full(pace.node, now),
-            backoff: backoff(pace.min_pause, pace.max_pause),
-            pace,
-            counters,
-            queue: VecDeque::new(),
-            sending: None,
-            not_before: None,
-            left_out: BTreeMap::new(),
-            unkillable: Vec::new(),
-            summary: None,
-            last_summary: None,
-            failure: None,
-        }
-    }
-
-    /// Waits for one thing and deals with it; false: there will be no more notes.
-    async fn turn(&mut self, notes: &mut mpsc::Receiver<EventDraft>) -> bool {
-        self.begin();
-        let again = self.not_before.filter(|_| self.sending.is_none() && !self.queue.is_empty());
-        let outcome = async {
-            match &mut self.sending {
-                Some((sending, _)) => sending.await,
-                None => pending().await,
-            }
-        };
-        tokio::select! {
-            biased;
-            note = notes.recv() => match note {
-                Some(note) => self.admit(note, Instant::now()),
-                None => return false,
-            },
-            (note, outcome) = outcome => self.conclude(note, outcome),
-            () = until(again) => self.not_before = None,
-            () = until(self.summary) => {
-                let now = Instant::now();
-                (self.summary, self.last_summary) = (None, Some(now));
-                let left_out = std::mem::take(&mut self.left_out);
-                self.wait(note::suppressed(&left_out), now);
-            }
-        }
-        true
-    }
-
-    async fn finish(mut self) {
-        if let Some((sending, _)) = self.sending.take() {
-            let (_, outcome) = sending.await;
-            self.count(&outcome);
-        }
-        while let Some((note, _)) = self.queue.pop_front() {
-            let (_, outcome) = self.sender.clone().send(note).await;
-            self.count(&outcome);
-        }
-    }
-
-    /// Takes a note, if the rate allows it. What of a container hangs, and where, may change each
-    /// second: that would be all that the node's rate allows.
-    fn admit(&mut self, note: EventDraft, now: Instant) {
-        if note.reason == Reason::Unkillable {
-            self.unkillable.retain(|(_, at)| now.duration_since(*at) < SUPPRESSED_EVERY);
-            if self.unkillable.iter().any(|(about, _)| *about == note.about) {
-                self.counters.suppressed.fetch_add(1, Relaxed);
-                return;
+    /// Whether the rate allows a draft. What of a container hangs, and where, may change each second: that would be all
+    /// that the node's rate allows.
+    fn admits(&mut self, draft: &EventDraft, now: Instant) -> bool {
+        if draft.reason == Reason::Unkillable {
+            self.unkillable.retain(|(_, at)| now.duration_since(*at) < UNKILLABLE_EVERY);
+            if self.unkillable.iter().any(|(about, _)| *about == draft.about) {
+                return false;
             }
             if self.unkillable.len() < QUEUE {
-                self.unkillable.push((note.about.clone(), now));
+                self.unkillable.push((draft.about.clone(), now));
             }
         }
-        let bucket = match note.about {
+        let bucket = match draft.about {
             Regarding::Pod { .. } => &mut self.pods,
             Regarding::Node { .. } => &mut self.node,
         };
-        if bucket.take(now) {
-            return self.wait(note, now);
-        }
-        self.counters.suppressed.fetch_add(1, Relaxed);
-        *self.left_out.entry(note.reason).or_default() += 1;
-        let soon = now + self.pace.suppressed_after;
-        let next = self.last_summary.map_or(soon, |last| soon.max(last + SUPPRESSED_EVERY));
-        self.summary.get_or_insert(next);
+        bucket.take(now)
     }
 
-    fn wait(&mut self, note: EventDraft, now: Instant) {
-        if self.queue.len() < QUEUE {
-            self.queue.push_back((note, now));
-        } else {
-            self.counters.dropped.fetch_add(1, Relaxed);
-        }
-    }
-
-    fn begin(&mut self) {
-        while self.sending.is_none()
-            && self.not_before.is_none()
-            && let Some((note, since)) = self.queue.pop_front()
-        {
-            if since.elapsed() <= self.pace.patience {
-                self.sending = Some((self.sender.clone().send(note).boxed(), since));
-            } else {
-                self.counters.failed.fetch_add(1, Relaxed);
-                debug!(reason = %note.reason, "dropped an Event that could not be sent in time");
-            }
-        }
-    }
-
-    fn conclude(&mut self, note: EventDraft, outcome: SendOutcome) {
-        let since = self.sending.take().map_or_else(Instant::now, |(_, since)| since);
-        match &outcome {
-            SendOutcome::Sent => {
-                self.backoff = backoff(self.pace.min_pause, self.pace.max_pause);
-                if self.failure.take().is_some() {
-                    info!("sending Events works again");
+    /// Sends a draft, again and again while the apiserver is away, until its time would be too wrong.
+    async fn publish(
+        &mut self,
+        draft: &EventDraft,
+        made: Instant,
+        drafts: &mpsc::Receiver<QueuedDraft>,
+    ) -> SendOutcome {
+        let mut pauses = backoff(self.pace.min_pause, self.pace.max_pause);
+        loop {
+            let outcome = self.sender.send(draft).await;
+            match &outcome {
+                SendOutcome::Sent => {
+                    if self.failure.take().is_some() {
+                        info!("sending Events works again");
+                    }
+                    return outcome;
                 }
+                SendOutcome::Refused(why) => {
+                    self.complain(true, why);
+                    return outcome;
+                }
+                SendOutcome::Pointless(why) => {
+                    debug!(why, reason = %draft.reason, "dropped an Event that is no longer relevant");
+                    return outcome;
+                }
+                SendOutcome::Away(why) => self.complain(false, why),
             }
-            SendOutcome::Refused(why) => self.complain(true, why),
-            SendOutcome::Pointless(why) => {
-                debug!(why, reason = %note.reason, "dropped an Event that is no longer relevant")
+            let pause = pauses.next().unwrap_or(self.pace.max_pause);
+            if drafts.is_closed() || made.elapsed() + pause > self.pace.patience {
+                return outcome;
             }
-            SendOutcome::Away(why) => {
-                self.complain(false, why);
-                let pause = self.backoff.next().unwrap_or(self.pace.max_pause);
-                self.not_before = Some(Instant::now() + pause);
-                // Behind the others: what is in the way may concern this one alone.
-                return self.queue.push_back((note, since));
-            }
+            sleep(pause).await;
         }
-        self.count(&outcome);
-    }
-
-    fn count(&self, outcome: &SendOutcome) {
-        let counter = match outcome {
-            SendOutcome::Sent => &self.counters.sent,
-            SendOutcome::Refused(_) | SendOutcome::Pointless(_) => &self.counters.refused,
-            SendOutcome::Away(_) => &self.counters.failed,
-        };
-        counter.fetch_add(1, Relaxed);
     }
 
     fn complain(&mut self, refused: bool, error: &str) {
@@ -304,12 +217,5 @@ impl Publisher {
         }
         warn!(error, "cannot send Events (--events); retrying");
         self.failure = Some((refused, now));
-    }
-}
-
-async fn until(moment: Option<Instant>) {
-    match moment {
-        Some(moment) => sleep_until(moment).await,
-        None => pending().await,
     }
 }

@@ -16,7 +16,6 @@ use coroner_core::{
     report::{ContainerDeath, Finding, PodTermination},
     types::{FindingKind, Verdict},
 };
-use std::collections::BTreeMap;
 
 /// The most that the apiserver takes, bytes (`NoteLengthLimit`, pkg/apis/core/validation/events.go).
 const MAX_MESSAGE: usize = 1024;
@@ -36,7 +35,6 @@ labels! {
         ShimOrphaned = "ShimOrphaned",
         NetnsOrphaned = "NetnsOrphaned",
         PodCgroupOrphaned = "PodCgroupOrphaned",
-        EventsSuppressed = "EventsSuppressed",
     }
 }
 
@@ -56,7 +54,6 @@ impl Reason {
             | Self::ShimOrphaned
             | Self::NetnsOrphaned
             | Self::PodCgroupOrphaned => "CleaningUp",
-            Self::EventsSuppressed => "Reporting",
         }
     }
 }
@@ -101,20 +98,6 @@ pub fn note(report: &Report) -> Option<EventDraft> {
         Report::LeakOpened(leak) => of_leak(leak),
         _ => None,
     }
-}
-
-/// What was left out, by reason, so that the apiserver is not flooded. An Event of its own.
-pub(super) fn suppressed(left_out: &BTreeMap<Reason, u64>) -> EventDraft {
-    let counts: Vec<String> =
-        left_out.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
-    let message = format!(
-        "coroner dropped {} more Events so as not to flood the apiserver: {}. Run `coroner leaks` \
-         and `coroner terminations` on this node to see them all.",
-        left_out.values().sum::<u64>(),
-        counts.join(", "),
-    );
-    let about = Regarding::Node { related: None, field: None };
-    EventDraft::new(about, Reason::EventsSuppressed, &message)
 }
 
 fn of_traffic(end: &PodTermination) -> Option<EventDraft> {

@@ -13,8 +13,6 @@ use kube::{
     core::Status,
     runtime::events::{Event, EventType, Recorder, Reporter},
 };
-use parking_lot::Mutex;
-use std::sync::Arc;
 use tokio::time::timeout;
 
 /// Who says so: `From` of `kubectl describe`.
@@ -36,21 +34,19 @@ pub(super) enum SendOutcome {
 }
 
 /// Sends Events; an Event of the last 6 minutes is sent again as its count.
-#[derive(Clone)]
 pub(super) struct Sender {
     client: Client,
     node: String,
-    recorder: Arc<Mutex<Recorder>>,
+    recorder: Recorder,
 }
 
 impl Sender {
     pub(super) fn new(client: Client, node: String) -> Self {
-        let recorder = Arc::new(Mutex::new(recorder(&client, &node)));
+        let recorder = recorder(&client, &node);
         Self { client, node, recorder }
     }
 
-    /// Sends one. Owns what it needs, so that it can go on while its owner does something else.
-    pub(super) async fn send(self, note: EventDraft) -> (EventDraft, SendOutcome) {
+    pub(super) async fn send(&mut self, note: &EventDraft) -> SendOutcome {
         let (regarding, field, secondary) = match &note.about {
             Regarding::Pod { pod, field } => (pod_reference(pod), field, None),
             Regarding::Node { related, field } => {
@@ -59,7 +55,7 @@ impl Sender {
         };
         let Some(regarding) = regarding else {
             let why = "the runtime reported a pod with an invalid name".into();
-            return (note, SendOutcome::Pointless(why));
+            return SendOutcome::Pointless(why);
         };
         // Part of what the recorder counts as the same: another sandbox is another Event.
         let regarding = ObjectReference { field_path: field.clone(), ..regarding };
@@ -72,15 +68,14 @@ impl Sender {
         };
         let mut sent = self.publish(&event, &regarding).await;
         if sent.as_ref().is_err_and(is_lost) {
-            *self.recorder.lock() = recorder(&self.client, &self.node);
+            self.recorder = recorder(&self.client, &self.node);
             sent = self.publish(&event, &regarding).await;
         }
-        (note, outcome(sent))
+        outcome(sent)
     }
 
     async fn publish(&self, event: &Event, regarding: &ObjectReference) -> kube::Result<()> {
-        let recorder = self.recorder.lock().clone();
-        let sent = timeout(ANSWER_LIMIT, recorder.publish(event, regarding)).await;
+        let sent = timeout(ANSWER_LIMIT, self.recorder.publish(event, regarding)).await;
         sent.map_err(|late| kube::Error::Service(Box::new(late)))?
     }
 }
