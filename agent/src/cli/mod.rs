@@ -18,10 +18,7 @@ use crate::config::args::{Cli, Command, LogArgs, LogFormat};
 use crate::{
     app,
     config::Config,
-    outputs::{
-        log::{self, Form},
-        report,
-    },
+    outputs::log::{self, Form},
 };
 use clap::{CommandFactory, Parser, error::ErrorKind};
 use coroner_report::{ContainerDeath, PodTermination, printable::shown};
@@ -131,7 +128,7 @@ fn start_log(args: &LogArgs, level: &str) -> Result<(), ParseError> {
     let directives = args.log_level.clone().or_else(rust_log).unwrap_or_else(|| level.to_owned());
     let form = match args.log_format {
         LogFormat::Json => Form::Json,
-        LogFormat::Text => Form::Text { colours: report::has_colors(&io::stderr()) },
+        LogFormat::Text => Form::Text,
     };
     log::start(&directives, form)
 }

@@ -6,7 +6,7 @@
 
 pub mod lines;
 
-use crate::printable::{is_hidden, json};
+use crate::printable::{json, shown};
 use std::io::{self, Write};
 use tracing::Dispatch;
 use tracing_subscriber::{
@@ -37,10 +37,7 @@ fn of_own(directive: &str) -> String {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Form {
-    /// For people, in colour or not.
-    Text {
-        colours: bool,
-    },
+    Text,
     Json,
 }
 
@@ -60,7 +57,7 @@ where
         .log_internal_errors(false); // a closed stderr is no reason to panic
     match form {
         Form::Json => log.json().flatten_event(true).into(),
-        Form::Text { colours } => log.with_ansi(colours).into(),
+        Form::Text => log.with_ansi(false).into(),
     }
 }
 
@@ -96,32 +93,17 @@ fn line(text: &str, form: Form) -> String {
         Some(line) => (line, "\n"),
         None => (text, ""),
     };
-    let Form::Text { colours } = form else { return json(text).into_owned() + end };
-    let mut shown = String::with_capacity(text.len() + 16);
-    let mut rest = text;
-    while let Some(c) = rest.chars().next() {
-        let colour = if colours { colour(rest) } else { 0 };
-        let (taken, after) = rest.split_at(colour.max(c.len_utf8()));
-        rest = after;
-        match is_hidden(c) && colour == 0 {
-            false => shown.push_str(taken),
-            true => shown.extend(c.escape_unicode()),
-        }
-    }
-    shown + end
-}
-
-/// The length of the sequence that sets a colour, which the text begins with. In what others say,
-/// tracing-subscriber has escaped ESC before.
-fn colour(text: &str) -> usize {
-    let Some(sequence) = text.strip_prefix("\u{1b}[") else { return 0 };
-    let digits = sequence.bytes().take_while(|b| b.is_ascii_digit() || *b == b';').count();
-    if sequence[digits..].starts_with('m') { "\u{1b}[m".len() + digits } else { 0 }
+    let safe = match form {
+        Form::Json => json(text),
+        Form::Text => shown(text),
+    };
+    safe.into_owned() + end
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::printable::is_hidden;
     use std::sync::{Arc, Mutex};
 
     #[derive(Clone, Default)]
@@ -139,7 +121,7 @@ pub(crate) mod tests {
 
     /// What is logged at the level of `run`, as text.
     pub(crate) fn logged(log: impl FnOnce()) -> String {
-        logged_by("info", Form::Text { colours: false }, log)
+        logged_by("info", Form::Text, log)
     }
 
     pub(crate) fn logged_by(directives: &str, form: Form, log: impl FnOnce()) -> String {
@@ -152,7 +134,6 @@ pub(crate) mod tests {
 
     #[test]
     fn a_library_is_heard_only_by_its_name() {
-        const TEXT: Form = Form::Text { colours: false };
         let log = || {
             tracing::error!(target: "kube_client::client", "theirs");
             tracing::trace!(target: "kube_client::client", "theirs");
@@ -172,7 +153,7 @@ pub(crate) mod tests {
             ("[{answer}]=trace", 0, 0),
             ("", 0, 1),
         ] {
-            let text = logged_by(directives, TEXT, log);
+            let text = logged_by(directives, Form::Text, log);
             let counted = (text.matches("theirs").count(), text.matches("ours").count());
             assert_eq!(counted, (theirs, ours), "{directives}");
         }
@@ -183,15 +164,9 @@ pub(crate) mod tests {
     fn no_line_hides_anything() {
         let odd = "a\u{1b}[2J\u{9b}b\u{202e}c\u{e0041}\nforged";
         let log = || tracing::error!(target: "coroner", display = %odd, text = odd, "{odd}");
-        for colours in [false, true] {
-            let text = logged_by("info", Form::Text { colours }, log);
-            assert_eq!(text.lines().count(), 1, "{text:?}");
-            let plain = text.trim_end().split("\u{1b}[").map(|part| match colours {
-                true => part.split_once('m').map_or(part, |(_, rest)| rest),
-                false => part,
-            });
-            assert!(!plain.collect::<String>().contains(is_hidden), "{text:?}");
-        }
+        let text = logged_by("info", Form::Text, log);
+        assert_eq!(text.lines().count(), 1, "{text:?}");
+        assert!(!text.trim_end().contains(is_hidden), "{text:?}");
         let text = logged_by("info", Form::Json, log);
         assert!(!text.trim_end().contains(is_hidden), "{text:?}");
         let json: serde_json::Value = serde_json::from_str(&text).unwrap();
