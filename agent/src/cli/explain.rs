@@ -132,21 +132,9 @@ fn from_recording(mut reader: Reader, wanted: &PodSelector) -> anyhow::Result<Ch
             );
         }
     }
-    let mut text = match found {
-        Ok(found) => return Ok(found),
-        Err(SelectError::Ambiguous(text)) => bail!(text),
-        Err(SelectError::NotFound(text)) => text,
-    };
-    let alive: Vec<_> = replay
-        .without_account()
-        .into_iter()
-        .map(|(namespace, name)| report::printable(&format!("{namespace}/{name}")))
-        .collect();
-    if !alive.is_empty() {
-        text.push_str("\nin the recording, but not terminated when it ended: ");
-        text.push_str(&alive.join(", "));
-    }
-    bail!(text)
+    found.map_err(|error| match error {
+        SelectError::Ambiguous(text) | SelectError::NotFound(text) => anyhow!(text),
+    })
 }
 
 fn choose(replay: &Replay, wanted: &PodSelector) -> Result<Chosen, SelectError> {

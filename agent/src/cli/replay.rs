@@ -22,8 +22,7 @@ pub(super) fn main(args: &ReplayArgs) -> anyhow::Result<()> {
     stdout.flush()?;
     print_note(&reader.status().to_string());
     if replay.timelines().next().is_none() {
-        let pods = replay.without_account().len();
-        print_note(&format!("the recording contains no pod termination; pods seen: {pods}"));
+        print_note("the recording contains no pod termination");
     }
     if open_at_end > 0 {
         print_note(&format!(

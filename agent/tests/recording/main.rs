@@ -131,9 +131,9 @@ fn what_was_open_at_the_end_is_closed_only_by_going_on() {
     let mut reader = reader(&record(anchor, &inputs));
     let mut replay = Replay::new(reader.header());
     replay.run(&mut reader);
-    assert_eq!((replay.timelines().count(), replay.without_account().len()), (0, 1));
+    assert_eq!((replay.timelines().count(), replay.open()), (0, 1));
     replay.go_on(Duration::from_secs(60));
-    assert_eq!((replay.timelines().count(), replay.without_account().len()), (1, 0));
+    assert_eq!((replay.timelines().count(), replay.open()), (1, 0));
 }
 
 /// A corrupt time: there are no moments left to go on to.

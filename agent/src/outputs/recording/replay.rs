@@ -6,17 +6,12 @@ use crate::{
 };
 use coroner_core::{
     engine::Engine,
-    ids::PodRef,
-    input::{ApiEvent, CriEvent, Input, Received},
+    input::{Input, Received},
     output::Report,
     report::PodTermination,
     time::BootTime,
 };
-use std::{
-    collections::{BTreeSet, HashMap},
-    sync::Arc,
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 const TICK: Duration = Duration::from_secs(1);
 
@@ -30,7 +25,6 @@ const MAX_TICKS: usize = 24 * 3600;
 pub struct Replay {
     engine: Engine,
     history: History,
-    pods: HashMap<String, PodRef>,
     last: BootTime,
 }
 
@@ -40,7 +34,6 @@ impl Replay {
         Self {
             engine: Engine::new(settings),
             history: History::new(usize::MAX),
-            pods: HashMap::new(),
             last: BootTime(header.clock.boot_ns),
         }
     }
@@ -68,7 +61,6 @@ impl Replay {
 
     fn step(&mut self, received: Received) {
         self.last = self.last.max(received.at);
-        self.note_pods(&received.input);
         let reports = self.engine.step(received).reports;
         self.note_reports(reports);
     }
@@ -83,28 +75,6 @@ impl Replay {
         }
     }
 
-    fn note_pods(&mut self, input: &Input) {
-        let mut note = |namespace: &str, name: &str, uid: &str| {
-            if !self.pods.contains_key(uid) {
-                let pod =
-                    PodRef { namespace: namespace.into(), name: name.into(), uid: uid.into() };
-                self.pods.insert(uid.to_owned(), pod);
-            }
-        };
-        match input {
-            Input::Api(ApiEvent::Snapshot { pods }) => {
-                pods.iter().for_each(|pod| note(&pod.namespace, &pod.name, &pod.uid));
-            }
-            Input::Api(ApiEvent::Applied(pod) | ApiEvent::Deleted(pod)) => {
-                note(&pod.namespace, &pod.name, &pod.uid);
-            }
-            Input::Cri(CriEvent::Sandboxes { sandboxes, .. }) => {
-                sandboxes.iter().for_each(|one| note(&one.namespace, &one.name, one.pod.as_str()));
-            }
-            _ => {}
-        }
-    }
-
     /// The accounts as they stand, oldest first.
     pub fn timelines(&self) -> impl DoubleEndedIterator<Item = &Arc<PodTermination>> {
         self.history.terminations().map(|entry| &entry.item)
@@ -113,16 +83,6 @@ impl Replay {
     /// Pods whose end is under way.
     pub fn open(&self) -> usize {
         self.engine.gauges().terminating
-    }
-
-    pub fn without_account(&self) -> BTreeSet<(&str, &str)> {
-        let reported: BTreeSet<_> =
-            self.timelines().map(|reported| reported.pod.uid.as_str()).collect();
-        self.pods
-            .iter()
-            .filter(|(uid, _)| !reported.contains(uid.as_str()))
-            .map(|(_, pod)| (pod.namespace.as_str(), pod.name.as_str()))
-            .collect()
     }
 }
 
