@@ -6,7 +6,7 @@ mod record;
 mod senders;
 mod servers;
 mod start;
-pub(crate) mod stop;
+mod stop;
 
 use coroner_core::{
     engine::{Engine, Settings},
@@ -90,7 +90,7 @@ pub fn run(config: Config) -> anyhow::Result<()> {
 }
 
 async fn observe(config: Config) -> anyhow::Result<()> {
-    let mut stop = StopSignals::of_agent()?;
+    let mut stop = StopSignals::listen()?;
     let args = &config.args;
     // In a pod the service account's token is used.
     let in_pod = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();

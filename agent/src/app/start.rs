@@ -2,11 +2,7 @@
 
 use super::{TICK, stop::StopSignals};
 use crate::{
-    linux::{
-        allocator, clock,
-        privileges::{self, Privileges},
-        seccomp,
-    },
+    linux::{allocator, clock, privileges, seccomp},
     outputs::http::SharedState,
     sources::kernel::{self, Kernel, StartError},
 };
@@ -47,7 +43,7 @@ pub(super) async fn kernel(
             }
             Ok(kernel) => {
                 // The programs' maps exist, so RLIMIT_MEMLOCK is high enough.
-                shared.health.lock().lacks = Privileges::held().lacking(false);
+                shared.health.lock().lacks = privileges::lacking(privileges::held(), false);
                 // Frees the kernel's BTF (5 MiB) and the programs' object.
                 allocator::trim_heap();
                 log_start_report(&kernel);
@@ -122,12 +118,11 @@ fn log_start_report(kernel: &Kernel) {
 }
 
 fn drop_privileges(kernel: &Kernel) {
-    let names = |held: Privileges| held.names().collect::<Vec<_>>().join(",");
     match privileges::drop_privileges(|| kernel::frees_open_maps() && kernel.answers()) {
-        Ok(kept) => info!(kept = names(kept), "dropped capabilities that are no longer needed"),
+        Ok(kept) => info!(?kept, "dropped capabilities that are no longer needed"),
         // The agent works, with more capabilities than it needs.
         Err(error) => {
-            warn!(%error, kept = names(Privileges::held()), "cannot drop capabilities; continuing \
+            warn!(%error, kept = ?privileges::held(), "cannot drop capabilities; continuing \
                                                              with more than needed");
         }
     }

@@ -1,27 +1,25 @@
-//! The signals that stop a command.
+//! The signals that stop the agent.
 
 use anyhow::Context;
 use std::{future::poll_fn, task::Poll};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-pub(crate) struct StopSignals(Vec<(Signal, &'static str)>);
+pub(super) struct StopSignals(Vec<(Signal, &'static str)>);
 
 impl StopSignals {
-    /// Those that stop the agent. A closing terminal sends SIGHUP.
-    pub(crate) fn of_agent() -> anyhow::Result<Self> {
-        let Self(mut all) = Self::of_command()?;
-        all.push(listen(SignalKind::hangup(), "SIGHUP")?);
-        Ok(Self(all))
-    }
-
-    /// Those that end any command: under nohup(1) it ignores SIGHUP, and without it SIGHUP kills it.
-    pub(crate) fn of_command() -> anyhow::Result<Self> {
-        let terminate = listen(SignalKind::terminate(), "SIGTERM")?;
-        Ok(Self(vec![terminate, listen(SignalKind::interrupt(), "SIGINT")?]))
+    /// A closing terminal sends SIGHUP.
+    pub(super) fn listen() -> anyhow::Result<Self> {
+        let all = [
+            (SignalKind::terminate(), "SIGTERM"),
+            (SignalKind::interrupt(), "SIGINT"),
+            (SignalKind::hangup(), "SIGHUP"),
+        ];
+        let listen = |(kind, name)| Ok((signal(kind).context("cannot listen for signals")?, name));
+        Ok(Self(all.into_iter().map(listen).collect::<anyhow::Result<_>>()?))
     }
 
     /// Waits for the first of them; its name.
-    pub(crate) async fn wait(&mut self) -> &'static str {
+    pub(super) async fn wait(&mut self) -> &'static str {
         poll_fn(|context| {
             let mut all = self.0.iter_mut();
             let came = all
@@ -30,8 +28,4 @@ impl StopSignals {
         })
         .await
     }
-}
-
-fn listen(kind: SignalKind, name: &'static str) -> anyhow::Result<(Signal, &'static str)> {
-    Ok((signal(kind).context("cannot listen for signals")?, name))
 }

@@ -17,20 +17,6 @@ const KEPT: CapabilitySet = CapabilitySet::SYS_PTRACE
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::DAC_READ_SEARCH);
 
-/// Every capability that the agent uses, by name.
-const NAMES: [(&str, CapabilitySet); 7] = [
-    ("CAP_BPF", CapabilitySet::BPF),
-    ("CAP_PERFMON", CapabilitySet::PERFMON),
-    ("CAP_SYS_PTRACE", CapabilitySet::SYS_PTRACE),
-    ("CAP_SYS_RESOURCE", CapabilitySet::SYS_RESOURCE),
-    ("CAP_SYS_ADMIN", CapabilitySet::SYS_ADMIN),
-    ("CAP_DAC_OVERRIDE", CapabilitySet::DAC_OVERRIDE),
-    ("CAP_DAC_READ_SEARCH", CapabilitySet::DAC_READ_SEARCH),
-];
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Privileges(CapabilitySet);
-
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MissingCapability {
     /// Name, for example `CAP_BPF`.
@@ -40,65 +26,43 @@ pub struct MissingCapability {
     pub essential: bool,
 }
 
-impl Privileges {
-    /// The effective capabilities of the calling thread; none if capget(2) fails.
-    pub fn held() -> Self {
-        Self(capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective))
-    }
+/// The effective capabilities of the calling thread; none if capget(2) fails.
+pub fn held() -> CapabilitySet {
+    capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective)
+}
 
-    /// These, and no others.
-    pub const fn of(set: CapabilitySet) -> Self {
-        Self(set)
-    }
-
-    pub fn has(self, set: CapabilitySet) -> bool {
-        self.0.contains(set)
-    }
-
-    /// What is missing. `memlock`: RLIMIT_MEMLOCK would have to be lifted for the maps (before Linux
-    /// 5.11).
-    pub fn lacking(self, memlock: bool) -> Vec<MissingCapability> {
-        // CAP_SYS_ADMIN stands for the two that load (`bpf_capable`, `perfmon_capable`:
-        // kernel `include/linux/capability.h`).
-        let loads = !self.has(CapabilitySet::SYS_ADMIN);
-        let needs = [
-            (CapabilitySet::BPF, loads, "CAP_BPF", "kernel programs cannot be loaded"),
-            (
-                CapabilitySet::PERFMON,
-                loads,
-                "CAP_PERFMON",
-                "kernel programs cannot read kernel memory",
-            ),
-            (
-                CapabilitySet::SYS_RESOURCE,
-                memlock,
-                "CAP_SYS_RESOURCE",
-                "before Linux 5.11, RLIMIT_MEMLOCK must be raised for the BPF maps",
-            ),
-            (
-                CapabilitySet::SYS_PTRACE,
-                true,
-                "CAP_SYS_PTRACE",
-                "where --host-root is /proc/1/root the container runtime cannot be reached; \
+/// What is missing. `memlock`: RLIMIT_MEMLOCK would have to be lifted for the maps (before Linux 5.11).
+pub fn lacking(held: CapabilitySet, memlock: bool) -> Vec<MissingCapability> {
+    // CAP_SYS_ADMIN stands for the two that load (`bpf_capable`, `perfmon_capable`:
+    // kernel `include/linux/capability.h`).
+    let loads = !held.contains(CapabilitySet::SYS_ADMIN);
+    let needs = [
+        (CapabilitySet::BPF, loads, "CAP_BPF", "kernel programs cannot be loaded"),
+        (CapabilitySet::PERFMON, loads, "CAP_PERFMON", "kernel programs cannot read kernel memory"),
+        (
+            CapabilitySet::SYS_RESOURCE,
+            memlock,
+            "CAP_SYS_RESOURCE",
+            "before Linux 5.11, RLIMIT_MEMLOCK must be raised for the BPF maps",
+        ),
+        (
+            CapabilitySet::SYS_PTRACE,
+            true,
+            "CAP_SYS_PTRACE",
+            "where --host-root is /proc/1/root the container runtime cannot be reached; \
                  leaks of class orphan_shim and orphan_netns are not reported, nor where in \
                  the kernel a process hangs",
-            ),
-        ];
-        let essential = CapabilitySet::BPF | CapabilitySet::PERFMON;
-        let missing = needs.into_iter().filter(|(set, needed, ..)| *needed && !self.has(*set));
-        missing
-            .map(|(set, _, capability, purpose)| MissingCapability {
-                capability,
-                purpose,
-                essential: essential.contains(set),
-            })
-            .collect()
-    }
-
-    /// Names of the held capabilities that the agent uses.
-    pub fn names(self) -> impl Iterator<Item = &'static str> {
-        NAMES.into_iter().filter(move |(_, set)| self.has(*set)).map(|(name, _)| name)
-    }
+        ),
+    ];
+    let essential = CapabilitySet::BPF | CapabilitySet::PERFMON;
+    let missing = needs.into_iter().filter(|(set, needed, ..)| *needed && !held.contains(*set));
+    missing
+        .map(|(set, _, capability, purpose)| MissingCapability {
+            capability,
+            purpose,
+            essential: essential.contains(set),
+        })
+        .collect()
 }
 
 /// Raises RLIMIT_MEMLOCK, because kernels before 5.11 count BPF maps as locked memory. Without CAP_SYS_RESOURCE
@@ -123,7 +87,7 @@ pub fn raise_memlock_limit() {
 ///
 /// A thread's capabilities are its own, and those it starts inherit them: threads that run already keep theirs
 /// ([`keep_none`]).
-pub fn drop_privileges(works: impl FnOnce() -> bool) -> io::Result<Privileges> {
+pub fn drop_privileges(works: impl FnOnce() -> bool) -> io::Result<CapabilitySet> {
     set_no_new_privs(true)?;
     let before = capabilities(None)?;
     let kept = before.permitted & before.effective & KEPT;
@@ -138,7 +102,7 @@ pub fn drop_privileges(works: impl FnOnce() -> bool) -> io::Result<Privileges> {
         set_capabilities(None, before)?;
         return Err(error);
     }
-    Ok(Privileges(kept))
+    Ok(kept)
 }
 
 /// Takes all capabilities from the calling thread for good, but those that open files of other users where
@@ -168,28 +132,28 @@ mod tests {
     const DAEMONSET: CapabilitySet =
         CapabilitySet::BPF.union(CapabilitySet::PERFMON).union(CapabilitySet::SYS_PTRACE);
 
-    fn lacking(held: CapabilitySet, memlock: bool) -> Vec<&'static str> {
-        Privileges::of(held).lacking(memlock).iter().map(|missing| missing.capability).collect()
+    fn names(held: CapabilitySet, memlock: bool) -> Vec<&'static str> {
+        lacking(held, memlock).iter().map(|missing| missing.capability).collect()
     }
 
     #[test]
     fn each_capability_that_is_missing_is_named() {
-        assert_eq!(lacking(DAEMONSET, false), [""; 0]);
+        assert_eq!(names(DAEMONSET, false), [""; 0]);
         for (name, one) in [
             ("CAP_BPF", CapabilitySet::BPF),
             ("CAP_PERFMON", CapabilitySet::PERFMON),
             ("CAP_SYS_PTRACE", CapabilitySet::SYS_PTRACE),
         ] {
-            assert_eq!(lacking(DAEMONSET - one, false), [name]);
+            assert_eq!(names(DAEMONSET - one, false), [name]);
         }
-        assert_eq!(lacking(DAEMONSET, true), ["CAP_SYS_RESOURCE"]);
-        assert_eq!(lacking(CapabilitySet::SYS_ADMIN, false), ["CAP_SYS_PTRACE"], "it loads, too");
-        assert_eq!(lacking(DAEMONSET | CapabilitySet::SYS_RESOURCE, true), [""; 0]);
+        assert_eq!(names(DAEMONSET, true), ["CAP_SYS_RESOURCE"]);
+        assert_eq!(names(CapabilitySet::SYS_ADMIN, false), ["CAP_SYS_PTRACE"], "it loads, too");
+        assert_eq!(names(DAEMONSET | CapabilitySet::SYS_RESOURCE, true), [""; 0]);
     }
 
     #[test]
     fn what_loads_is_essential_and_what_only_looks_is_not() {
-        let lacks = Privileges::of(CapabilitySet::empty()).lacking(true);
+        let lacks = lacking(CapabilitySet::empty(), true);
         let others =
             lacks.iter().filter(|missing| !missing.essential).map(|missing| missing.capability);
         let others: Vec<_> = others.collect();
@@ -199,13 +163,13 @@ mod tests {
     /// On a thread of its own: what is dropped does not come back.
     #[test]
     fn what_is_dropped_is_gone_for_good() {
-        let held = Privileges::held();
+        let before = held();
         std::thread::spawn(move || {
             let kept = drop_privileges(|| true).unwrap();
-            assert_eq!(kept, Privileges(held.0 & KEPT));
-            assert_eq!(Privileges::held(), kept);
+            assert_eq!(kept, before & KEPT);
+            assert_eq!(held(), kept);
             let all = capabilities(None).unwrap();
-            assert_eq!(all.permitted, kept.0);
+            assert_eq!(all.permitted, kept);
             let back = CapabilitySets { effective: all.effective | CapabilitySet::BPF, ..all };
             assert!(set_capabilities(None, back).is_err());
         })
@@ -215,29 +179,29 @@ mod tests {
 
     #[test]
     fn a_thread_that_needs_none_keeps_none() {
-        let held = Privileges::held();
+        let before = held();
         let kept = |opens_files| {
             let thread = std::thread::spawn(move || {
                 keep_none(opens_files).unwrap();
-                Privileges::held()
+                held()
             });
-            thread.join().unwrap().0
+            thread.join().unwrap()
         };
         let files = CapabilitySet::DAC_OVERRIDE | CapabilitySet::DAC_READ_SEARCH;
-        assert_eq!((kept(false), kept(true)), (CapabilitySet::empty(), held.0 & files));
-        assert_eq!(Privileges::held(), held, "this thread's are its own");
+        assert_eq!((kept(false), kept(true)), (CapabilitySet::empty(), before & files));
+        assert_eq!(held(), before, "this thread's are its own");
     }
 
     #[test]
     fn what_the_maps_need_is_kept() {
-        let held = Privileges::held();
+        let before = held();
         std::thread::spawn(move || {
             let kept = drop_privileges(|| {
-                assert!(!Privileges::held().has(CapabilitySet::BPF));
+                assert!(!held().contains(CapabilitySet::BPF));
                 false
             });
-            let wanted = held.0 & (KEPT | CapabilitySet::BPF);
-            assert_eq!(kept.unwrap(), Privileges(wanted));
+            let wanted = before & (KEPT | CapabilitySet::BPF);
+            assert_eq!(kept.unwrap(), wanted);
         })
         .join()
         .unwrap();

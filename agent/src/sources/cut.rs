@@ -16,8 +16,6 @@ labels! {
         Conditions = "conditions",
         /// A pod's owners.
         Owners = "owners",
-        /// Any other list.
-        List = "list",
         /// Pods that have ended, of a node that has more than are kept.
         Pods = "pods",
     }

@@ -1,6 +1,6 @@
 //! How much of the host this process may see.
 
-use crate::linux::privileges::Privileges;
+use crate::linux::privileges;
 use rustix::thread::CapabilitySet;
 use std::{
     fs, io,
@@ -37,19 +37,18 @@ pub struct Hidden {
 impl ProcVisibility {
     /// Looks at this process' rights, and at what is below `host_root`.
     pub fn probe(host_root: &Path) -> Self {
-        let held = Privileges::held();
         let proc = host_proc(host_root);
         let namespace = |pid| proc.join(format!("{pid}/ns/net"));
         Self {
             root: fs::metadata(host_root.join("proc")).is_ok(),
             host: is_of_the_host(&proc),
             namespaces: PROBED.iter().any(|pid| fs::read_link(namespace(pid)).is_ok()),
-            wait_channels: held.has(CapabilitySet::SYS_PTRACE),
+            wait_channels: privileges::held().contains(CapabilitySet::SYS_PTRACE),
         }
     }
 
     /// Each part that cannot be read although no capability is missing for it. Those that are
-    /// missing are named by [`Privileges::lacking`].
+    /// missing are named by [`privileges::lacking`].
     pub fn hidden(self) -> Vec<Hidden> {
         let mut hidden = Vec::new();
         if !self.root {

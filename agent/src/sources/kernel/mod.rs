@@ -28,7 +28,7 @@ pub use facts::{btf_facts, hierarchy};
 use crate::linux::{
     cgroupfs::{self, Inserted, Scan, ScanRoom},
     clock,
-    privileges::{self, MissingCapability, Privileges},
+    privileges::{self, MissingCapability},
 };
 use coroner_ebpf::{Layout, TrafficLayout, maps};
 use counting::Counting;
@@ -204,7 +204,7 @@ pub enum KernelCommand {
 
 /// The capabilities that [`start`], and what follows it, need and this thread lacks.
 pub fn privileges_lacking(options: &KernelOptions) -> Vec<MissingCapability> {
-    Privileges::held().lacking(facts::memlock_is_short(options.ring_bytes))
+    privileges::lacking(privileges::held(), facts::memlock_is_short(options.ring_bytes))
 }
 
 pub fn programs_embedded() -> bool {

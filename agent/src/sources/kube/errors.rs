@@ -48,20 +48,7 @@ pub(super) fn refusal(status: &Status) -> String {
 
 /// An error with its causes, each once.
 pub(super) fn with_causes(error: &(dyn Error + 'static)) -> String {
-    if let Some(text) = withheld(error) {
-        return text;
-    }
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        let more = cause.to_string();
-        if !text.contains(&more) {
-            text.push_str(": ");
-            text.push_str(&more);
-        }
-        next = cause.source();
-    }
-    text
+    withheld(error).unwrap_or_else(|| crate::chain(error))
 }
 
 /// What to say instead of all of it where some cause would show what stands in a file or came from
