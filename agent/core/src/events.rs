@@ -16,6 +16,12 @@ const MAX_OF_ONE: usize = 96;
 /// were looked up first.
 const MAX_PODS: usize = 1_024;
 
+/// How runtimes word in an error, which FailedKillPod quotes, that the network of a sandbox could not be removed:
+/// containerd (`stopPodSandbox`, internal/cri/server/sandbox_stop.go) and CRI-O (`networkStop`,
+/// server/sandbox_network.go) "failed to destroy network for [pod] sandbox …"; cri-dockerd and dockershim
+/// (`TearDownPod`, network/plugins.go) "networkPlugin cni failed to teardown pod … network".
+pub const NETWORK_FAILURES: [&str; 2] = ["failed to destroy network", "failed to teardown pod"];
+
 impl PostedEvent {
     /// An Event without details.
     pub fn new(time: BootTime, uncertainty_ns: u64, about: EventReason) -> Self {
@@ -145,7 +151,9 @@ fn joined(entries: Vec<PostedEvent>) -> VecDeque<Posted> {
         // Only another Event of the same container ends a row.
         let before = events.iter_mut().rev().find(|known| known.event.container == event.container);
         let same = |known: &&mut Posted| {
-            repeats && (known.event.about, known.event.probe) == (event.about, event.probe)
+            repeats
+                && (known.event.about, known.event.probe) == (event.about, event.probe)
+                && known.event.message == event.message
         };
         if let Some(before) = before.filter(same) {
             before.count = before.count.saturating_add(1);

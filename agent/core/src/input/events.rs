@@ -98,7 +98,7 @@ pub struct PostedEvent {
     /// Why the container is stopped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<KillReason>,
-    /// The message of a stop, cut.
+    /// The message of a stop, cut; of a failed stop, the words for a network that could not be removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     /// How often the Event had been posted by then.

@@ -17,6 +17,7 @@ use crate::{
     },
 };
 use coroner_core::{
+    events::NETWORK_FAILURES,
     ids::PodRef,
     input::{EventReason, Input, KillReason, LookupEvent, PostedEvent, ProbeKind, Received},
     time::{Anchor, WallTime},
@@ -60,7 +61,7 @@ pub struct EventsOptions {
 #[serde(rename_all = "camelCase")]
 struct Posted {
     reason: Lenient<Text<64>>,
-    message: Lenient<Text<256>>,
+    message: Lenient<Text<1024>>,
     count: Lenient<i64>,
     first_timestamp: Lenient<Text<64>>,
     last_timestamp: Lenient<Text<64>>,
@@ -228,6 +229,10 @@ pub fn event(
             let is_known = reason != KillReason::Other || message == "killing";
             (event.reason, event.message) = (Some(reason), is_known.then(|| shortened(message)));
         }
+        EventReason::KillPodFailed => {
+            let words = NETWORK_FAILURES.iter().find(|words| message.contains(**words));
+            event.message = words.map(|words| (*words).to_owned());
+        }
         EventReason::Evicted => event.message = Some(beginning(message)),
         EventReason::Unhealthy => event.probe = failed_probe(message),
         _ => {}
@@ -300,6 +305,31 @@ mod tests {
             r#"{"reason":"Killing","firstTimestamp":"0001-01-01T00:00:00Z"}"#,
         ] {
             assert!(entries(no_time).is_empty(), "without a time it proves nothing");
+        }
+    }
+
+    /// As containerd, CRI-O and cri-dockerd word it; the rest of an error may contain anything.
+    #[test]
+    fn a_network_that_could_not_be_removed_is_known_by_its_words() {
+        let anchor = Anchor { boot_ns: 1 << 50, wall_ns: 0 };
+        for (error, wanted) in [
+            (
+                r#"failed to destroy network for sandbox \"1a\": plugin type=\"calico\" failed (delete): hunter2"#,
+                Some(0),
+            ),
+            (
+                "failed to destroy network for pod sandbox k8s_a_b_c_0(1a): error removing pod: hunter2",
+                Some(0),
+            ),
+            (r#"networkPlugin cni failed to teardown pod \"a_b\" network: hunter2"#, Some(1)),
+            ("context deadline exceeded", None),
+        ] {
+            let message = format!(
+                "error killing pod: failed to \"KillPodSandbox\" for \"3b4c7244-42ad-469d-960b-59ebb51a6563\" with \
+                 KillPodSandboxError: \"rpc error: code = Unknown desc = {error}\""
+            );
+            let event = event(("FailedKillPod", "", &message), WallTime(0), &anchor).unwrap();
+            assert_eq!(event.message.as_deref(), wanted.map(|at: usize| NETWORK_FAILURES[at]));
         }
     }
 
