@@ -264,9 +264,7 @@ fn leak(expected: &ExpectedLeak, leak: &Leak) -> Vec<String> {
     };
     check(leak.cause.kind == expected.cause, "cause", &leak.cause.kind);
     check(resources == expected.resources, "holds", &resources);
-    check(leak.blocked_on == expected.blocked_on, "blocked on", &leak.blocked_on);
     check(leak.pod.is_some() == expected.names_pod, "pod", &leak.pod);
-    check(!leak.preexisting, "since the agent's start", &leak.preexisting);
     check(!leak.evidence.is_empty(), "evidence", &leak.evidence);
     points
 }
@@ -404,8 +402,7 @@ mod tests {
         const LEAK: &str = include_str!("../../agent/report/tests/golden/leak.json");
         let mut report: PodTermination = serde_json::from_str(REPORT).unwrap();
         report.traffic = None;
-        let mut leak: Leak = serde_json::from_str(LEAK).unwrap();
-        leak.preexisting = false;
+        let leak: Leak = serde_json::from_str(LEAK).unwrap();
         let mut scenario = catalogue().remove(0);
         let expected = &mut scenario.expected;
         let deaths = report.containers.iter().map(|death| {
@@ -422,7 +419,6 @@ mod tests {
             class: leak.class,
             cause: leak.cause.kind,
             resources: holdings(&leak),
-            blocked_on: leak.blocked_on,
             names_pod: leak.pod.is_some(),
         }];
         let account =

@@ -36,8 +36,9 @@ const MAX_CONTAINERS: usize = 16_384;
 const CGROUP_DUE: Duration = Duration::from_secs(2);
 /// The kernel side counts losses up to this long after they happened.
 const LOSS_LAG: Duration = Duration::from_secs(2);
-/// Leak candidates whose Events are listed after one verification.
+/// Leak candidates whose Events are listed after one verification, unless they were listed this long ago.
 const MAX_LOOKUPS: usize = 8;
+const LISTED_LATELY: Duration = Duration::from_secs(60);
 /// Signals that the kernel programs report for every container: HUP, INT, QUIT, KILL, TERM.
 const COMMON_STOP_SIGNALS: [u8; 5] = [1, 2, 3, 9, 15];
 
@@ -150,11 +151,11 @@ impl Engine {
         self.stores.events.apply(event);
     }
 
-    /// Asks for the Events of leak candidates, once each.
-    fn list_events_of(&self, mut pods: Vec<PodRef>, out: &mut Outputs) {
+    /// Asks for the Events of leak candidates.
+    fn list_events_of(&self, now: BootTime, mut pods: Vec<PodRef>, out: &mut Outputs) {
         let events = &self.stores.events;
         if events.is_on {
-            let is_new = |pod: &PodRef| events.lookup(&pod.uid, BootTime(0)).is_none();
+            let is_new = |pod: &PodRef| events.lookup(&pod.uid, now - LISTED_LATELY).is_none();
             pods.retain(|pod| !pod.name.is_empty() && is_new(pod));
             out.requests.extend(pods.into_iter().take(MAX_LOOKUPS).map(Request::ListEvents));
         }
@@ -380,12 +381,12 @@ impl Engine {
             out.reports.push(self.unkillable_report(cgroup, detail, true));
         }
         let before = out.requests.len();
-        self.dirty.refused += self.leaks.tick(now, &self.stores, dirty.pods, out);
+        self.leaks.tick(now, &self.stores, dirty.pods, out);
         let candidates = out.requests[before..].iter().find_map(|request| match request {
             Request::VerifyPods(pods) => Some(pods.clone()),
             _ => None,
         });
-        self.list_events_of(candidates.unwrap_or_default(), out);
+        self.list_events_of(now, candidates.unwrap_or_default(), out);
         self.forget_idle_traffic(now, out);
         if self.ticks.is_multiple_of(10) {
             self.evict(now, out);

@@ -32,8 +32,6 @@ pub struct PersistedLeak {
     pub key: LeakKey,
     /// When it was first observed as leaked.
     pub first_observed: BootTime,
-    /// It was leaked before the agent first started.
-    pub preexisting: bool,
 }
 
 /// One input and the moment at which the agent received it.

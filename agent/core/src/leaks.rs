@@ -1,19 +1,17 @@
 //! Leak detection.
 //!
-//! A thing that looks like a leak is a *candidate*. It becomes a leak when it has looked so for the
-//! threshold, counted only while all sources are in sync ([`clock`]), and when the apiserver, queried
-//! directly, does not contradict. Otherwise nothing is reported: unknown is not false.
+//! A thing that looks leaked ([`class`]) is a *candidate*. It becomes a leak when it has looked so for the
+//! threshold, counted only while all sources are in sync ([`clock`]), when the apiserver, queried directly, does
+//! not contradict, and when it is there still ([`tracker`]). Otherwise nothing is reported: unknown is not false.
 
 mod cause;
-mod classify;
+mod class;
 mod clock;
 mod evidence;
 mod facts;
-mod netns;
-mod orphans;
 mod remedy;
 mod resources;
-mod sandbox_status;
+mod statuses;
 mod tracker;
 
 pub use tracker::LeakGauges;
@@ -25,16 +23,11 @@ use super::{
     pod_view::Stores,
 };
 use crate::{ids::*, input::*, time::*};
-use classify::{Classes, Classifier};
+use class::{Classes, UnusedNamespaces};
 use clock::DetectionClock;
 use facts::LeakFacts;
-use netns::UnusedNamespaces;
-use orphans::Orphans;
-use sandbox_status::SandboxStatusCache;
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use statuses::SandboxStatuses;
+use std::{collections::BTreeSet, time::Duration};
 use tracker::LeakTracker;
 
 /// Verbose sandbox statuses requested per tick.
@@ -44,23 +37,18 @@ const MAX_STATUSES: usize = 5;
 #[derive(Clone, Debug, Default)]
 pub struct Leaks {
     clock: DetectionClock,
-    statuses: SandboxStatusCache,
+    statuses: SandboxStatuses,
     survey: Option<HostSurvey>,
-    orphans: Orphans,
     tracker: LeakTracker,
     /// Pods changed since they were classified, or whose class may change without a change of theirs.
     dirty: BTreeSet<PodUid>,
-    /// Sandboxes whose status was answered since they were classified, by pod. One pod may have a thousand.
-    answered: BTreeMap<PodUid, BTreeSet<SandboxId>>,
 }
 
 impl Leaks {
-    /// No candidates.
     pub fn new(threshold: Duration) -> Self {
         Self { tracker: LeakTracker::new(threshold), ..Self::default() }
     }
 
-    /// Applies what an earlier run had stored.
     pub fn restore(&mut self, leaks: Vec<PersistedLeak>) {
         self.tracker.restore(leaks);
     }
@@ -70,7 +58,7 @@ impl Leaks {
         if let HostEvent::Survey(mut survey) = event {
             // Sorted for look-ups by pod.
             survey.pod_cgroups.iter_mut().for_each(|all| all.sort_by(|a, b| a.pod.cmp(&b.pod)));
-            (self.survey, self.orphans) = (Some(survey), Orphans::default());
+            self.survey = Some(survey);
         }
     }
 
@@ -83,15 +71,11 @@ impl Leaks {
 
     /// Applies a verbose sandbox status, unless the sandbox is gone.
     pub fn apply_cri(&mut self, at: BootTime, event: &CriEvent, cri: &CriState) {
-        let (id, answer) = match event {
-            CriEvent::SandboxStatus(status) => (&status.sandbox, Ok(status.clone())),
-            CriEvent::SandboxStatusRefused { sandbox, code } => (sandbox, Err(code.clone())),
-            _ => return,
-        };
-        if let Some(sandbox) = cri.sandbox(id).filter(|sandbox| sandbox.removed.is_none()) {
-            let of_pod = self.answered.entry(sandbox.info.pod.clone()).or_default();
-            of_pod.insert(id.clone());
-            self.statuses.answered(at, id, answer);
+        let CriEvent::SandboxStatus(status) = event else { return };
+        let sandbox = cri.sandbox(&status.sandbox).filter(|sandbox| sandbox.removed.is_none());
+        if let Some(sandbox) = sandbox {
+            self.dirty.insert(sandbox.info.pod.clone());
+            self.statuses.answered(at, status.clone());
         }
     }
 
@@ -101,15 +85,14 @@ impl Leaks {
         self.clock.advance(now, detection_state(stores, self.survey.as_ref()));
     }
 
-    /// Evaluates the candidates, on a tick. `changed`: pods changed since the last tick. Returns how many
-    /// candidates were refused because the tracker is full.
+    /// Evaluates the candidates, on a tick. `changed`: pods changed since the last tick.
     pub fn tick(
         &mut self,
         now: BootTime,
         stores: &Stores,
         mut changed: BTreeSet<PodUid>,
         out: &mut Outputs,
-    ) -> u64 {
+    ) {
         self.advance(now, stores);
         for sandbox in changed.iter().flat_map(|uid| stores.cri.sandboxes_of(uid)) {
             if sandbox.removed.is_some() {
@@ -123,31 +106,27 @@ impl Leaks {
             self.tracker.drop_vanished(&facts, out);
             // A pod without a sandbox and an object cannot become a leak.
             self.dirty.retain(|uid| stores.cri.has_sandbox(uid) || facts.object(uid).is_some());
-            self.answered.retain(|uid, _| stores.cri.has_sandbox(uid));
-            return 0;
+            return;
         }
         let mut classes = Classes::new();
-        let classifier = Classifier::new(&facts);
-        for (uid, ids) in std::mem::take(&mut self.answered) {
-            classifier.pod(&uid, |id| ids.contains(id), &mut classes);
-        }
-        self.dirty.retain(|uid| classifier.pod(uid, |_| true, &mut classes));
+        self.dirty.retain(|uid| class::of_pod(&facts, uid, &mut classes));
         let namespaces = UnusedNamespaces::new(&facts);
-        self.orphans.update(&facts);
-        self.orphans.classify(&facts, &namespaces, &mut classes);
-        let watched = self.clock.watched;
-        let refused = self.tracker.track(&facts, &namespaces, watched, &classes, out);
-        self.dirty.extend(refused.iter().filter_map(|key| facts.pod_uid(key)).cloned());
-        let for_claims = !namespaces.is_certain;
+        class::of_orphans(&facts, &namespaces, &mut classes);
+        self.tracker.track(&facts, &namespaces, self.clock.watched, &classes, out);
+        let is_certain = namespaces.is_certain;
         for (key, class) in &classes {
             let LeakKey::Sandbox { id } = key else { continue };
             if let Some(sandbox) = stores.cri.sandbox(id).filter(|s| s.removed.is_none()) {
-                self.statuses.schedule(sandbox, class.is_some());
+                self.statuses.schedule(sandbox, class.is_some() || !sandbox.info.ready);
             }
         }
-        let asked = self.statuses.ask(now, for_claims, MAX_STATUSES).into_iter();
+        for (_, sandbox) in stores.cri.sandboxes.entries().iter().filter(|_| !is_certain) {
+            if sandbox.removed.is_none() && self.statuses.claim(&sandbox.info.id).is_none() {
+                self.statuses.schedule(sandbox, true);
+            }
+        }
+        let asked = self.statuses.ask(now, MAX_STATUSES).into_iter();
         out.requests.extend(asked.map(|id| Request::Cri(CriRequest::SandboxStatus(id))));
-        refused.len() as u64
     }
 
     /// Candidates older than `at_least` that are not confirmed.
@@ -157,7 +136,6 @@ impl Leaks {
         self.tracker.candidates(&facts, self.clock.watched, at_least)
     }
 
-    /// Numbers for the metrics.
     pub fn gauges(&self) -> LeakGauges {
         let DetectionClock { detection_state, watched, .. } = self.clock;
         LeakGauges { detection_state, watched, ..self.tracker.gauges() }
@@ -178,7 +156,7 @@ fn detection_state(stores: &Stores, survey: Option<&HostSurvey>) -> DetectionSta
         DetectionState::Starting
     } else {
         match node.detection_state() {
-            // What the first survey shows counts as leaked before, so nothing may count until then.
+            // What the first survey shows is observed from then on, so nothing may count before.
             DetectionState::Possible if survey.is_none() => DetectionState::Starting,
             state => state,
         }

@@ -34,18 +34,16 @@ labels! {
 
     /// The likely cause of a leak. A closed set: it is a metric's label.
     pub enum LeakCause {
-        /// The kubelet created a pod worker again for a pod that was gone, and it hangs in terminating
-        /// (kubernetes#107730).
+        /// The kubelet's pod worker hangs in terminating (kubernetes#107730), or gave up after the runtime refused to
+        /// kill (kubernetes#113145).
         PodWorkerStuck = "pod_worker_stuck",
-        /// The kubelet's pod worker gave up after the runtime refused to kill (kubernetes#113145).
-        PodWorkerGaveUp = "pod_worker_gave_up",
-        /// The runtime went down during the teardown.
-        RuntimeRestarted = "runtime_restarted",
         /// The network plugin could not release the network.
         CniDeleteFailing = "cni_delete_failing",
         /// The kubelet does not run.
         KubeletDown = "kubelet_down",
-        /// The runtime fails to do what the kubelet requests.
+        /// The kubelet was started again a moment ago, and its garbage collection may remove this.
+        CollectionPending = "collection_pending",
+        /// The runtime was down during the teardown, or does not do what the kubelet requests.
         RuntimeFailing = "runtime_failing",
         /// The kubelet lost track of an older sandbox (kubernetes#113073).
         SandboxReplaced = "sandbox_replaced",
@@ -58,25 +56,6 @@ labels! {
         /// A finalizer holds the object.
         Finalizer = "finalizer",
         /// No source shows the cause.
-        #[serde(other)]
-        Unknown = "unknown",
-    }
-
-    /// What a stuck pod waits for. A closed set: it is a metric's label.
-    pub enum BlockedOn {
-        /// The kubelet does not run.
-        KubeletGone = "kubelet_gone",
-        /// A process that survives SIGKILL.
-        Process = "process",
-        /// The runtime fails to do what the kubelet requests.
-        RuntimeFailing = "runtime_failing",
-        /// A volume is still mounted below the pod's directory.
-        VolumeMounted = "volume_mounted",
-        /// The pod's cgroup has tasks, although no container has.
-        CgroupBusy = "cgroup_busy",
-        /// Everything on this node is done; a finalizer holds the object.
-        Finalizer = "finalizer",
-        /// No source shows it.
         #[serde(other)]
         Unknown = "unknown",
     }
@@ -152,9 +131,6 @@ pub struct Leak {
     pub created: Option<Moment>,
     /// When the resource was first observed as leaked.
     pub first_observed: Moment,
-    /// The resource had leaked before detection began, an unknown time earlier.
-    #[serde(default, skip_serializing_if = "Not::not")]
-    pub preexisting: bool,
     /// The leak no longer exists; only in an answer to `after`.
     #[serde(default, skip_serializing_if = "Not::not")]
     pub resolved: bool,
@@ -165,11 +141,8 @@ pub struct Leak {
     pub resources: LeakedResources,
     /// The likely cause.
     pub cause: LikelyCause,
-    /// For a stuck pod: what blocks its deletion.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub blocked_on: Option<BlockedOn>,
-    /// The evidence, in order of time if it has a time. On a node with more than 1,000 leaks, the later ones have no
-    /// evidence.
+    /// The evidence, in order of time if it has a time. While a node has more than 1,000 leaks and candidates, new ones
+    /// have none.
     pub evidence: Vec<LeakEvidence>,
     /// The remedy, step by step. A step that begins with `$ ` is a command.
     #[serde(default)]

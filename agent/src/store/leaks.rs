@@ -127,7 +127,6 @@ impl LeakStore {
         let persist = |entry: &Entry<Leak>| PersistedLeak {
             key: entry.item.key.clone(),
             first_observed: entry.item.first_observed.boot,
-            preexisting: entry.item.preexisting,
         };
         let restored = self.restored.values().cloned();
         let mut all: Vec<_> = self.leaks.values().map(persist).chain(restored).collect();
@@ -147,13 +146,13 @@ mod tests {
 
     fn restored(id: &str) -> PersistedLeak {
         let key = LeakKey::Sandbox { id: id.into() };
-        PersistedLeak { key, first_observed: BootTime(7), preexisting: true }
+        PersistedLeak { key, first_observed: BootTime(7) }
     }
 
     fn leak(id: &str) -> Arc<Leak> {
         let key = LeakKey::Sandbox { id: id.into() };
         let first_observed = Moment::of_boot(BootTime(7), &ANCHOR);
-        Arc::new(Leak { key, first_observed, preexisting: true, ..samples::leaked() })
+        Arc::new(Leak { key, first_observed, ..samples::leaked() })
     }
 
     fn watched(seconds: u64) -> LeakGauges {

@@ -102,7 +102,7 @@ mod tests {
 
     fn leak(id: &str) -> PersistedLeak {
         let key = LeakKey::Sandbox { id: id.into() };
-        PersistedLeak { key, first_observed: BootTime(7), preexisting: true }
+        PersistedLeak { key, first_observed: BootTime(7) }
     }
 
     fn open(dir: &Path, boot: &str) -> (StateDir, Vec<PersistedLeak>) {

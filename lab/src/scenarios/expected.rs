@@ -3,7 +3,7 @@
 use crate::clients::Load;
 use coroner_core::{
     input::{ConnectionEvent, ExitStatus},
-    leak::{BlockedOn, LeakCause, LeakClass},
+    leak::{LeakCause, LeakClass},
     types::{Cause, FindingKind, PhaseKind, Verdict},
 };
 use serde::Serialize;
@@ -79,9 +79,6 @@ pub struct ExpectedLeak {
     pub cause: LeakCause,
     /// All that it holds of the node.
     pub resources: BTreeSet<Holding>,
-    /// What a stuck pod waits for.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub blocked_on: Option<BlockedOn>,
     /// It names the scenario's pod.
     pub names_pod: bool,
 }

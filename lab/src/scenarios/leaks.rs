@@ -7,7 +7,7 @@ use super::{
 };
 use crate::leftovers::LeftOver;
 use coroner_core::{
-    leak::{BlockedOn, LeakCause, LeakClass},
+    leak::{LeakCause, LeakClass},
     process::SIGKILL,
     types::{
         Cause,
@@ -34,7 +34,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
 
 fn leak(class: LeakClass, cause: LeakCause, resources: &[Holding]) -> ExpectedLeak {
     let resources = resources.iter().copied().collect();
-    ExpectedLeak { class, cause, resources, blocked_on: None, names_pod: true }
+    ExpectedLeak { class, cause, resources, names_pod: true }
 }
 
 /// A thing that does not name its pod.
@@ -83,7 +83,7 @@ fn sandboxes() -> Vec<Draft> {
             .at_once(Action::Leave(LeftOver::RunningSandbox))
             .when(When::Leaked(LeakClass::ReadyNoPod), Action::Wait)
             .after(HELD, Action::RemoveSandboxes)
-            .leaks(leak(LeakClass::ReadyNoPod, LeakCause::PodWorkerGaveUp, &all_of_a_running_one)),
+            .leaks(leak(LeakClass::ReadyNoPod, LeakCause::PodWorkerStuck, &all_of_a_running_one)),
         runs_on("duplicate-ready", 5)
             .shows("A running pod has a second sandbox: the kubelet ignores the first one.")
             .runs(handles())
@@ -131,10 +131,7 @@ fn orphans() -> Vec<Draft> {
 /// Pods whose object waits in vain.
 fn stuck() -> Vec<Draft> {
     use Holding::{Cgroup, Containers, Pids};
-    let stuck = |cause, reason, resources: &[Holding]| ExpectedLeak {
-        blocked_on: Some(reason),
-        ..leak(LeakClass::StuckTerminating, cause, resources)
-    };
+    let stuck = |cause, resources: &[Holding]| leak(LeakClass::StuckTerminating, cause, resources);
     vec![
         runs_on("stuck-by-finalizer", 2)
             .shows("The cleanup on the node is complete, and a finalizer holds the object.")
@@ -144,7 +141,7 @@ fn stuck() -> Vec<Draft> {
             .when(When::Leaked(LeakClass::StuckTerminating), Action::Wait)
             .after(HELD, Action::RemoveFinalizers)
             .dies("app", Verdict::Graceful, code(0))
-            .leaks(stuck(LeakCause::Finalizer, BlockedOn::Finalizer, &[])),
+            .leaks(stuck(LeakCause::Finalizer, &[])),
         runs_on("stuck-by-process", 2)
             .shows("The v1 freezer holds a process, so that SIGKILL does not end it.")
             .runs(handles())
@@ -155,11 +152,7 @@ fn stuck() -> Vec<Draft> {
             .finds(Frozen)
             .finds(Unkillable)
             .finds(DeadlineMissed)
-            .leaks(stuck(
-                LeakCause::ProcessesRemain,
-                BlockedOn::Process,
-                &[Cgroup, Pids, Containers],
-            )),
+            .leaks(stuck(LeakCause::ProcessesRemain, &[Cgroup, Pids, Containers])),
     ]
 }
 

@@ -1,6 +1,6 @@
 //! The inputs of leak detection, read together.
 
-use super::sandbox_status::SandboxStatusCache;
+use super::statuses::SandboxStatuses;
 use crate::{
     api::{DeletionRequest, PodObject},
     cri::{Container, Sandbox},
@@ -12,36 +12,19 @@ use crate::{
 };
 use std::time::Duration;
 
-/// A daemon's failure this long before and after a pod's end may be related.
-const RELATED_BEFORE: Duration = Duration::from_secs(10);
-const RELATED_AFTER: Duration = Duration::from_secs(120);
-
-/// The runtime around a pod's end.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum RuntimeAtEnd {
-    /// No failure is known.
-    Answered,
-    /// Calls failed; the process was the same before and after.
-    Failed,
-    /// The runtime was down: another process answered afterwards, or that is unknown.
-    Down,
-}
+/// For so long after a pod's object is gone, a failure of the runtime is one during the pod's teardown.
+const TEARDOWN: Duration = Duration::from_secs(120);
 
 /// A view of all stores, surveys and statuses.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LeakFacts<'a> {
-    /// Kernel, runtime and apiserver.
     pub stores: &'a Stores,
-    /// Verbose statuses.
-    pub statuses: &'a SandboxStatusCache,
-    /// The latest survey of the host.
+    pub statuses: &'a SandboxStatuses,
     pub survey: Option<&'a HostSurvey>,
-    /// The current time.
     pub now: BootTime,
 }
 
 impl<'a> LeakFacts<'a> {
-    /// `at`, by both clocks.
     pub(super) fn moment(&self, at: BootTime) -> Moment {
         Moment::of_boot(at, &self.stores.anchor)
     }
@@ -80,7 +63,15 @@ impl<'a> LeakFacts<'a> {
         all.filter(|sandbox| sandbox.removed.is_none())
     }
 
-    /// The listed containers of a sandbox.
+    /// The listed sandboxes of a candidate: itself, or those of its pod.
+    pub(super) fn sandboxes(&self, key: &LeakKey) -> Vec<&'a Sandbox> {
+        match key {
+            LeakKey::Sandbox { id } => self.stores.cri.sandbox(id).into_iter().collect(),
+            LeakKey::Pod { uid } => self.listed_of(uid).collect(),
+            _ => Vec::new(),
+        }
+    }
+
     pub(super) fn containers_of(
         &self,
         sandbox: &SandboxId,
@@ -96,24 +87,14 @@ impl<'a> LeakFacts<'a> {
         let Some(processes) = self.stores.processes_of(&container.info.id) else {
             return by_runtime;
         };
-        if processes.is_over() {
-            return false;
-        }
-        let sandbox = self.stores.cri.sandbox(&container.info.sandbox);
         let shim = container.status.runtime_type.as_deref();
-        let isolated = self.stores.isolation(&container.info.sandbox, shim);
-        let unseen = isolated.is_some() || !processes.gaps.is_complete_since(BootTime(0));
-        // The survey shows that no task is left.
-        let empty = || {
-            let pod = sandbox.map(|sandbox| &sandbox.info.pod);
-            pod.and_then(|uid| self.pod_cgroup(uid)).is_some_and(|group| group.tasks == 0)
-        };
-        let doubted = container.info.state == ContainerState::Exited && (unseen || empty());
-        !doubted && (!unseen || by_runtime)
+        let is_isolated = self.stores.isolation(&container.info.sandbox, shim).is_some();
+        let is_unseen = is_isolated || !processes.gaps.is_complete_since(BootTime(0));
+        !processes.is_over() && (!is_unseen || by_runtime)
     }
 
     /// The pod's cgroup in the latest survey.
-    pub(super) fn pod_cgroup(&self, uid: &PodUid) -> Option<&'a PodCgroup> {
+    fn pod_cgroup(&self, uid: &PodUid) -> Option<&'a PodCgroup> {
         let groups = self.survey?.pod_cgroups.as_ref()?;
         groups.get(groups.binary_search_by(|group| group.pod.cmp(uid)).ok()?)
     }
@@ -133,7 +114,6 @@ impl<'a> LeakFacts<'a> {
         all.iter().filter(move |volume| volume.pod == *uid).map(|volume| volume.volume.as_str())
     }
 
-    /// The UID of a candidate's pod.
     pub(super) fn pod_uid<'k>(&self, key: &'k LeakKey) -> Option<&'k PodUid>
     where
         'a: 'k,
@@ -145,7 +125,15 @@ impl<'a> LeakFacts<'a> {
         }
     }
 
-    /// The runtime lists a sandbox or container with this id.
+    /// The pod of a candidate; for a cgroup possibly only the UID.
+    pub(super) fn pod_of(&self, key: &LeakKey) -> Option<PodRef> {
+        if let LeakKey::Sandbox { id } = key {
+            return Some(self.stores.cri.sandbox(id)?.info.pod_ref());
+        }
+        let uid = self.pod_uid(key)?;
+        Some(self.object(uid).map_or_else(|| PodRef::nameless(uid), PodObject::pod_ref))
+    }
+
     pub(super) fn lists(&self, id: &str) -> bool {
         let cri = &self.stores.cri;
         let sandbox = || cri.sandboxes.entries().get(id).is_some_and(|s| s.removed.is_none());
@@ -161,25 +149,29 @@ impl<'a> LeakFacts<'a> {
         Some((from.min(to), to.max(from)))
     }
 
-    /// The time around the pod's end in which a daemon's failure may be the cause of a leak.
-    pub(super) fn around_end(&self, uid: &PodUid) -> Option<(BootTime, BootTime)> {
-        let (from, to) = self.end_of(uid)?;
-        Some((from - RELATED_BEFORE, to + RELATED_AFTER))
+    /// The pod's teardown, if that was observed.
+    pub(super) fn teardown(&self, uid: &PodUid) -> Option<(BootTime, BootTime)> {
+        self.end_of(uid).map(|(from, to)| (from, to + TEARDOWN))
     }
 
-    /// The runtime around the pod's end, if that was observed.
-    pub(super) fn runtime_at_end(&self, uid: &PodUid) -> Option<RuntimeAtEnd> {
-        let (from, to) = self.around_end(uid)?;
-        let mut outages = self.stores.cri.connection.gaps.between(from, to).peekable();
-        let has_failed = outages.peek().is_some();
-        let was_replaced = self.stores.node.runtime.changes(from, to).next().is_some();
-        Some(match (has_failed, was_replaced) {
-            (false, false) => RuntimeAtEnd::Answered,
-            (true, false) if outages.all(|outage| outage.reason.restarted == Some(false)) => {
-                RuntimeAtEnd::Failed
-            }
-            _ => RuntimeAtEnd::Down,
-        })
+    /// The runtime failed during the pod's teardown: whether it was the same process afterwards.
+    pub(super) fn runtime_failed(&self, uid: &PodUid) -> Option<bool> {
+        let (from, to) = self.teardown(uid)?;
+        let outages = self.stores.cri.connection.gaps.between(from, to);
+        outages.map(|outage| outage.reason.restarted == Some(false)).min()
+    }
+
+    /// The kubelet's last Event that it could not stop the pod, if it is newer than the deletion and this kubelet's,
+    /// and what of the network failed.
+    pub(super) fn failed_stop(&self, uid: &PodUid) -> Option<(BootTime, Option<&'a str>)> {
+        let (asked, _) = self.end_of(uid)?;
+        let started = self.stores.node.kubelet.running().map(|run| run.began());
+        let all = self.stores.events.of(uid);
+        let is_it = |about: EventReason| about == EventReason::KillPodFailed;
+        let failed = all.into_iter().filter(|posted| is_it(posted.event.about));
+        let last = failed.max_by_key(|posted| posted.last)?;
+        let is_new = last.last >= asked && started.is_none_or(|started| last.last >= started);
+        is_new.then_some((last.last, last.event.message.as_deref()))
     }
 
     /// The deadline of the pod's deletion has passed and the object still exists.
@@ -187,8 +179,7 @@ impl<'a> LeakFacts<'a> {
         self.deadline(uid).is_some_and(|deadline| self.now > deadline + KUBELET_SLACK)
     }
 
-    /// The first granted grace is not over: kubelet and runtime may use all of it, even if a later request
-    /// shortened it or removed the object.
+    /// The first granted grace is not over.
     pub(super) fn in_grace(&self, uid: &PodUid) -> bool {
         let first = self.object(uid).and_then(PodObject::request);
         first.is_some_and(|first| self.now < first.deadline() + KUBELET_SLACK)
@@ -200,41 +191,18 @@ impl<'a> LeakFacts<'a> {
         object.shortened().or(object.request()).map(DeletionRequest::deadline)
     }
 
-    /// The pod of a candidate; for a cgroup possibly only the UID.
-    pub(super) fn pod_of(&self, key: &LeakKey) -> Option<PodRef> {
-        match key {
-            LeakKey::Sandbox { id } => Some(self.stores.cri.sandbox(id)?.info.pod_ref()),
-            LeakKey::Pod { uid } | LeakKey::PodCgroup { pod: uid, .. } => {
-                Some(self.object(uid).map_or_else(|| PodRef::nameless(uid), PodObject::pod_ref))
-            }
-            LeakKey::Shim { .. } | LeakKey::Netns { .. } => None,
-        }
-    }
-
-    /// The runtime or a survey has shown it since `due`, and no list has lacked it. For a pod the apiserver is
-    /// queried directly.
-    pub(super) fn is_shown_since(&self, key: &LeakKey, due: BootTime) -> bool {
+    /// When a source has shown it last; a pod, of which the apiserver is asked directly, now. `None`: it is gone,
+    /// whatever else is unknown. Of an orphan only the next survey can show that.
+    pub(super) fn last_shown(&self, key: &LeakKey) -> Option<BootTime> {
         match key {
             LeakKey::Sandbox { id } => {
-                let sandbox = self.stores.cri.sandbox(id);
-                sandbox.is_some_and(|sandbox| sandbox.missing.is_none() && sandbox.asked >= due)
+                let listed = self.stores.cri.sandbox(id).filter(|one| one.removed.is_none())?;
+                Some(if listed.missing.is_none() { listed.asked } else { BootTime(0) })
             }
+            LeakKey::Pod { uid } => self.object(uid)?.gone.is_none().then_some(self.now),
             LeakKey::Shim { .. } | LeakKey::Netns { .. } | LeakKey::PodCgroup { .. } => {
-                self.survey.is_some_and(|survey| survey.asked >= due)
+                Some(self.survey.map_or(BootTime(0), |survey| survey.asked))
             }
-            LeakKey::Pod { .. } => true,
-        }
-    }
-
-    /// It is gone, whatever else is unknown.
-    pub(super) fn is_gone(&self, key: &LeakKey) -> bool {
-        match key {
-            LeakKey::Sandbox { id } => {
-                self.stores.cri.sandbox(id).is_none_or(|sandbox| sandbox.removed.is_some())
-            }
-            LeakKey::Pod { uid } => self.object(uid).is_none_or(|object| object.gone.is_some()),
-            // Only the next survey can show that.
-            LeakKey::Shim { .. } | LeakKey::Netns { .. } | LeakKey::PodCgroup { .. } => false,
         }
     }
 }

@@ -2,7 +2,6 @@
 
 use super::facts::LeakFacts;
 use crate::{
-    cri::Sandbox,
     ids::*,
     input::*,
     leak::{LeakedContainer, LeakedResources},
@@ -13,18 +12,28 @@ const MAX_LISTED: usize = 16;
 
 /// What the leak holds.
 pub(super) fn of(facts: &LeakFacts<'_>, key: &LeakKey) -> LeakedResources {
-    let group = facts.cgroup_of(key);
-    let mut held = LeakedResources {
-        cgroup: group.map(|group| group.path.clone()),
-        pids: group.map(|group| group.pids.clone()).unwrap_or_default(),
-        ..LeakedResources::default()
-    };
-    let sandbox = match key {
-        LeakKey::Sandbox { id } => facts.stores.cri.sandbox(id),
-        LeakKey::Pod { uid } => facts.listed_of(uid).next_back(),
-        _ => None,
-    };
-    sandbox.into_iter().for_each(|sandbox| add_sandbox(facts, sandbox, &mut held));
+    let mut held = LeakedResources::default();
+    if let Some(group) = facts.cgroup_of(key) {
+        (held.cgroup, held.pids) = (Some(group.path.clone()), group.pids.clone());
+    }
+    if let Some(sandbox) = facts.sandboxes(key).last() {
+        let listed = facts.containers_of(&sandbox.info.id).take(MAX_LISTED).map(|c| &c.info);
+        held.containers = listed
+            .map(|info| LeakedContainer { name: info.name.clone(), state: info.state })
+            .collect();
+        if let Some(status) = facts.statuses.current(sandbox) {
+            if let Some(pid) = status.pid.filter(|pid| *pid > 0) {
+                held.pids.retain(|known| *known != pid);
+                held.pids.insert(0, pid);
+            }
+            if let SandboxNetwork::Own { path, closed } = &status.network
+                && !closed.unwrap_or(!sandbox.info.ready)
+            {
+                held.netns = Some(path.clone().unwrap_or_else(|| "(path not reported)".to_owned()));
+                held.ips.clone_from(&status.ips);
+            }
+        }
+    }
     match key {
         LeakKey::Shim { pid, .. } => held.pids.push(*pid),
         LeakKey::Netns { name, .. } => held.netns = Some(name.clone()),
@@ -32,20 +41,4 @@ pub(super) fn of(facts: &LeakFacts<'_>, key: &LeakKey) -> LeakedResources {
     }
     held.pids.truncate(MAX_LISTED);
     held
-}
-
-fn add_sandbox(facts: &LeakFacts<'_>, sandbox: &Sandbox, held: &mut LeakedResources) {
-    let listed = facts.containers_of(&sandbox.info.id).take(MAX_LISTED).map(|c| &c.info);
-    held.containers =
-        listed.map(|info| LeakedContainer { name: info.name.clone(), state: info.state }).collect();
-    let Some(status) = facts.statuses.current(sandbox) else { return };
-    if let Some(pid) = status.pid.filter(|pid| *pid > 0) {
-        held.pids.retain(|known| *known != pid);
-        held.pids.insert(0, pid);
-    }
-    let SandboxNetwork::Own { path, closed } = &status.network else { return };
-    if *closed == Some(false) || (closed.is_none() && sandbox.info.ready) {
-        held.netns = Some(path.clone().unwrap_or_else(|| "(path not reported)".to_owned()));
-        held.ips.clone_from(&status.ips);
-    }
 }

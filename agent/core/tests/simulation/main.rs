@@ -17,7 +17,6 @@
 //! | A probe is taken for the preStop hook of a slow node | `verdicts`: `pre_stop::a_probe_is_not_taken_for_the_hook_on_a_slow_node` |
 //! | Hundreds of nested cgroups push out the one with the main process | `main_process::a_main_process_is_not_lost_among_many_cgroups` |
 //! | Only children of a container's own cgroup belong to it | `cgroup_tree`: `what_is_below_a_container_is_found_however_deep_and_removed_with_it` |
-//! | Leaks from before the agent that need an answer seem to be new | `orphans::what_needs_an_answer_was_there_before_the_agent_all_the_same` |
 //! | A container whose sandbox was never listed is neither reported nor counted | `bounds::a_container_whose_sandbox_was_never_listed_counts_as_lost` |
 //! | "No SIGKILL before it" where SIGKILL is the stop signal | `stops::f4_stopsignal_sigkill` |
 //! | The cost of a list is quadratic in the sandboxes of one pod | `cri::lists`: `an_entry_among_thousands_of_its_parent_costs_little` |

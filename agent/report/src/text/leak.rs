@@ -14,12 +14,7 @@ pub fn leak(leak: &Leak, now: WallTime, style: &Style) -> String {
     let _ = writeln!(text, "{}  {class}  {}", style.paint(Paint::Strong, &name), age(leak, now));
     let since = |at: WallTime| utc(at.0, 0).unwrap_or_else(|| "-".to_owned());
     let created = leak.created.map_or_else(|| "-".to_owned(), |at| since(at.time));
-    let observed = match leak.preexisting {
-        true => {
-            format!("{} (start of the agent; possibly earlier)", since(leak.first_observed.time))
-        }
-        false => since(leak.first_observed.time),
-    };
+    let observed = since(leak.first_observed.time);
     wrap(
         &mut text,
         &format!("created {created}, observed as leaked since {observed}"),
@@ -34,19 +29,12 @@ pub fn leak(leak: &Leak, now: WallTime, style: &Style) -> String {
     if !held.is_empty() {
         wrap(&mut text, &format!("holds {held}"), 2, "", style);
     }
-    if let Some(reason) = leak.blocked_on {
-        wrap(&mut text, &format!("waits for: {}", reason), 2, "", style);
-    }
     let likely = match leak.cause.kind {
         LeakCause::Unknown => String::new(),
         kind => format!("{kind}: "),
     };
     wrap(&mut text, &format!("{likely}{}", leak.cause.message), 2, "cause   ", style);
-    for (place, one) in (1..).zip(&leak.evidence) {
-        // Each once, at its last time.
-        if leak.evidence[place..].iter().any(|later| later.message == one.message) {
-            continue;
-        }
+    for one in &leak.evidence {
         let at = one.at.and_then(|at| utc(at.time.0, 3)).unwrap_or_default();
         let line = format!("{at:<24}  {:<8}  {}", one.source.as_str(), one.message);
         wrap(&mut text, line.trim_start(), if at.is_empty() { 28 } else { 2 }, "", style);

@@ -115,7 +115,7 @@ impl LeaksAnswer {
             header.insert(0, "STATE");
         }
         if wide {
-            header.extend(["UID", "ATTEMPT", "HOLDS", "STUCK", "WHY", "NODE"]);
+            header.extend(["UID", "ATTEMPT", "HOLDS", "WHY", "NODE"]);
         }
         let certain = self.leaks.iter().map(|leak| self.row(leak, "confirmed", wide));
         let candidates = self.candidates.iter().map(|leak| self.row(leak, "candidate", wide));
@@ -152,7 +152,6 @@ impl LeaksAnswer {
                 or_none(pod.map_or("", |pod| pod.uid.as_str())),
                 or_none(&leak.attempt.map(|attempt| attempt.to_string()).unwrap_or_default()),
                 or_none(&holds(&leak.resources)),
-                or_none(leak.blocked_on.map_or("", |reason| reason.as_str())),
                 or_none(&leak.cause.message),
                 or_none(&self.node),
             ]);

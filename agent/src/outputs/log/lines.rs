@@ -162,7 +162,6 @@ pub(crate) fn leak(leak: &Leak, gone: bool, now: WallTime) {
                 workload = leak.workload.as_ref().map(ToString::to_string),
                 thing,
                 age_seconds = age,
-                stuck = leak.blocked_on.map(|reason| reason.as_str()),
                 cause = %leak.cause.kind,
                 why = leak.cause.message,
                 ips = leak.resources.ips.join(" "),

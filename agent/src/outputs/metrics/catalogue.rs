@@ -252,10 +252,9 @@ catalogue! {
             "Orphaned shims, network namespaces and pod cgroups.",
             "sum by (node, kind) (coroner_orphans) > 0";
         stuck_terminating: GaugeVec =
-            "coroner_pods_stuck_terminating", "", ["reason": REASONS], Stable,
-            "Pods whose object exists long after its deletion deadline, by what blocks the \
-             deletion.",
-            "sum by (reason) (coroner_pods_stuck_terminating) > 0";
+            "coroner_pods_stuck_terminating", "", ["cause": LEAK_CAUSES], Stable,
+            "Pods whose object exists long after its deletion deadline, by likely cause.",
+            "sum by (cause) (coroner_pods_stuck_terminating) > 0";
         leak_causes: GaugeVec =
             "coroner_leaks", "", ["cause": LEAK_CAUSES], Stable,
             "All leaks on this node (sandboxes, orphans, stuck pods), by likely cause.",

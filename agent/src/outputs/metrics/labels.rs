@@ -7,7 +7,7 @@ use crate::{
 };
 use coroner_core::{
     input::{LossKind, TaskState},
-    leak::{BlockedOn, DetectionState, LeakCause, LeakClass},
+    leak::{DetectionState, LeakCause, LeakClass},
     types::{Cause, CauseClass, Contradiction, FindingKind, PhaseKind, Verdict},
 };
 
@@ -46,7 +46,6 @@ closed! {
     PHASES = PhaseKind;
     CLASSES = LeakClass;
     LEAK_CAUSES = LeakCause;
-    REASONS = BlockedOn;
     JUDGEMENTS = DetectionState;
     ADAPTERS = Adapter;
     DROPS = DropReason;

@@ -15,7 +15,7 @@ use coroner_core::{
         ApiEvent, ConnectionEvent, CriEvent, Input, Received, TaskState, TrafficPeer, Workload,
     },
     labels,
-    leak::{BlockedOn, DetectionState, Leak, LeakCause, LeakClass, LeakKey},
+    leak::{DetectionState, Leak, LeakCause, LeakClass, LeakKey},
     leaks::LeakGauges,
     output::Report,
     report::{ContainerDeath, Finding, PodTermination, REFUSED, Traffic},
@@ -229,16 +229,14 @@ impl Metrics {
                 None if class.is_sandbox() => {
                     of.leaked_sandboxes.with_label_values(&[class.as_str()]).set(found);
                 }
-                None => {} // by its reason, below
+                None => {} // by its cause, below
             }
         }
         for cause in LeakCause::ALL {
             let found = count(&|_, of| of == *cause);
             of.leak_causes.with_label_values(&[cause.as_str()]).set(found);
-        }
-        for reason in BlockedOn::ALL {
-            let stuck = gauges.blocked_on.get(reason).copied().unwrap_or_default();
-            of.stuck_terminating.with_label_values(&[reason.as_str()]).set(stuck as f64);
+            let stuck = count(&|class, of| class == LeakClass::StuckTerminating && of == *cause);
+            of.stuck_terminating.with_label_values(&[cause.as_str()]).set(stuck);
         }
         for state in DetectionState::ALL {
             let on = if gauges.detection_state == *state { 1.0 } else { 0.0 };

@@ -73,9 +73,9 @@ fn seen() -> Metrics {
         reported: [
             ((LeakClass::NotreadyNoPod, LeakCause::PodWorkerStuck), 2),
             ((LeakClass::OrphanNetns, LeakCause::UntrackedByRuntime), 1),
+            ((LeakClass::StuckTerminating, LeakCause::Finalizer), 4),
         ]
         .into(),
-        blocked_on: [(BlockedOn::Finalizer, 4)].into(),
         ips: 5,
     };
     let leaked = Arc::new(samples::leaked());

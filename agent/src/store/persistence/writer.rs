@@ -101,7 +101,7 @@ mod tests {
 
     fn leaks(observed: u64) -> Vec<PersistedLeak> {
         let key = LeakKey::Sandbox { id: "s".into() };
-        vec![PersistedLeak { key, first_observed: BootTime(observed), preexisting: false }]
+        vec![PersistedLeak { key, first_observed: BootTime(observed) }]
     }
 
     #[test]
