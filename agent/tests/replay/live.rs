@@ -24,8 +24,8 @@ use std::{
 
 type Terminations = BTreeMap<(String, u32), PodTermination>;
 
-/// The last report of each termination, by the pod's UID and the incarnation.
-static REPLAYED: LazyLock<Terminations> = LazyLock::new(|| {
+/// The last report of each termination, by the pod's UID and the incarnation, and all other reports.
+static REPLAYED: LazyLock<(Terminations, Vec<Report>)> = LazyLock::new(|| {
     let file = path("k1.36-live/recording.jsonl.zst");
     let packed = fs::read(file).unwrap();
     let mut lines = Vec::new();
@@ -34,7 +34,7 @@ static REPLAYED: LazyLock<Terminations> = LazyLock::new(|| {
     replayed(Reader::new(Cursor::new(lines)).unwrap(), |_| true)
 });
 
-fn replayed(mut recording: Reader, keep: impl Fn(&Input) -> bool) -> Terminations {
+fn replayed(mut recording: Reader, keep: impl Fn(&Input) -> bool) -> (Terminations, Vec<Report>) {
     let mut engine = Engine::new(recording.header().settings());
     let mut reports = Vec::new();
     for received in recording.by_ref().filter(|received| keep(&received.input)) {
@@ -42,12 +42,16 @@ fn replayed(mut recording: Reader, keep: impl Fn(&Input) -> bool) -> Termination
     }
     reports.append(&mut engine.count_the_rest());
     assert!(recording.status().is_whole(), "{}", recording.status());
-    let mut terminations = BTreeMap::new();
+    let (mut terminations, mut others) = (BTreeMap::new(), Vec::new());
     for report in reports {
-        let (Report::PodTerminated(end) | Report::PodUpdated(end, _)) = report else { continue };
-        terminations.insert((end.pod.uid.as_str().to_owned(), end.life), *end);
+        match report {
+            Report::PodTerminated(end) | Report::PodUpdated(end, _) => {
+                terminations.insert((end.pod.uid.as_str().to_owned(), end.life), *end);
+            }
+            other => others.push(other),
+        }
     }
-    terminations
+    (terminations, others)
 }
 
 /// What is still reported otherwise: graces and causes where another stop meets a deletion, and one cause that only
@@ -126,7 +130,7 @@ fn differences(truth: &Value, end: &PodTermination) -> Vec<String> {
 
 #[test]
 fn each_of_535_terminations_on_a_real_node_is_as_it_was() {
-    let mut reported = REPLAYED.clone();
+    let mut reported = REPLAYED.0.clone();
     let truth = fs::read_to_string(path("k1.36-live/truth.jsonl")).unwrap();
     let mut wrong = Vec::new();
     for row in truth.lines() {
@@ -173,15 +177,15 @@ fn terminations_are_explained() {
     let is_exit = |input: &Input| {
         matches!(input, Input::Kernel(KernelEvent { fact: KernelFact::Exit { .. }, .. }))
     };
-    let oom = replayed(recording::sample().unwrap(), |_| true);
-    let unknown = replayed(recording::sample().unwrap(), |input| !is_exit(input));
+    let (oom, _) = replayed(recording::sample().unwrap(), |_| true);
+    let (unknown, _) = replayed(recording::sample().unwrap(), |input| !is_exit(input));
     let mut text = String::new();
     let mut add = |all: &Terminations, pod: &str, verbose| {
         let report = all.values().find(|one| one.pod.name == pod).unwrap();
         let style = Style { width: 100, color: false };
         let _ = writeln!(text, "{}", explain(report, &[], verbose, &style));
     };
-    EXPLAINED.iter().for_each(|(pod, verbose)| add(&REPLAYED, pod, *verbose));
+    EXPLAINED.iter().for_each(|(pod, verbose)| add(&REPLAYED.0, pod, *verbose));
     add(&oom, "oom-killed", true);
     add(&unknown, "oom-killed", false);
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/replay/explained.txt");
@@ -189,4 +193,32 @@ fn terminations_are_explained() {
         fs::write(&golden, &text).unwrap();
     }
     assert!(fs::read_to_string(golden).unwrap() == text, "UPDATE_GOLDEN=1 accepts this:\n{text}");
+}
+
+/// All that leaked there, mostly while the kubelet was down. It was collected within two minutes of the kubelet's start.
+#[test]
+fn its_leaks_have_their_causes() {
+    let mut opened = BTreeMap::new();
+    for report in &REPLAYED.1 {
+        match report {
+            Report::LeakOpened(leak) => {
+                *opened.entry((leak.class.as_str(), leak.cause.kind.as_str())).or_insert(0) += 1;
+            }
+            Report::LeakResolved(leak) => {
+                assert_ne!(leak.cause.kind.as_str(), "unknown", "{leak:?}")
+            }
+            _ => {}
+        }
+    }
+    let wanted = [
+        (("notready_no_pod", "kubelet_down"), 2),
+        (("notready_with_containers", "kubelet_down"), 28),
+        (("orphan_netns", "untracked_by_runtime"), 1),
+        (("orphan_pod_cgroup", "kubelet_down"), 1),
+        (("orphan_shim", "untracked_by_runtime"), 8),
+        (("ready_no_pod", "kubelet_down"), 2),
+        (("stuck_terminating", "kubelet_down"), 1),
+        (("stuck_terminating", "volume_busy"), 1),
+    ];
+    assert_eq!(opened, BTreeMap::from(wanted));
 }

@@ -123,8 +123,6 @@ pub struct Lists<T: Item> {
     pub(super) full: Option<BootTime>,
     /// Number of lists so far.
     lists: u64,
-    /// How often something that was listed ceased to be.
-    pub removals: u64,
 }
 
 impl<T: Item> Default for Lists<T> {
@@ -135,7 +133,6 @@ impl<T: Item> Default for Lists<T> {
             removed: BTreeSet::new(),
             full: None,
             lists: NEVER,
-            removals: 0,
         }
     }
 }
@@ -189,7 +186,6 @@ impl<T: Item> Lists<T> {
                 let before = std::mem::replace(&mut known.info, info);
                 let (id, parent, created) = known.info.keys();
                 if before.keys() != (id, parent, created) {
-                    self.removals += 1;
                     let (id, parent) = (id.clone(), parent.clone());
                     remove_from(&mut self.by_parent, before.keys().1, &id);
                     self.place(parent, id);
@@ -198,7 +194,6 @@ impl<T: Item> Lists<T> {
         }
         let mut check = |known: &mut Listed<T>| {
             if known.missed(asked, at, list) {
-                self.removals += 1;
                 self.removed.insert(known.info.keys().0.clone());
                 known.info.mark(others, dirty);
             }
@@ -296,7 +291,6 @@ impl<T: Item> Lists<T> {
     pub fn evict(&mut self, id: &T::Id) -> Option<T> {
         let known = self.entries.remove(id)?;
         self.removed.remove(id);
-        self.removals += u64::from(known.removed.is_none());
         remove_from(&mut self.by_parent, known.info.keys().1, id);
         Some(known.info)
     }

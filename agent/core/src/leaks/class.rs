@@ -61,14 +61,11 @@ fn of_sandbox(facts: &LeakFacts<'_>, sandbox: &Sandbox, newest: &Newest<'_>) -> 
 
 /// The static pod of this name runs from a later manifest, which means another UID.
 fn has_newer_manifest(facts: &LeakFacts<'_>, sandbox: &Sandbox) -> bool {
-    let name = |one: &Sandbox| (one.info.namespace.clone(), one.info.name.clone());
-    let is_it = |one: &Sandbox| {
-        one.info.ready
-            && place(one) > place(sandbox)
-            && name(one) == name(sandbox)
-            && facts.is_static(one)
-    };
-    facts.is_static(sandbox) && facts.listed().any(is_it)
+    let CriSandbox { namespace, name, .. } = &sandbox.info;
+    let is_of_the_name = |one: &Sandbox| (&one.info.namespace, &one.info.name) == (namespace, name);
+    let is_newer = |one: &Sandbox| one.info.ready && place(one) > place(sandbox);
+    let mut later = facts.listed().filter(|one| is_newer(one) && is_of_the_name(one));
+    facts.is_static(sandbox) && later.any(|one| facts.is_static(one))
 }
 
 /// Adds the classes of a pod and of its sandboxes. True: they may change without a change of the pod, with time or

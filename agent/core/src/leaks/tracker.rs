@@ -215,7 +215,7 @@ impl LeakTracker {
             let Some(due) = candidate.due else { continue };
             let answer = candidate.answer.filter(|(asked, _)| facts.now < *asked + ANSWER_VALID);
             match (should_exist(candidate.class), answer) {
-                (Some(_), Some((_, None))) => {}
+                (Some(_), Some((_, None))) => {} // the answer is awaited
                 (Some(_), None) => {
                     let pod = facts.pod_of(key).filter(|_| wanted.len() < MAX_VERIFICATIONS);
                     candidate.answer = pod.is_some().then_some((facts.now, None));
@@ -224,6 +224,7 @@ impl LeakTracker {
                 (Some(should), Some((_, Some(exists))))
                     if exists != should || !candidate.is_certain =>
                 {
+                    // It contradicts, or is the first certain answer: the threshold begins.
                     candidate.until = self.watched + self.threshold;
                     (candidate.is_certain, candidate.answer) = (exists == should, None);
                 }

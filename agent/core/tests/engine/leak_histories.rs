@@ -2,7 +2,7 @@
 //! is told after the threshold, and nothing else ever.
 
 use super::{
-    node::{LeakyNode, THRESHOLD, key},
+    node::{LeakyNode, THRESHOLD},
     random::cases,
     world::{ids, of_file, sandbox},
 };
@@ -162,12 +162,4 @@ proptest! {
         let standing: BTreeSet<LeakKey> = node.leaks.keys().cloned().collect();
         prop_assert_eq!(standing, left_behind(&node));
     }
-}
-
-/// The oracle itself: one of each.
-#[test]
-fn the_oracle_knows_a_leak() {
-    let mut node = LeakyNode::new();
-    node.run(1).run(2).stop(2).run(3).stop(3).delete(3);
-    assert_eq!(left_behind(&node), BTreeSet::from([key(3)]));
 }
