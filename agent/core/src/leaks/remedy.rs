@@ -26,10 +26,7 @@ pub(super) fn steps(leak: &Leak, tools: &NodeTools) -> Vec<String> {
 fn of_cause(leak: &Leak, tools: &NodeTools) -> Vec<String> {
     let pod = leak.pod.as_ref();
     let (namespace, name) = pod.map(|pod| (&*pod.namespace, &*pod.name)).unwrap_or_default();
-    let sandbox = match &leak.key {
-        LeakKey::Sandbox { id } => id.as_str(),
-        _ => "network",
-    };
+    let id = if let LeakKey::Sandbox { id } = &leak.key { id.as_str() } else { "network" };
     let kubelet = |command: &str| {
         let unit = tools.kubelet.as_ref();
         unit.map(|unit| format!("$ {}", command.replace("UNIT", unit)))
@@ -49,7 +46,7 @@ fn of_cause(leak: &Leak, tools: &NodeTools) -> Vec<String> {
         ),
         LeakCause::CniDeleteFailing => (
             "The network plugin's error is in the runtime's log",
-            vec![runtime_log(format!("grep {sandbox}"))],
+            vec![runtime_log(format!("grep {id}"))],
         ),
         LeakCause::RuntimeFailing => {
             ("The runtime's log shows what fails", vec![runtime_log("tail -n 100".to_owned())])
