@@ -81,8 +81,6 @@ pub struct ApiState {
     clock: Option<Anchor>,
     /// By how much the watch was late when it delivered the last deletion request.
     lag: Duration,
-    /// How often an object that existed disappeared.
-    pub ends: u64,
 }
 
 impl ApiState {
@@ -137,7 +135,6 @@ impl ApiState {
         for (uid, object) in &mut self.pods {
             let is_listed = listed.contains(&(uid.as_str(), object.is_mirror()));
             if !is_listed && (object.gone.is_none() || object.reappeared) {
-                self.ends += 1;
                 dirty.pod(uid);
             }
             object.reappeared &= is_listed;
@@ -166,7 +163,6 @@ impl ApiState {
             object.deletion_observed = true;
         }
         object.reappeared = false;
-        self.ends += 1;
     }
 
     /// Everything that the watch has not shown by now happened after this.
@@ -252,9 +248,7 @@ impl ApiState {
     /// Evicts a pod. True: it was stored.
     pub fn evict(&mut self, uid: &PodUid, dirty: &mut Dirty) -> bool {
         dirty.pod(uid);
-        let was_stored = self.pods.remove(uid).is_some();
-        self.ends += u64::from(was_stored);
-        was_stored
+        self.pods.remove(uid).is_some()
     }
 
     /// Pods whose object exists.

@@ -297,7 +297,7 @@ impl Candidate {
                 let info = &facts.stores.cri.sandbox(id)?.info;
                 (Some(info.attempt), info.created)
             }
-            LeakKey::Pod { uid } => (None, facts.object(uid)?.request().map(|r| r.api_time)),
+            LeakKey::Pod { uid } => (None, facts.object(uid)?.request().map(|r| r.stamp)),
             _ => (None, None),
         };
         let pod = facts.pod_of(key).filter(|pod| !pod.name.is_empty());
