@@ -24,6 +24,9 @@ pub mod phases;
 pub mod pod_view;
 pub mod process;
 pub mod table;
+#[cfg(feature = "testkit")]
+#[path = "../testkit/mod.rs"]
+pub mod testkit;
 pub mod traffic;
 pub mod unkillable;
 pub mod verdict;

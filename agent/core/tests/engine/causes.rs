@@ -1,352 +1,505 @@
-//! Circumstances → cause, with what says so.
+//! Why a container was stopped, and why its pod ended: what happens → the cause, with what states it.
 
-use super::world::{
-    CODE_0, Cgroups, World, container, ids, init, object as seen, of_file, running, sandbox, shim,
-    signal, task,
-};
-use coroner_core::{
-    api::{DeletionRequest, PodObject},
-    cause::{AttributedCause, Stop, by_kubelet, deletion},
-    input::{
-        ApiContainer, ApiEvent, ApiPod, ApiProbe, ApiTerminated, ContainerKind, ContainerState,
-        ExitStatus, Hook, Input, KernelFact, Loss, LossKind,
-    },
-    process::{ContainerProcesses, Origin, SentSignal},
-    time::{BootTime, Interval, WallTime},
-    types::{Cause, Source, Verdict},
-};
+use coroner_core::testkit::*;
 
-fn object(disruption: Option<&str>, reason: &str, grace: Option<i64>) -> PodObject {
-    let pod = ApiPod {
-        disruption: disruption.map(Into::into),
-        reason: reason.into(),
-        ..ApiPod::default()
-    };
-    let requested = grace.map(|grace_seconds| DeletionRequest {
-        made: Interval { earliest: BootTime(1), latest: BootTime(1) },
-        date: BootTime(1),
-        grace_seconds,
-        stamp: WallTime(0),
-    });
-    let mut object = PodObject::new(pod);
-    object.requested = requested;
-    object
+fn exec_probe() -> Option<ApiProbe> {
+    Some(ApiProbe { exec: Some("check".into()), grace_seconds: None, failures: 3 })
 }
 
+/// Its exec probe, which fails three times in a row.
+fn fails(w: &mut World) -> &mut World {
+    for pid in 900..903 {
+        w.enters(1, pid, "check").later(50).leaves(1, pid, "check", 1).later(9_950);
+    }
+    w
+}
+
+fn administrator() -> ProcessRef {
+    ProcessRef { tgid: Tgid(4242), ..outside("bash") }
+}
+
+/// A process of another container, named like a runtime.
+fn by_neighbour(w: &mut World, signal: u8) -> &mut World {
+    w.joins(3, 1, "s").starts(3).list().signals(1, signal, within(3, &task(35, 1, "runc")))
+}
+
+/// What a deletion was for: the condition DisruptionTarget, then the grace.
 #[test]
 fn causes_of_deletions() {
-    let rows = [
-        (None, Some(30), false, Cause::ApiDelete),
-        (None, Some(0), true, Cause::ForceDelete),
-        // Its processes outlived the object although there was a grace: no force.
-        (None, Some(30), true, Cause::ApiDelete),
-        (Some("EvictionByEvictionAPI"), Some(30), false, Cause::ApiEviction),
-        (Some("PreemptionByScheduler"), Some(30), false, Cause::Preemption),
-        (Some("DeletionByTaintManager"), Some(30), false, Cause::TaintEviction),
-        (Some("DeletionByPodGC"), Some(0), true, Cause::PodGc),
-        (Some("SomethingNew"), Some(30), false, Cause::ApiDelete),
-    ];
-    for (disruption, grace, outlived, expected) in rows {
-        let object = object(disruption, "", grace);
-        let told = deletion(Some(&object), outlived).cause;
-        assert_eq!(told, expected, "{disruption:?} {grace:?} {outlived}");
+    let delete: Story = |w| w.applied(1).stops(1).finish(1);
+    // Its processes outlive the object.
+    let outlives: Story =
+        |w| w.applied(1).deleted(1).later(20).term(1).later(1000).exits(1, CODE_0).stopped(1);
+    for (disruption, grace, story, expected) in [
+        ("", 30, delete, "api_delete; c graceful api_delete"),
+        ("", 0, outlives, "force_delete +outlived_object; c graceful force_delete"),
+        // There was a grace: no force.
+        ("", 30, outlives, "api_delete +outlived_object; c graceful api_delete"),
+        ("EvictionByEvictionAPI", 30, delete, "api_eviction; c graceful api_eviction"),
+        ("PreemptionByScheduler", 30, delete, "preemption; c graceful preemption"),
+        ("DeletionByTaintManager", 30, delete, "taint_eviction; c graceful taint_eviction"),
+        ("DeletionByPodGC", 0, outlives, "pod_gc +outlived_object; c graceful pod_gc"),
+        ("SomethingNew", 30, delete, "api_delete; c graceful api_delete"),
+    ] {
+        let mut w = World::running(1);
+        w.pod(1).disruption = (!disruption.is_empty()).then(|| disruption.into());
+        story(w.marked(1, grace)).ticks(60).ends(expected);
+    }
+}
+
+/// The kubelet ends a pod, static or not, for the reason in its status; one that is not known is quoted.
+#[test]
+fn causes_of_the_kubelet() {
+    for (disruption, reason, cause, cause_of_static) in [
+        ("", "Evicted", Cause::NodePressureEviction, Cause::NodePressureEviction),
+        (
+            "TerminationByKubelet",
+            "Evicted",
+            Cause::NodePressureEviction,
+            Cause::NodePressureEviction,
+        ),
+        ("TerminationByKubelet", "Terminated", Cause::NodeShutdown, Cause::NodeShutdown),
+        ("", "Terminated", Cause::NodeShutdown, Cause::NodeShutdown),
+        ("", "DeadlineExceeded", Cause::DeadlineExceeded, Cause::DeadlineExceeded),
+        ("", "SomethingNew", Cause::Unknown, Cause::Unknown),
+        ("", "", Cause::Unknown, Cause::StaticRemoved),
+    ] {
+        for is_static in [false, true] {
+            let mut w = World::in_sync();
+            if is_static {
+                w.pods.insert(1, mirror("a"));
+                w.sandboxes.insert(1, of_file(sandbox(1, true)));
+            }
+            w.applied(1).starts(1).list().ticks(60).stops(1).stopped(1);
+            let pod = w.pod(1);
+            pod.disruption = (!disruption.is_empty()).then(|| disruption.into());
+            pod.reason = reason.into();
+            w.phase(1, "Failed").ticks(120);
+            let (end, expected) = (w.end(), if is_static { cause_of_static } else { cause });
+            assert_eq!(end.cause, expected, "{reason} {is_static}\n{w}");
+            assert!(is_static || reason.is_empty() || end.cause_source == Source::Api, "{w}");
+            assert!(end.cause != Cause::Unknown || end.cause_message.contains(reason), "{w}");
+        }
     }
 }
 
 #[test]
-fn causes_without_a_deletion() {
-    let by = |disruption, reason: &str| {
-        by_kubelet(&object(disruption, reason, None)).map(|told| told.cause)
-    };
-    assert_eq!(by(None, "Evicted"), Some(Cause::NodePressureEviction));
-    assert_eq!(by(Some("TerminationByKubelet"), "Evicted"), Some(Cause::NodePressureEviction));
-    assert_eq!(by(Some("TerminationByKubelet"), "Terminated"), Some(Cause::NodeShutdown));
-    assert_eq!(by(None, ""), None);
-}
-
-/// What is missing is said.
-#[test]
-fn an_unknown_cause_says_what_is_missing() {
+fn an_unknown_cause_names_what_is_missing() {
     for (is_shown, is_recorded, says) in [
         (false, true, "the apiserver has not reported the pod"),
         (true, true, "its status names no reason"),
         (true, false, "record of how one of its containers ended is missing"),
     ] {
-        let mut world = World::new();
+        let mut w = World::new();
         if is_shown {
-            world.api(ApiEvent::Snapshot { pods: vec![seen(1, false, world.at())] });
+            w.pod(1);
+            w.snapshot();
         }
-        world.starts(1);
-        world.lists(vec![sandbox(1, true)], vec![container(1, ContainerState::Running)]);
-        world.ticks(60);
+        w.connects().starts(1).list().ticks(60);
         if is_recorded {
-            world.term(1, true);
-            world.later(500).exits(1, CODE_0);
+            w.stops(1).stopped(1);
         } else {
             let cgroup = Cgroups::of(1).own;
-            world.kernel(KernelFact::CgroupRemoved { cgroup });
+            w.is_over(1, CODE_0).kernel(KernelFact::CgroupRemoved { cgroup }).stopped(1);
         }
-        world.lists(vec![sandbox(1, false)], vec![container(1, ContainerState::Exited)]);
-        world.status(1, 0);
         if is_shown {
-            let mut pod = seen(1, false, world.at());
-            pod.phase = "Failed".into();
-            world.api(ApiEvent::Applied(pod));
+            w.phase(1, "Failed");
         }
-        world.cgroups_go(1);
-        world.ticks(120);
-        let end = &world.ended[0];
+        w.cgroups_go(1).ticks(120);
+        let end = w.end();
         assert_eq!((end.cause, end.cause_source), (Cause::Unknown, Source::Inferred));
-        assert!(end.cause_message.contains(says), "{}", end.cause_message);
+        assert!(end.cause_message.contains(says), "{w}");
     }
 }
 
-/// A container in which these processes from outside failed, one after the other.
-fn with_failed(names: &[&str]) -> ContainerProcesses {
-    let mut processes = ContainerProcesses::default();
-    processes.apply(BootTime(1), exec(1, 1, "app"), |_| false);
-    for (n, name) in (0..).zip(names) {
-        let at = BootTime(100 + 10 * u64::from(n));
-        processes.apply(at, exec(100 + n, 30 + n, name), |_| false);
-        let (cgroup, status) = (Cgroups::of(1).own, ExitStatus::Code(1));
-        let task = task(100 + n, 30 + n, name);
-        let parent = Some(shim());
-        let exit = KernelFact::Exit { cgroup, task, status, parent };
-        processes.apply(at, exit, |_| false);
-    }
-    processes
-}
-
-fn exec(pid: u32, ns: u32, comm: &str) -> KernelFact {
-    let cgroup = Cgroups::of(1).own;
-    KernelFact::Exec { cgroup, task: task(pid, ns, comm), parent: shim() }
-}
-
-/// One source states one thing; the first of these that does is the cause.
+/// The agent came while a static pod was being removed, perhaps, or the stop signal was lost with the deciding ring.
 #[test]
-fn causes_of_a_containers_own_stop() {
-    let probe =
-        |exec: Option<&str>| Some(ApiProbe { exec: exec.map(Into::into), ..ApiProbe::default() });
-    let spec = |liveness, startup| ApiContainer { liveness, startup, ..ApiContainer::default() };
-    let hooked = |hook: &str| ApiContainer {
-        pre_stop: Some(Hook::Exec(hook.into())),
-        ..ApiContainer::default()
-    };
-    let (plain, http) = (spec(None, None), spec(probe(None), None));
-    let liveness = spec(probe(Some("check")), None);
-    let both = spec(probe(Some("check")), probe(Some("a-rather-long-name")));
-    let hook = hooked("bye");
-    let processes = with_failed(&["check", "a-rather-long-n"]);
-    let sent_by = |comm: &str, origin| {
-        let mut sender = shim();
-        sender.comm = comm.into();
-        let KernelFact::SignalGenerated(signal) = signal(Cgroups::of(1).own, init(1), 15, sender)
-        else {
-            unreachable!()
-        };
-        SentSignal { at: BootTime(900), signal, origin }
-    };
-    let runc = sent_by("runc", Origin::Outside);
-    let host = sent_by("bash", Origin::Outside);
-    let exec = sent_by("kill", Origin::Entered);
-    let deleted = AttributedCause::new(Cause::ApiDelete, Source::Api, "");
-    let event = AttributedCause::new(Cause::DefinitionChanged, Source::Kubelet, "");
-    let none = Stop {
-        began: BootTime(1000),
-        container: "c",
-        processes: &processes,
-        sent: Some(&runc),
-        neighbour: None,
-        hook: None,
-        spec: Some(&plain),
-        started: true,
-        pod: None,
-        status: None,
-        event: None,
-    };
-    macro_rules! rows {
-        ($($($field:ident = $value:expr),+ => $expected:expr;)+) => {$({
-            let mut stop = none.clone();
-            $(stop.$field = $value;)+
-            let stated = stop.stated().map(|told| (told.cause, told.source));
-            assert_eq!(stated, $expected, stringify!($($field = $value),+));
-        })+};
-    }
-    use {Cause as C, Source as S};
-    rows! {
-        began = BootTime(1000) => None;
-        // Who sent the signal.
-        sent = Some(&exec) => Some((C::ExternalStop, S::Kernel));
-        neighbour = Some("other") => Some((C::ExternalStop, S::Kernel));
-        sent = Some(&host) => Some((C::ExternalStop, S::Inferred));
-        // It may be the hook's.
-        sent = Some(&exec), spec = Some(&hook) => None;
-        sent = Some(&exec), spec = None => None;
-        // What the pod ended for, unless another container's process sent the signal.
-        pod = Some(&deleted), event = Some(event.clone()) => Some((C::ApiDelete, S::Api));
-        pod = Some(&deleted), sent = Some(&host) => Some((C::ApiDelete, S::Api));
-        pod = Some(&deleted), sent = Some(&exec) => Some((C::ExternalStop, S::Kernel));
-        // What the status says of the container.
-        status = Some(C::PostStartFailed), event = Some(event.clone()) => Some((C::PostStartFailed, S::Api));
-        status = Some(C::RestartAllContainers) => Some((C::RestartAllContainers, S::Api));
-        // An Event.
-        event = Some(event.clone()), spec = Some(&liveness) => Some((C::DefinitionChanged, S::Kubelet));
-        event = Some(event.clone()), sent = Some(&host) => Some((C::DefinitionChanged, S::Kubelet));
-        // Runs of an exec probe that failed.
-        spec = Some(&liveness) => Some((C::Liveness, S::Kernel));
-        spec = Some(&both), started = false => Some((C::Startup, S::Kernel));
-        spec = Some(&both) => Some((C::Liveness, S::Kernel));
-        spec = Some(&http) => None;
-    }
+fn a_cause_that_rests_on_an_absence_of_records_is_unknown() {
+    let mut w = World::in_sync();
+    w.finds(1).sandboxes.insert(1, of_file(sandbox(1, true)));
+    w.list().ticks(3).exits(1, CODE_0).stopped(1).ticks(120).ends("unknown; c unknown unknown");
+    assert!(w.end().cause_message.contains("the agent began to watch it only"), "{w}");
+
+    let mut w = World::running(1);
+    w.lost(LossKind::DecidingRingFull).later(500).exits(1, CODE_0).list().ticks(120);
+    w.dies(1, "unknown unknown -deciding_ring_full").says(1, "evidence was lost");
 }
 
-/// The agent came while a static pod was being removed, perhaps: the verdict is unknown for that
-/// reason, and so is whether it was told to stop.
-#[test]
-fn a_cause_that_rests_on_an_absence_of_a_container_found_late() {
-    let mut world = World::in_sync();
-    let (pod, _, id) = ids(1);
-    let of = Cgroups::of(1);
-    let name = format!("/kubepods/pod{pod}/{id}");
-    world.kernel(KernelFact::CgroupCreated { cgroup: of.own, parent: None, name, scanned: true });
-    world.kernel(KernelFact::Running { cgroup: of.own, task: init(1) });
-    world.lists(vec![of_file(sandbox(1, true))], vec![container(1, ContainerState::Running)]);
-    world.ticks(3);
-    world.exits(1, CODE_0);
-    world.lists(vec![of_file(sandbox(1, false))], vec![container(1, ContainerState::Exited)]);
-    world.status(1, 0);
-    world.ticks(120);
-    let end = &world.ended[0];
-    assert_eq!(end.containers[0].verdict, Verdict::Unknown);
-    assert_eq!((end.cause, end.cause_source), (Cause::Unknown, Source::Inferred));
-    assert!(
-        end.cause_message.contains("the agent began to watch it only"),
-        "{}",
-        end.cause_message
-    );
-}
-
-/// The stop signal of a liveness kill was lost with the deciding ring.
-#[test]
-fn a_containers_cause_that_rests_on_a_lost_record() {
-    let mut world = running(1);
-    world.say(Input::Lost(Loss::new(LossKind::DecidingRingFull, 1)));
-    world.later(500).exits(1, CODE_0);
-    world.lists(vec![sandbox(1, true)], vec![container(1, ContainerState::Exited)]);
-    world.status(1, 0);
-    world.ticks(120);
-    let death = &world.died[0];
-    assert_eq!(death.verdict, Verdict::Unknown);
-    assert_eq!((death.cause, death.cause_source), (Cause::Unknown, Source::Inferred));
-    assert!(death.cause_message.contains("evidence was lost"), "{}", death.cause_message);
-}
-
-/// The kubelet deletes the object with a grace of 0 when all containers have ended, by its own
-/// knowledge: the runtime may have lost a process (kubernetes/kubernetes#88613).
-fn deleted_before_its_end(change: fn(&mut ApiPod)) -> Cause {
-    let mut world = running(1);
-    let at = world.at();
-    world.api(ApiEvent::Applied(seen(1, true, at)));
-    world.later(300).term(1, true);
-    let mut last = seen(1, true, at);
-    last.deletion_grace_seconds = Some(0);
-    change(&mut last);
-    world.later(1000).api(ApiEvent::Applied(last.clone()));
-    world.api(ApiEvent::Deleted(last));
-    world.later(5000).exits(1, CODE_0);
-    world.later(100).lists(vec![sandbox(1, false)], vec![container(1, ContainerState::Exited)]);
-    world.status(1, 0);
-    world.ticks(60);
-    world.ended[0].cause
-}
-
+/// The kubelet deletes the object with a grace of 0 when, by its own knowledge, all containers have ended: the runtime
+/// may have lost a process (kubernetes/kubernetes#88613). Kubelets up to 1.26 leave the phase at Running.
 #[test]
 fn the_kubelets_own_final_delete_is_no_force() {
-    assert_eq!(deleted_before_its_end(|pod| pod.phase = "Failed".into()), Cause::ApiDelete);
-    // Kubelets up to 1.26 leave the phase at Running.
-    let terminated = |pod: &mut ApiPod| {
-        let c = pod.containers.get_mut("c").unwrap();
-        c.id = Some(ids(1).2);
-        let reason = "Completed".into();
-        c.terminated =
-            vec![ApiTerminated { id: c.id.clone(), exit_code: 0, reason, finished: None }];
-    };
-    assert_eq!(deleted_before_its_end(terminated), Cause::ApiDelete);
-    // Somebody did not wait for it.
-    let runs = |pod: &mut ApiPod| pod.containers.get_mut("c").unwrap().id = Some(ids(1).2);
-    assert_eq!(deleted_before_its_end(runs), Cause::ForceDelete);
-}
-
-/// activeDeadlineSeconds of a pod: the kubelet stops it and sets the reason DeadlineExceeded.
-#[test]
-fn a_status_reason_that_is_there_is_not_called_missing() {
-    for (told, expected) in
-        [("DeadlineExceeded", Cause::DeadlineExceeded), ("SomethingNew", Cause::Unknown)]
-    {
-        let mut world = running(1);
-        world.term(1, true);
-        world.later(500).exits(1, CODE_0);
-        world.later(100).lists(vec![sandbox(1, false)], vec![container(1, ContainerState::Exited)]);
-        world.status(1, 0);
-        let mut pod = seen(1, false, world.at());
-        (pod.phase, pod.reason) = ("Failed".into(), told.into());
-        world.api(ApiEvent::Applied(pod));
-        world.ticks(60);
-        let end = &world.ended[0];
-        assert_eq!((end.cause, end.cause_source), (expected, Source::Api));
-        assert!(end.cause_message.contains(told), "{}", end.cause_message);
-    }
-}
-
-/// Graceful node shutdown ends static pods as well, and so does an eviction.
-#[test]
-fn a_static_pod_of_a_node_that_shuts_down() {
-    for (told, expected) in [
-        ("Terminated", Cause::NodeShutdown),
-        ("Evicted", Cause::NodePressureEviction),
-        ("", Cause::StaticRemoved),
-    ] {
-        let mut world = World::in_sync();
-        let mut mirror = seen(7, false, world.at());
-        mirror.mirror_of = Some(ids(1).0);
-        world.api(ApiEvent::Applied(mirror.clone()));
-        world.starts(1);
-        world.lists(vec![of_file(sandbox(1, true))], vec![container(1, ContainerState::Running)]);
-        world.ticks(60);
-        world.term(1, true);
-        world.later(500).exits(1, CODE_0);
-        world.lists(vec![of_file(sandbox(1, false))], vec![container(1, ContainerState::Exited)]);
-        world.status(1, 0);
-        (mirror.phase, mirror.reason) = ("Failed".into(), told.into());
-        world.api(ApiEvent::Applied(mirror));
-        world.ticks(120);
-        assert_eq!(world.ended[0].cause, expected, "{}", world.ended[0].cause_message);
+    let rows: [(Story, Cause); 3] = [
+        (|w| w.phase(1, "Failed"), Cause::ApiDelete),
+        (|w| w.shows_exit(1), Cause::ApiDelete),
+        // Somebody did not wait for it.
+        (|w| w.then(|w| w.status_of(1).id = Some(ids(1).2)), Cause::ForceDelete),
+    ];
+    for (happens, expected) in rows {
+        let mut w = World::running(1);
+        w.delete(1).later(300).term(1).later(1000).pod(1).deletion_grace_seconds = Some(0);
+        happens(&mut w).applied(1).deleted(1).later(5000).exits(1, CODE_0).stopped(1).ticks(60);
+        assert_eq!(w.end().cause, expected, "{w}");
     }
 }
 
 /// An init container failed, restartPolicy Never: no main container ever was.
 #[test]
 fn a_pod_whose_init_container_failed_had_no_main_container() {
-    for (told_to_stop, expected, says) in [
+    for (stopped, expected, says) in [
         (false, Cause::Completed, "None of its main containers ran"),
         (true, Cause::Unknown, "It was stopped without a deletion"),
     ] {
-        let mut world = running(1);
-        let mut pod = seen(1, false, world.at());
-        pod.containers.get_mut("c").unwrap().kind = ContainerKind::Init;
-        pod.containers.insert("main".into(), ApiContainer::default());
-        world.api(ApiEvent::Applied(pod.clone()));
-        if told_to_stop {
-            world.term(1, true);
+        let mut w = World::running(1);
+        w.status_of(1).kind = ContainerKind::Init;
+        w.pod(1).containers.insert("main".into(), ApiContainer::default());
+        w.applied(1);
+        if stopped {
+            w.term(1);
         }
-        world.later(500).exits(1, ExitStatus::Code(1));
-        world.later(100).lists(vec![sandbox(1, false)], vec![container(1, ContainerState::Exited)]);
-        world.status(1, 1);
-        pod.phase = "Failed".into();
-        world.api(ApiEvent::Applied(pod));
-        world.ticks(60);
-        let end = &world.ended[0];
-        assert_eq!(end.cause, expected, "{}", end.cause_message);
-        assert!(end.cause_message.contains(says), "{}", end.cause_message);
+        w.later(500).exits(1, ExitStatus::Code(1)).stopped(1).phase(1, "Failed").ticks(60);
+        assert_eq!(w.end().cause, expected, "{w}");
+        assert!(w.end().cause_message.contains(says), "{w}");
     }
+}
+
+/// A process that has entered the container sends its main process a signal.
+fn sent<'a>(w: &'a mut World, comm: &str, signal: u8) -> &'a mut World {
+    w.enters(1, 950, comm).later(20).signals(1, signal, inside(&task(950, 970, comm)))
+}
+
+fn left(w: &mut World) -> &mut World {
+    w.leaves(1, 950, "sh", 0)
+}
+
+/// So long after a thread dump (jcmd, jstack: SIGQUIT).
+fn dumped(w: &mut World) -> &mut World {
+    sent(w, "jcmd", 3).leaves(1, 950, "jcmd", 0).later(9_980)
+}
+
+/// Stops of a container that was restarted, as kubelets, runtimes and people make them.
+#[test]
+fn causes_of_a_containers_own_stop() {
+    type Spec = fn(&mut ApiContainer);
+    let plain: Spec = |_| ();
+    let probed: Spec = |c| c.liveness = exec_probe();
+    let hooked: Spec = |c| (c.liveness, c.pre_stop) = (exec_probe(), exec_hook("sh"));
+    let killed: Spec = |c| (c.liveness, c.stop_signal) = (exec_probe(), Some(9));
+    let starting: Spec = |c| {
+        (c.liveness, c.startup, c.started) = (exec_probe(), exec_probe(), Some(false));
+    };
+    let rows: [(Spec, Story, &str); 22] = [
+        (probed, |w| fails(w).term(1), "graceful liveness: check"),
+        (starting, |w| fails(w).term(1), "graceful startup: check"),
+        (plain, |w| fails(w).term(1), "graceful restart: "),
+        // Its hook makes PID 1 leave (nginx -s quit), or sends the signal before runc does.
+        (hooked, |w| left(sent(fails(w), "sh", 3)).later(5_000), "graceful liveness: "),
+        (hooked, |w| left(sent(fails(w), "sh", 15)).later(60).term(1), "graceful liveness: "),
+        (
+            killed,
+            |w| fails(w).kill(1).exits(1, KILLED),
+            "force_killed liveness: is its stop signal.",
+        ),
+        (probed, failed_long_before, "graceful restart: "),
+        (plain, |w| w.signals(1, 15, administrator()), "graceful external_stop: bash (pid 4242)"),
+        (plain, |w| w.signals(1, 2, administrator()), "graceful external_stop: bash (pid 4242)"),
+        // The name of a runtime proves nothing inside a container.
+        (plain, |w| sent(w, "kill", 15), "graceful external_stop: kill (pid 950"),
+        (plain, |w| sent(w, "runc", 15), "graceful external_stop: runc (pid 950"),
+        (plain, |w| by_neighbour(w, 15), "graceful external_stop: runc (pid 35)"),
+        (plain, |w| by_neighbour(w, 1).later(3_600_000), "completed completed: "),
+        (plain, by_subshell, "completed completed: SIGTERM by sh (pid 951) had been sent to it"),
+        (plain, reused, "completed completed: "),
+        // It may have reloaded: the signal is named, and explains nothing.
+        (plain, |w| sent(w, "kill", 1), "completed completed: SIGHUP by kill (pid 950, which had"),
+        (plain, dumped, "completed completed: "),
+        (plain, |w| dumped(w).exits(1, SEGV), "crashed completed: "),
+        (plain, |w| dumped(w).kill(1).exits(1, KILLED), "force_killed restart: "),
+        // A runtime of another name; which signal it is to send, it states itself.
+        (probed, |w| fails(w).signals(1, 15, outside("sysbox-runc")), "graceful liveness: "),
+        (probed, by_another_signal, "graceful liveness: "),
+        (probed, runtime_restarted, "graceful liveness: "),
+    ];
+    for (number, (spec, happens, expected)) in rows.into_iter().enumerate() {
+        println!("row {number}");
+        let (expected, says) = expected.split_once(": ").expect("two parts");
+        let mut w = World::named(spec);
+        happens(&mut w).later(10);
+        if w.containers[&1].state == ContainerState::Running {
+            w.exits(1, CODE_0);
+        }
+        w.later(300).again(1, 2).ticks(120).dies(1, expected).says(1, says);
+    }
+}
+
+/// One failed run, perhaps of an exec.
+fn failed_long_before(w: &mut World) -> &mut World {
+    w.enters(1, 9, "check").leaves(1, 9, "check", 1).later(100_000).term(1)
+}
+
+/// `sh -c 'kill 1 &'`: the subshell has forked and executed nothing.
+fn by_subshell(w: &mut World) -> &mut World {
+    w.enters(1, 950, "sh").signals(1, 15, inside(&task(951, 96, "sh")))
+}
+
+fn by_another_signal(w: &mut World) -> &mut World {
+    fails(w).cri(CriEvent::StopSignal { container: ids(1).2, signal: 37 });
+    w.signals(1, 37, outside("sysbox-runc"))
+}
+
+/// While the stop is under way; and the status shows the exit before the next attempt.
+fn runtime_restarted(w: &mut World) -> &mut World {
+    fails(w).term(1).later(2000).exits(1, CODE_0).connects().list().shows_exit(1).applied(1)
+}
+
+/// The pid of a probe that has ended is used again by the container's own process.
+fn reused(w: &mut World) -> &mut World {
+    let (cgroup, task, parent) = (Cgroups::of(1).own, task(950, 500, "worker"), inside(&init(1)));
+    w.enters(1, 950, "check").leaves(1, 950, "check", 0).later(86_400_000);
+    w.kernel(KernelFact::Exec { cgroup, task: task.clone(), parent });
+    w.later(100).signals(1, 15, inside(&task))
+}
+
+/// A pod of two main containers that is not restarted.
+fn two(change: impl Fn(&mut ApiContainer)) -> World {
+    let mut w = World::named(change);
+    w.joins(2, 1, "s").starts(2).list().pod(1).restart_policy = "Never".into();
+    (w.status_of(2).id, w.status_of(2).started) = (Some(ids(2).2), Some(true));
+    w.applied(1).ticks(2);
+    w
+}
+
+/// One of two completes, before or after the other is stopped: by an exec, or for its probe, whose grace of 3 s its own
+/// report and its pod's have.
+#[test]
+fn the_cause_of_one_container_is_not_the_others() {
+    let by_exec: Story = |w| sent(w, "kill", 15);
+    let by_probe: Story = |w| fails(w).term(1).later(2_900);
+    for (completes_first, happens, cause, grace) in [
+        (true, by_exec, "external_stop", None),
+        (false, by_exec, "external_stop", None),
+        (false, by_probe, "liveness", Some(3)),
+    ] {
+        let mut w = two(|c| {
+            c.liveness = exec_probe();
+            c.liveness.as_mut().unwrap().grace_seconds = Some(3);
+        });
+        if completes_first {
+            w.exits(2, CODE_0).later(5_000);
+        }
+        happens(&mut w).later(10).exits(1, CODE_0).later(100).list().shows_exit(1).applied(1);
+        w.ticks(20);
+        if !completes_first {
+            w.exits(2, CODE_0);
+        }
+        w.later(200).stopped(1).phase(1, "Succeeded").ticks(120);
+        w.dies(1, &format!("graceful {cause}")).dies(2, "completed completed");
+        let of_pod = w.end().containers.iter().find(|one| one.name == "c");
+        let own = w.death(1);
+        assert!(
+            of_pod
+                .is_none_or(|one| one.cause == own.cause && one.grace_seconds == own.grace_seconds),
+            "{w}"
+        );
+        assert_eq!(own.grace_seconds, grace, "{w}");
+    }
+}
+
+/// restartPolicy Never of a container alone: nothing follows it, and the other runs on.
+#[test]
+fn a_container_that_is_not_restarted_has_its_cause() {
+    let mut w = two(|c| c.liveness = exec_probe());
+    fails(&mut w).stops(1).later(300).list().shows_exit(1);
+    w.later(200).applied(1).ticks(120).dies(1, "graceful liveness").goes_on();
+}
+
+/// `crictl stop` of the only container of a pod with restartPolicy Never and an HTTP probe: nobody states why.
+#[test]
+fn a_stop_that_ends_a_pod_is_not_called_the_probes() {
+    let mut w = World::named(|c| c.liveness = Some(ApiProbe::default()));
+    w.pod(1).restart_policy = "Never".into();
+    w.applied(1).ticks(60).stops(1).cgroups_go(1).stopped(1);
+    w.shows_exit(1).later(100).phase(1, "Succeeded").ticks(120).ends("unknown; c graceful unknown");
+}
+
+/// `kubectl delete --now`: the kubelet gives 2 s at least, also if the grace is shortened later, in an event or in a list
+/// (the apiserver keeps when the first request was made); the share of the grace is a share of that.
+#[test]
+fn a_short_grace_is_raised_to_the_floor() {
+    for (first, is_listed, ran, share) in
+        [(None, false, 1_000, 0.5), (Some(30), false, 2_000, 1.0), (Some(30), true, 2_000, 1.0)]
+    {
+        let mut w = World::named(|_| ());
+        let asked = w.at().0 as i64;
+        w.marked(1, first.unwrap_or(1)).applied(1).term(1);
+        if first.is_some() {
+            let due = Some(WallTime(asked + 1_000_000_000));
+            (w.pod(1).deletion_timestamp, w.pod(1).deletion_grace_seconds) = (due, Some(1));
+            w.later(2_000);
+            _ = if is_listed { w.snapshot() } else { w.applied(1) };
+        }
+        w.later(ran).exits(1, CODE_0).finish(1).ticks(120);
+        let death = &w.end().containers[0];
+        if first.is_none() {
+            assert_eq!((w.end().grace_seconds, death.grace_seconds), (Some(1), Some(2)), "{w}");
+        }
+        assert!(death.grace_ratio.is_some_and(|one| (one - share).abs() < 0.1), "{w}");
+    }
+}
+
+/// A sleep in the spec leaves no trace: it is not reported to have run where nobody runs it.
+#[test]
+fn a_hook_that_nobody_runs_is_not_reported() {
+    let rows: [(Story, &str, bool); 3] = [
+        (|w| w.shows_exit(1), "graceful restart", true),
+        (all_restart, "graceful restart_all_containers", false),
+        (|w| w, "graceful restart", true),
+    ];
+    for (happens, expected, slept) in rows {
+        let mut w = World::named(|c| c.pre_stop = Some(Hook::Sleep(1)));
+        w.later(10_000).stops(1);
+        happens(&mut w).later(300).applied(1).later(300).again(1, 2).ticks(120).dies(1, expected);
+        let began = w.death(1).milestone(MilestoneKind::PreStopBegan);
+        assert_eq!((began.is_some(), w.death(1).pre_stop.is_some()), (slept, true));
+    }
+}
+
+fn all_restart(w: &mut World) -> &mut World {
+    let status = w.status_of(1);
+    (status.id, status.restarts) = (None, 1);
+    status.waiting = Some("RestartingAllContainers".into());
+    w
+}
+
+/// A list that shows the request dates it into the whole outage. The sandbox, stopped twenty seconds after the
+/// container, shows that the container was not stopped for it; also where the object is gone by then.
+#[test]
+fn what_the_rest_of_its_pod_outlived_was_not_stopped_for_the_deletion() {
+    for is_gone in [false, true] {
+        let mut w = World::named(|_| ());
+        w.later(500).breaks().later(10).stops(1).later(100).list();
+        w.ticks(20).marked(1, 30);
+        if !is_gone {
+            w.snapshot();
+        }
+        w.later(300).kernel(KernelFact::CgroupEmpty { cgroup: Cgroups::of(1).pause });
+        w.stopped(1).shows_exit(1).later(1_000).pod(1).phase = "Succeeded".into();
+        _ = if is_gone { w.vanishes(1).snapshot() } else { w.deleted(1) };
+        w.ticks(60);
+        assert_ne!(w.death(1).cause, Cause::ApiDelete, "{is_gone}\n{w}");
+    }
+}
+
+/// The node's clock is set after the request, by which the request then seems to be older than the stop.
+#[test]
+fn a_request_is_dated_by_the_clock_at_its_receipt() {
+    let mut w = World::named(|_| ());
+    w.later(20_000).term(1).later(8_000).delete(1);
+    let boot_ns = w.at().0;
+    w.say(Input::Clock(Anchor { boot_ns, wall_ns: boot_ns as i64 + 60_000_000_000 }));
+    w.later(500).exits(1, CODE_0).stopped(1).shows_exit(1).pod(1).phase = "Succeeded".into();
+    w.later(1_000).deleted(1).ticks(60);
+    assert_ne!(w.death(1).cause, Cause::ApiDelete, "{w}");
+}
+
+/// What the Events of a stopped container state. They are listed once for each stop, and the report waits for the answer.
+#[test]
+fn the_events_of_a_stopped_container_are_listed_once() {
+    for (answers, expected, says) in [
+        (Some(Some(KillReason::LivenessProbe)), "graceful liveness", ""),
+        (Some(Some(KillReason::DefinitionChanged)), "graceful definition_changed", ""),
+        (Some(None), "graceful restart", ""),
+        (None, "graceful restart", "could not be listed"),
+    ] {
+        let mut w = stopped(true);
+        let ended = w.at();
+        until_asked(w.later(300).again(1, 2));
+        assert!(w.died.is_empty(), "it waits for the answer");
+        answer(&mut w, ended, answers);
+        w.ticks(120).dies(1, expected).says(1, says);
+        let is_stated = !expected.ends_with("restart");
+        assert_eq!(w.death(1).cause_source == Source::Kubelet, is_stated, "{w}");
+        assert_eq!(asked(&w), 1, "once for each end");
+    }
+    for (is_on, says) in [(true, "were not listed since"), (false, "are not asked for")] {
+        let mut w = stopped(is_on);
+        w.later(300).again(1, 2).ticks(120).dies(1, "graceful restart").says(1, says);
+        assert_eq!(
+            asked(&w),
+            usize::from(is_on),
+            "no answer holds a report up, and off asks nothing"
+        );
+    }
+}
+
+/// A container with a probe by TCP that was stopped. `lists`: Events are looked up.
+fn stopped(lists: bool) -> World {
+    let mut w =
+        World::named(|c| c.liveness = Some(ApiProbe { failures: 3, ..ApiProbe::default() }));
+    w.say(Input::Events(LookupEvent::Lookup { lists }));
+    w.later(60_000).term(1).later(50).exits(1, CODE_0);
+    w
+}
+
+fn asked(w: &World) -> usize {
+    w.requests.iter().filter(|one| matches!(one, Request::ListEvents(_))).count()
+}
+
+fn until_asked(w: &mut World) {
+    for _ in 0..120 {
+        w.ticks(u64::from(asked(w) == 0));
+    }
+    assert_eq!(asked(w), 1, "\n{w}");
+}
+
+/// The Events of the pod, with this reason of a stop; `None`: they could not be listed.
+fn answer(w: &mut World, ended: BootTime, reason: Option<Option<KillReason>>) {
+    let of = |reason| {
+        let event = PostedEvent::new(ended, 0, EventReason::Killing);
+        PostedEvent { reason: Some(reason), container: Some("c".into()), ..event }
+    };
+    let (asked, entries) = (w.at(), reason.map(|reason| reason.map(of).into_iter().collect()));
+    w.say(Input::Events(LookupEvent::Events { pod: ids(1).0, asked, entries }));
+}
+
+#[test]
+fn the_end_of_a_pod_waits_for_the_events_of_a_stop_shortly_before() {
+    let mut w = stopped(true);
+    let ended = w.at();
+    w.later(300).again(1, 2).delete(1).later(200).is_over(2, CODE_0);
+    until_asked(w.stopped(1).deleted(1));
+    w.is_quiet();
+    answer(&mut w, ended, Some(Some(KillReason::LivenessProbe)));
+    w.ticks(120).dies(1, "graceful liveness");
+    assert_eq!((asked(&w), w.ended.len()), (1, 1), "\n{w}");
+}
+
+#[test]
+fn the_events_of_a_pod_are_listed_once_for_all_its_stopped_containers() {
+    let mut w = two(|c| c.liveness = Some(ApiProbe::default()));
+    w.say(Input::Events(LookupEvent::Lookup { lists: true }));
+    w.later(60_000).term(1).term(2).later(3_000).exits(1, CODE_0).exits(2, CODE_0).cgroups_go(1);
+    w.stopped(1).shows_exit(1).shows_exit(2).later(100).phase(1, "Failed").ticks(120);
+    assert_eq!((asked(&w), w.died.len(), w.ended.len()), (1, 2, 1), "\n{w}");
+}
+
+/// The pod came, was deleted and collected in an outage, and the watch goes on where it was.
+#[test]
+fn a_pod_that_came_and_went_in_an_outage_has_its_cause_when_the_watch_is_back() {
+    let mut w = World::in_sync();
+    w.later(500).breaks().starts(1).list().later(20_000).stops(1);
+    w.stopped(1)
+        .later(1_000)
+        .cgroups_go(1)
+        .ticks(30)
+        .removed(1)
+        .ticks(10)
+        .ends("unknown; c graceful unknown");
+    (w.status_of(1).id, w.status_of(1).started) = (Some(ids(1).2), Some(true));
+    w.resumes().later(100).applied(1).ticks(2);
+    let due = WallTime(w.ended[0].began.boot.0 as i64 + 30_000_000_000);
+    (w.pod(1).deletion_timestamp, w.pod(1).deletion_grace_seconds) = (Some(due), Some(30));
+    w.shows_exit(1).pod(1).phase = "Succeeded".into();
+    w.later(100).deleted(1).ticks(20);
+    assert_eq!(w.end().cause, Cause::ApiDelete, "{w}");
 }

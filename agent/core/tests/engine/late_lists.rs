@@ -1,39 +1,25 @@
-//! Lists of the runtime whose answers come in another order than they were asked for: a full one may
+//! Lists of the runtime that come in another order than they were asked for, or that lack what there is: a full one may
 //! take a minute, while filtered ones are answered.
 
-use super::world::{
-    CODE_0, Cgroups, World, container, ids, init, is_replaced, object, replacement, sandbox, shim,
-    task,
-};
-use coroner_core::{
-    cri::CriState,
-    dirty::Dirty,
-    ids::{CgroupId, SandboxId},
-    input::{ApiEvent, ContainerState, CriContainer, CriEvent, KernelFact},
-    time::{BootTime, Interval, WallTime},
-    types::{Cause, Verdict},
-};
+use coroner_core::{cri::CriState, dirty::Dirty, testkit::*, time::Interval};
 
-fn secs(n: u64) -> BootTime {
-    BootTime(n * 1_000_000_000)
-}
-
-/// A list of pod 1: of its sandbox' readiness and its container's state, as far as they are listed.
+/// A list of pod 1 that was asked for and answered at these seconds: of its sandbox' readiness and its container's
+/// state, as far as they are listed.
 fn list(
     runtime: &mut CriState,
     (asked, answered): (u64, u64),
     only: Option<SandboxId>,
     ready: Option<bool>,
-    state: Option<ContainerState>,
 ) {
-    let asked = secs(asked);
+    let state = |ready| if ready { ContainerState::Running } else { ContainerState::Exited };
+    let (asked, answered) = (ms(asked * 1000), ms(answered * 1000));
     let sandboxes = ready.map(|ready| sandbox(1, ready)).into_iter().collect();
-    let containers = state.map(|state| container(1, state)).into_iter().collect();
+    let containers = ready.map(|ready| container(1, state(ready))).into_iter().collect();
     for event in [
         CriEvent::Sandboxes { asked, only: only.clone(), sandboxes },
         CriEvent::Containers { asked, only, containers },
     ] {
-        runtime.apply(secs(answered), event, &mut Dirty::default());
+        runtime.apply(answered, event, &mut Dirty::default());
     }
 }
 
@@ -41,248 +27,144 @@ fn only() -> Option<SandboxId> {
     Some(ids(1).1)
 }
 
+fn between(earliest: u64, latest: u64) -> Option<Interval> {
+    Some(Interval { earliest: ms(earliest * 1000), latest: ms(latest * 1000) })
+}
+
 #[test]
 fn a_late_list_takes_back_nothing_that_a_newer_one_showed() {
     let (_, id, app) = ids(1);
     let mut runtime = CriState::default();
-    list(&mut runtime, (1, 1), None, Some(true), Some(ContainerState::Running));
-    list(&mut runtime, (12, 13), only(), Some(false), Some(ContainerState::Exited));
+    list(&mut runtime, (1, 1), None, Some(true));
+    list(&mut runtime, (12, 13), only(), Some(false));
     // Asked for before that, answered after it.
-    list(&mut runtime, (10, 25), None, Some(true), Some(ContainerState::Running));
+    list(&mut runtime, (10, 25), None, Some(true));
     let known = runtime.sandbox(&id).unwrap();
     assert!(!known.info.ready);
-    let between = Some(Interval { earliest: secs(1), latest: secs(13) });
-    assert_eq!((known.ended, known.asked), (between, secs(12)));
+    assert_eq!((known.ended, known.asked), (between(1, 13), ms(12_000)));
     let known = runtime.container(&app).unwrap();
-    assert_eq!((known.info.state, known.ended), (ContainerState::Exited, between));
+    assert_eq!((known.info.state, known.ended), (ContainerState::Exited, between(1, 13)));
     // What is gone stays gone.
-    list(&mut runtime, (30, 31), only(), None, None);
-    list(&mut runtime, (28, 40), None, Some(true), Some(ContainerState::Running));
-    let gone = Some(Interval { earliest: secs(12), latest: secs(31) });
-    assert_eq!(runtime.sandbox(&id).unwrap().removed, gone);
-    assert_eq!(runtime.container(&app).unwrap().removed, gone);
+    list(&mut runtime, (30, 31), only(), None);
+    list(&mut runtime, (28, 40), None, Some(true));
+    assert_eq!(runtime.sandbox(&id).unwrap().removed, between(12, 31));
+    assert_eq!(runtime.container(&app).unwrap().removed, between(12, 31));
 }
 
 #[test]
 fn what_a_late_list_does_not_have_may_be_younger() {
     let (_, id, app) = ids(1);
     let mut runtime = CriState::default();
-    list(&mut runtime, (12, 13), only(), Some(true), Some(ContainerState::Running));
+    list(&mut runtime, (12, 13), only(), Some(true));
     for late in [(2, 20), (10, 25)] {
-        list(&mut runtime, late, None, None, None);
+        list(&mut runtime, late, None, None);
         assert!(runtime.sandbox(&id).unwrap().missing.is_none());
         assert_eq!(runtime.container(&app).unwrap().ended, None);
     }
-    assert!(!runtime.has_listed_since(secs(11)), "what is not covered is not known");
+    assert!(!runtime.has_listed_since(ms(11_000)), "what is not covered is not known");
     // Two that were asked for after it was listed.
-    list(&mut runtime, (30, 45), None, None, None);
-    list(&mut runtime, (50, 65), None, None, None);
-    let gone = Some(Interval { earliest: secs(12), latest: secs(45) });
-    assert_eq!(runtime.sandbox(&id).unwrap().removed, gone);
+    list(&mut runtime, (30, 45), None, None);
+    list(&mut runtime, (50, 65), None, None);
+    assert_eq!(runtime.sandbox(&id).unwrap().removed, between(12, 45));
 }
 
 /// The times between which a change lies are those of the requests and the answers, however late.
 #[test]
 fn a_late_answer_is_true_as_of_its_request() {
-    let (_, id, _) = ids(1);
     let mut runtime = CriState::default();
-    list(&mut runtime, (0, 15), None, Some(true), Some(ContainerState::Running));
-    assert!(runtime.is_current() && !runtime.has_listed_since(secs(1)));
-    list(&mut runtime, (20, 70), None, Some(false), Some(ContainerState::Exited));
-    let stopped = Some(Interval { earliest: secs(0), latest: secs(70) });
-    assert_eq!(runtime.sandbox(&id).unwrap().ended, stopped);
-    assert_eq!(
-        runtime.connection.gaps.between(secs(0), secs(100)).count(),
-        0,
-        "lateness is no outage"
-    );
+    list(&mut runtime, (0, 15), None, Some(true));
+    assert!(runtime.is_current() && !runtime.has_listed_since(ms(1000)));
+    list(&mut runtime, (20, 70), None, Some(false));
+    assert_eq!(runtime.sandbox(&ids(1).1).unwrap().ended, between(0, 70));
+    let gaps = runtime.connection.gaps.between(ms(0), ms(100_000));
+    assert_eq!(gaps.count(), 0, "lateness is no outage");
 }
 
-/// The runtime's lists of containers come when the pod is gone: the kernel and the pod's status have named the
-/// container meanwhile, and its report has it.
+/// A pod whose status names its container, and of which no list has anything yet.
+fn unlisted() -> World {
+    let mut w = World::in_sync();
+    w.starts(1).status_of(1).id = Some(ids(1).2);
+    w.applied(1);
+    w
+}
+
+fn lists_sandbox(w: &mut World) -> &mut World {
+    let (asked, sandboxes) = (w.at(), w.sandboxes.values().cloned().collect());
+    w.cri(CriEvent::Sandboxes { asked, only: None, sandboxes })
+}
+
+/// No list ever shows the container, its sandbox, or both: the kernel and the pod's status name it meanwhile.
 #[test]
-fn a_container_that_no_list_ever_showed_is_in_its_pods_report() {
-    let mut world = World::in_sync();
-    let mut pod = object(1, false, world.at());
-    pod.containers.get_mut("c").unwrap().id = Some(ids(1).2);
-    world.starts(1);
-    world.api(ApiEvent::Applied(pod.clone()));
-    let at = world.at();
-    let sandboxes = vec![sandbox(1, true)];
-    world.cri(CriEvent::Sandboxes { asked: at, only: None, sandboxes });
-    world.ticks(1);
-    let at = world.at();
-    pod.deletion_timestamp = object(1, true, at).deletion_timestamp;
-    world.api(ApiEvent::Applied(pod.clone()));
-    world.term(1, true);
-    world.later(500).exits(1, CODE_0);
-    let at = world.at();
-    world.cri(CriEvent::Sandboxes { asked: at, only: None, sandboxes: vec![sandbox(1, false)] });
-    world.cri(CriEvent::Containers { asked: at, only: None, containers: Vec::new() });
-    world.api(ApiEvent::Deleted(pod));
-    world.ticks(60);
-    let end = world.reports().next().expect("a report");
-    let [death] = end.containers.as_slice() else { panic!("{end:?}") };
-    assert_eq!((death.name.as_str(), death.verdict), ("c", Verdict::Graceful), "{death:?}");
+fn what_no_list_ever_showed_is_in_its_pods_report() {
+    for (sandbox, container) in [(true, false), (false, true), (false, false)] {
+        let mut w = unlisted();
+        if sandbox {
+            lists_sandbox(&mut w);
+        }
+        if container {
+            let (asked, containers) = (w.at(), w.containers.values().cloned().collect());
+            w.cri(CriEvent::Containers { asked, only: None, containers });
+        }
+        w.ticks(1);
+        if !sandbox {
+            w.unreachable();
+        }
+        w.delete(1).stops(1).cgroups_go(1).sandbox_stops(1);
+        if sandbox {
+            lists_sandbox(&mut w);
+        }
+        w.deleted(1).ticks(20);
+        if !sandbox {
+            w.goes_on();
+        }
+        w.removed(1).ticks(10).lists_all().ticks(70).ends("api_delete; c graceful api_delete");
+        assert_eq!(w.died.len(), 1, "{w}");
+    }
 }
 
 /// An attempt comes and goes between two lists, and its pod goes on: its own report is all there is of it.
 #[test]
 fn an_attempt_that_no_list_ever_showed_is_reported() {
-    let mut world = World::in_sync();
-    let mut pod = object(1, false, world.at());
-    pod.containers.get_mut("c").unwrap().id = Some(ids(1).2);
-    world.lists(vec![sandbox(1, true)], Vec::new());
-    world.starts(1);
-    world.api(ApiEvent::Applied(pod.clone()));
-    world.later(1000).term(1, true);
-    world.later(500).exits(1, CODE_0);
-    world.ticks(20);
-    is_replaced(pod.containers.get_mut("c").unwrap(), 1);
-    world.api(ApiEvent::Applied(pod));
-    assert!(world.died.is_empty(), "the next list may show it");
-    world.lists(vec![sandbox(1, true)], vec![replacement()]);
-    world.ticks(60);
-    let [death] = world.died.as_slice() else { panic!("{:?}", world.died) };
-    assert_eq!((&death.id, death.name.as_str()), (&ids(1).2, "c"));
-    assert_eq!((death.verdict, death.cause), (Verdict::Graceful, Cause::Restart), "{death:?}");
-}
-
-/// The pod comes and goes while the runtime is down: no list has its sandbox, and `listed` says whether one has
-/// its container.
-fn comes_and_goes_without_a_list_of_its_sandbox(listed: bool) {
-    let mut world = World::in_sync();
-    let mut pod = object(1, false, world.at());
-    pod.containers.get_mut("c").unwrap().id = Some(ids(1).2);
-    world.starts(1);
-    world.api(ApiEvent::Applied(pod.clone()));
-    world.ticks(1);
-    if listed {
-        let (asked, containers) = (world.at(), vec![container(1, ContainerState::Running)]);
-        world.cri(CriEvent::Containers { asked, only: None, containers });
-    }
-    world.cri(CriEvent::Unreachable { error: "gone".into(), code: None });
-    let deleting = object(1, true, world.at());
-    (pod.deletion_timestamp, pod.deletion_grace_seconds) =
-        (deleting.deletion_timestamp, deleting.deletion_grace_seconds);
-    world.api(ApiEvent::Applied(pod.clone()));
-    world.term(1, true);
-    world.later(500).exits(1, CODE_0);
-    world.cgroups_go(1);
-    world.api(ApiEvent::Deleted(pod));
-    world.ticks(20);
-    assert_eq!(world.ended.len(), 0);
-    for _ in 0..2 {
-        world.lists(Vec::new(), Vec::new());
-        world.ticks(10);
-    }
-    world.ticks(60);
-    let [end] = world.ended.as_slice() else { panic!("{:?}", world.ended) };
-    let [death] = end.containers.as_slice() else { panic!("{end:?}") };
-    assert_eq!((death.name.as_str(), death.verdict), ("c", Verdict::Graceful), "{death:?}");
-    assert_eq!(end.cause, Cause::ApiDelete);
-    assert_eq!(world.died.len(), 1, "{:?}", world.died);
-}
-
-#[test]
-fn a_pod_whose_sandbox_no_list_showed_is_reported() {
-    comes_and_goes_without_a_list_of_its_sandbox(true);
-}
-
-#[test]
-fn a_pod_of_which_no_list_showed_anything_is_reported() {
-    comes_and_goes_without_a_list_of_its_sandbox(false);
+    let mut w = World::in_sync();
+    w.sandboxes.insert(1, sandbox(1, true));
+    w.list().starts(1).status_of(1).id = Some(ids(1).2);
+    w.applied(1).later(1000).stops(1).ticks(20);
+    w.restarts(1, 2).replaced(1, 2).applied(1).is_quiet();
+    w.containers.remove(&1);
+    w.lists_all().ticks(60).dies(1, "graceful restart");
+    assert_eq!((w.died.len(), w.died[0].name.as_str()), (1, "c"));
 }
 
 /// The runtime leaves out a sandbox that it cannot read, and the kernel shows that it runs.
 #[test]
 fn a_sandbox_that_runs_is_not_taken_for_removed() {
-    let mut world = World::in_sync();
-    let mut pod = object(1, false, world.at());
-    pod.mirror_of = Some(ids(1).0);
-    pod.containers.get_mut("c").unwrap().id = Some(ids(1).2);
-    world.starts(1);
-    let (cgroup, parent) = (Cgroups::of(1).pause, shim());
-    world.kernel(KernelFact::Exec { cgroup, task: task(7, 1, "pause"), parent });
-    world.api(ApiEvent::Applied(pod));
-    world.later(2000).exits(1, CODE_0);
-    for _ in 0..3 {
-        world.lists(Vec::new(), Vec::new());
-        world.ticks(40);
-    }
-    assert_eq!(world.ended.len(), 0, "{:?}", world.ended);
+    let mut w = unlisted();
+    w.pauses(1).pod(1).mirror_of = Some(ids(1).0);
+    w.applied(1).later(2000).exits(1, CODE_0);
+    (0..3).for_each(|_| _ = w.lists(Vec::new(), Vec::new()).ticks(40));
+    w.goes_on();
 }
 
 /// Its first attempt's cgroup is no sandbox.
 #[test]
 fn the_first_container_of_an_unlisted_pod_is_its_sandbox() {
-    let mut world = World::in_sync();
-    let mut pod = object(1, false, world.at());
-    world.starts(1);
-    world.later(1000).exits(1, CODE_0);
-    let (cgroup, name) = (CgroupId(19), ids(2).2.to_string());
-    let parent = Some(Cgroups::of(1).pod);
-    world.kernel(KernelFact::CgroupCreated { cgroup, parent, name, scanned: false });
-    world.kernel(KernelFact::Exec { cgroup, task: init(2), parent: shim() });
-    let second = pod.containers.get_mut("c").unwrap();
-    (second.id, second.restarts) = (Some(ids(2).2), 1);
-    world.api(ApiEvent::Applied(pod.clone()));
-    world.later(1000).kernel(KernelFact::Exit {
-        cgroup,
-        task: init(2),
-        status: CODE_0,
-        parent: Some(shim()),
-    });
-    world.kernel(KernelFact::CgroupEmpty { cgroup });
-    world.cgroups_go(1);
-    world.api(ApiEvent::Deleted(pod));
-    world.ticks(5);
-    world.lists(Vec::new(), Vec::new());
-    world.ticks(1);
-    let held = format!("{:?}", world.engine);
-    let sandbox = format!("sandbox: {:?}", ids(1).1);
+    let mut w = World::in_sync();
+    w.starts(1).later(1000).exits(1, CODE_0).restarts(1, 2);
+    (w.status_of(2).id, w.status_of(2).restarts) = (Some(ids(2).2), 1);
+    w.applied(1).later(1000).exits(2, CODE_0).cgroups_go(1).deleted(1).ticks(5).removed(1).ticks(1);
+    let (held, sandbox) = (format!("{:?}", w.engine), format!("sandbox: {:?}", ids(1).1));
     assert!(held.contains(&sandbox), "the container's sandbox is the pod's first cgroup: {held}");
-    world.ticks(10);
-    world.lists(Vec::new(), Vec::new());
-    world.ticks(60);
-    let [end] = world.ended.as_slice() else { panic!("{:?}", world.ended) };
-    assert_eq!(end.containers.len(), 1, "{end:?}");
+    w.ticks(10).lists_all().ticks(60);
+    assert_eq!(w.end().containers.len(), 1, "{w}");
 }
 
 /// NTP sets the clock back by ten minutes between two attempts: by the runtime's dates the first is the last.
 #[test]
 fn a_clock_that_is_set_back_reorders_no_attempts() {
-    let mut world = World::in_sync();
-    let mut pod = object(1, false, world.at());
-    pod.containers.get_mut("c").unwrap().id = Some(ids(1).2);
-    world.api(ApiEvent::Applied(pod.clone()));
-    world.starts(1);
-    let mut first = container(1, ContainerState::Running);
-    first.created = Some(WallTime(600_000_000_000));
-    world.lists(vec![sandbox(1, true)], vec![first.clone()]);
-    world.exits(1, CODE_0);
-    first.state = ContainerState::Exited;
-    let (next, cgroup) = (replacement(), CgroupId(900));
-    let (parent, name) = (Some(Cgroups::of(1).pod), next.id.to_string());
-    world.later(1000).kernel(KernelFact::CgroupCreated { cgroup, parent, name, scanned: false });
-    world.kernel(KernelFact::Exec { cgroup, task: task(77, 1, "app"), parent: shim() });
-    world.lists(vec![sandbox(1, true)], vec![first.clone(), next.clone()]);
-    world.status(1, 0);
-    is_replaced(pod.containers.get_mut("c").unwrap(), 1);
-    world.api(ApiEvent::Applied(pod.clone()));
-    world.ticks(20);
-    let deleting = object(1, true, world.at());
-    (pod.deletion_timestamp, pod.deletion_grace_seconds) =
-        (deleting.deletion_timestamp, deleting.deletion_grace_seconds);
-    world.api(ApiEvent::Applied(pod.clone()));
-    let (exit, parent) = (task(77, 1, "app"), Some(shim()));
-    world.kernel(KernelFact::Exit { cgroup, task: exit, status: CODE_0, parent });
-    world.kernel(KernelFact::CgroupEmpty { cgroup });
-    let ended = CriContainer { state: ContainerState::Exited, ..next.clone() };
-    world.lists(vec![sandbox(1, false)], vec![first, ended]);
-    world.later(500).api(ApiEvent::Deleted(pod));
-    world.ticks(60);
-    let [end] = world.ended.as_slice() else { panic!("{:?}", world.ended) };
-    let ended: Vec<_> = end.containers.iter().map(|death| &death.id).collect();
-    assert_eq!(ended, [&next.id], "{end:?}");
+    let mut w = unlisted();
+    w.containers.get_mut(&1).unwrap().created = Some(WallTime(600_000_000_000));
+    w.list().exits(1, CODE_0).later(1000).again(1, 2).ticks(20).delete(1);
+    w.exits(2, CODE_0).settles(1);
+    let ended: Vec<_> = w.end().containers.iter().map(|death| death.id.clone()).collect();
+    assert_eq!(ended, [ids(2).2], "{w}");
 }

@@ -1,195 +1,87 @@
-//! What is said of ends that came while the watch of the apiserver was broken: what it would have
-//! told is not known, and is not made up.
+//! What is reported where the watch of the apiserver is late or broken, or the agent came late: what it would have shown
+//! is not known, and is not made up; and what it delivers later counts by the time that it carries.
 
-use super::world::{
-    CODE_0, Cgroups, World, container, ids, init, is_replaced, object, replacement, runc, running,
-    sandbox, shim, side, sidecar, signal,
-};
-use coroner_core::{
-    engine::{Engine, Settings},
-    input::{
-        ApiContainer, ApiEvent, ApiPod, ApiProbe, ApiTerminated, ContainerState, CriContainer,
-        CriEvent, CriExit, CriSandbox, KernelFact,
-    },
-    report::ContainerDeath,
-    time::Anchor,
-    types::{Cause, MilestoneKind, PhaseKind, Verdict},
-};
+use coroner_core::testkit::*;
 use std::time::Duration;
 
-fn broken() -> ApiEvent {
-    ApiEvent::OutOfSync { error: "connection refused".into() }
+/// A pod of two containers.
+fn two() -> World {
+    let mut w = World::named(|c| c.liveness = Some(ApiProbe::default()));
+    w.joins(2, 1, "s").starts(2).list().ticks(1);
+    w
 }
 
-/// The pod's object, with a liveness probe on its first container; its deletion was asked for a
-/// second ago.
-fn probed(world: &World, deleting: bool) -> ApiPod {
-    let mut pod = object(1, deleting, world.at() - Duration::from_secs(1));
-    let c = pod.containers.get_mut("c").unwrap();
-    (c.liveness, c.id) = (Some(ApiProbe::default()), Some(ids(1).2));
-    pod
+/// The first container is stopped while the watch is broken; the second takes its time.
+fn first_stops() -> World {
+    let mut w = two();
+    w.breaks().ticks(10).stops(1).later(100).list();
+    w
 }
 
-/// A pod of two containers, the first with a liveness probe.
-fn with_a_sidecar() -> World {
-    let mut world = running(1);
-    let pod = probed(&world, false);
-    world.api(ApiEvent::Applied(pod));
-    let (cgroup, id, task) = sidecar();
-    let (parent, name) = (Some(Cgroups::of(1).pod), id.to_string());
-    world.kernel(KernelFact::CgroupCreated { cgroup, parent, name, scanned: false });
-    world.kernel(KernelFact::Exec { cgroup, task, parent: shim() });
-    let both = vec![container(1, ContainerState::Running), side(ContainerState::Running)];
-    world.lists(vec![sandbox(1, true)], both);
-    world.ticks(1);
-    world
-}
-
-/// The second container is told to stop, too, and ends.
-fn side_ends(world: &mut World) {
-    let (cgroup, id, task) = sidecar();
-    world.kernel(signal(cgroup, task.clone(), 15, runc()));
-    world.kernel(KernelFact::Exit { cgroup, task, status: CODE_0, parent: Some(shim()) });
-    world.kernel(KernelFact::CgroupEmpty { cgroup });
-    world.kernel(KernelFact::CgroupRemoved { cgroup });
-    let both = vec![container(1, ContainerState::Exited), side(ContainerState::Exited)];
-    world.later(100).lists(vec![sandbox(1, false)], both);
-    world.cri(CriEvent::ContainerExited(CriExit {
-        container: id,
-        started: None,
-        finished: None,
-        exit_code: 0,
-        reason: "Completed".into(),
-    }));
-}
-
-/// The first container of the pod is stopped while the watch is broken; the second takes its time.
-fn first_of_two_ends() -> World {
-    let mut world = with_a_sidecar();
-    world.api(broken());
-    world.ticks(10);
-    world.term(1, true);
-    world.later(500).exits(1, CODE_0);
-    let both = vec![container(1, ContainerState::Exited), side(ContainerState::Running)];
-    world.later(100).lists(vec![sandbox(1, true)], both);
-    world.status(1, 0);
-    world
-}
-
-fn first_death(world: &World) -> &ContainerDeath {
-    world.died.iter().find(|d| d.id == ids(1).2).unwrap()
-}
-
-/// The kubelet heard of the deletion, this agent did not: "the pod goes on" would be made up.
+/// The kubelet saw the deletion, this agent did not: "the pod goes on" would be made up.
 #[test]
-fn a_stop_that_nobody_watched_is_no_liveness_kill() {
-    let mut world = first_of_two_ends();
-    world.ticks(20);
-    assert!(world.died.is_empty(), "the watch may soon be back");
-    world.ticks(240);
-    let death = first_death(&world);
-    assert_eq!(death.cause, Cause::Unknown, "{}", death.cause_message);
-    assert!(death.cause_message.contains("the watch of the apiserver is broken"));
+fn a_stop_that_nobody_watched_has_no_cause() {
+    let mut w = first_stops();
+    w.ticks(20).is_quiet();
+    w.ticks(240).dies(1, "graceful unknown").says(1, "the watch of the apiserver is broken");
+    let mut w = World::running(1);
+    w.breaks().ticks(10).stops(1).stopped(1).ticks(250);
+    w.dies(1, "graceful unknown").goes_on();
 }
 
-/// The same of a pod with one container.
 #[test]
-fn the_last_stop_that_nobody_watched_is_no_liveness_kill() {
-    let mut world = running(1);
-    let pod = probed(&world, false);
-    world.api(ApiEvent::Applied(pod));
-    world.api(broken());
-    world.ticks(10);
-    world.term(1, true);
-    world.later(500).exits(1, CODE_0);
-    world.stopped(1, 0);
-    world.ticks(250);
-    let death = first_death(&world);
-    assert_eq!(death.cause, Cause::Unknown, "{}", death.cause_message);
-    assert!(world.ended.is_empty());
+fn an_exit_without_a_stop_is_reported_at_once_in_an_outage() {
+    let mut w = two();
+    w.breaks().exits(1, CODE_0).later(100).list().ticks(8).dies(1, "completed completed");
 }
 
-/// The watch is back before patience is over, and tells which of the two it was.
+/// The object is found gone: the pod was deleted, and whether a container was stopped for that nothing says.
 #[test]
-fn a_short_outage_is_waited_out() {
-    for (deleting, expected) in [(true, Cause::ApiDelete), (false, Cause::Restart)] {
-        let mut world = first_of_two_ends();
-        let mut pod = probed(&world, deleting);
-        // The kubelet starts no container of a pod that it deletes.
-        if !deleting {
-            is_replaced(pod.containers.get_mut("c").unwrap(), 1);
+fn the_causes_of_a_pod_that_is_found_gone() {
+    let finds: Story = |w| w.vanishes(1).snapshot();
+    // While the second container still stops.
+    let mut w = first_stops();
+    finds(w.ticks(20)).ticks(60).dies(1, "graceful unknown");
+    w.term(2).exits(2, CODE_0).stopped(1).ticks(60);
+    assert_eq!(w.end().cause, Cause::ApiDelete, "{w}");
+    for (stopped, expected) in
+        [(false, "unknown; c completed completed"), (true, "api_delete; c graceful unknown")]
+    {
+        let mut w = World::running(1);
+        w.ticks(60).breaks().ticks(5);
+        if stopped {
+            w.term(1);
         }
-        world.ticks(15);
-        world.api(ApiEvent::Resumed);
-        world.ticks(2);
-        assert!(world.died.is_empty(), "what had queued up may still come");
-        world.api(ApiEvent::Applied(pod));
-        if !deleting {
-            let both = vec![replacement(), side(ContainerState::Running)];
-            world.lists(vec![sandbox(1, true)], both);
-        }
-        world.ticks(60);
-        let death = first_death(&world);
-        assert_eq!(death.cause, expected, "{}", death.cause_message);
+        w.later(500).exits(1, CODE_0).stopped(1).cgroups_go(1).removed(1).ticks(90).goes_on();
+        finds(&mut w).ticks(60).ends(expected);
     }
+    // What it stood for runs on.
+    let mut w = World::running(1);
+    finds(w.breaks().ticks(20)).later(2000).exits(1, CODE_0).stopped(1).ticks(60);
+    assert_eq!(w.end().cause, Cause::ApiDelete, "{w}");
+    // It ended just before the outage, which the kubelet had not shown yet.
+    let mut w = World::running(1);
+    w.exits(1, CODE_0).later(100).breaks().stopped(1).ticks(5).cgroups_go(1).removed(1).ticks(90);
+    finds(w.then(|w| _ = w.goes_on())).ticks(5).ends("unknown; c completed completed");
+    assert!(w.end().milestone(MilestoneKind::ObjectGone).is_none(), "the end was before that");
 }
 
-/// Nobody had to tell an end by itself from one in the pod's end.
+/// The apiserver's clock is 90 s behind, or ahead, or right: a relist dates no request back before the last moment at
+/// which the watch showed none.
 #[test]
-fn an_end_by_itself_is_told_at_once_in_an_outage() {
-    let mut world = with_a_sidecar();
-    world.api(broken());
-    world.exits(1, CODE_0);
-    let both = vec![container(1, ContainerState::Exited), side(ContainerState::Running)];
-    world.later(100).lists(vec![sandbox(1, true)], both);
-    world.status(1, 0);
-    world.ticks(8);
-    assert_eq!(first_death(&world).cause, Cause::Completed);
-}
-
-/// The object is found gone while the second container still stops: the pod was deleted, and whether the first container
-/// was stopped before that nothing says.
-#[test]
-fn a_stop_before_its_object_is_found_gone_has_no_cause() {
-    let mut world = first_of_two_ends();
-    world.ticks(20);
-    world.api(ApiEvent::Snapshot { pods: Vec::new() });
-    world.ticks(60);
-    let death = first_death(&world);
-    assert_eq!(death.cause, Cause::Unknown, "{}", death.cause_message);
-    side_ends(&mut world);
-    world.ticks(60);
-    assert_eq!(world.ended.len(), 1);
-    assert_eq!(world.ended[0].cause, Cause::ApiDelete, "{}", world.ended[0].cause_message);
-}
-
-/// The apiserver's clock is 90 s behind, or ahead, or the request came when it says: a relist dates
-/// no request back before the last moment at which the watch showed none.
-#[test]
-fn a_relist_dates_a_request_no_further_back_than_the_watch_was_told() {
+fn a_relist_dates_a_request_no_further_back_than_the_watch_showed() {
     for behind in [-90, 0, 90_i64] {
-        let mut world = running(1);
-        world.ticks(120);
-        let pod = object(1, false, world.at());
-        world.api(ApiEvent::Applied(pod));
-        world.later(1000).api(broken());
-        let broke = world.at();
-        world.ticks(5);
-        let mut pod = object(1, true, world.at());
-        let deadline = &mut pod.deletion_timestamp.as_mut().unwrap().0;
-        *deadline -= behind * 1_000_000_000;
-        let asked = world.at();
-        world.later(300).term(1, true);
-        world.ticks(4);
-        world.api(ApiEvent::Snapshot { pods: vec![pod.clone()] });
-        world.later(100).exits(1, CODE_0);
-        world.stopped(1, 0);
-        world.api(ApiEvent::Deleted(pod));
-        world.ticks(60);
-        let [end] = world.ended.as_slice() else { panic!("{:?}", world.ended) };
-        assert_eq!(end.cause, Cause::ApiDelete, "{}", end.cause_message);
-        assert!(end.began.boot >= broke, "{behind}: {:?}, before {broke:?}", end.began);
-        assert!(end.began.boot <= asked + Duration::from_millis(300), "{behind}: {:?}", end.began);
+        let mut w = World::running(1);
+        w.ticks(120).applied(1).later(1000).breaks();
+        let broke = w.at();
+        w.ticks(5).marked(1, 30);
+        w.pod(1).deletion_timestamp.as_mut().unwrap().0 -= behind * 1_000_000_000;
+        let asked = w.at();
+        w.later(300).term(1).ticks(4).snapshot().later(100).exits(1, CODE_0).settles(1);
+        let end = w.end();
+        assert_eq!(end.cause, Cause::ApiDelete, "{w}");
+        let (earliest, latest) = (broke, asked + Duration::from_millis(300));
+        assert!((earliest..=latest).contains(&end.began.boot), "{behind}: {:?}", end.began);
     }
 }
 
@@ -197,243 +89,177 @@ fn a_relist_dates_a_request_no_further_back_than_the_watch_was_told() {
 #[test]
 fn a_stop_in_an_outage_belongs_to_the_request_whatever_the_apiservers_clock_says() {
     for (shown, ahead) in [(true, 0), (true, 3), (true, 6), (false, 0), (false, 3), (false, 6)] {
-        let mut world = if shown { running(1) } else { World::in_sync() };
-        world.ticks(120);
-        world.later(1000).api(broken());
+        let mut w = if shown { World::running(1) } else { World::in_sync() };
+        w.ticks(120).later(1000).breaks();
         if !shown {
-            world.starts(1);
-            world.lists(vec![sandbox(1, true)], vec![container(1, ContainerState::Running)]);
+            w.starts(1).list();
         }
-        world.ticks(2);
-        let mut pod = object(1, true, world.at());
-        pod.deletion_timestamp.as_mut().unwrap().0 += ahead * 1_000_000_000;
-        world.later(300).term(1, true);
-        world.later(200).exits(1, CODE_0);
-        world.stopped(1, 0);
-        world.ticks(8);
-        world.api(ApiEvent::Snapshot { pods: vec![pod.clone()] });
-        world.later(100).api(ApiEvent::Deleted(pod));
-        world.ticks(60);
-        let [end] = world.ended.as_slice() else { panic!("{:?}", world.ended) };
-        assert_eq!(end.cause, Cause::ApiDelete, "{ahead}: {}", end.cause_message);
-        let [death] = end.containers.as_slice() else { panic!("{ahead}: {:?}", end.containers) };
-        assert_eq!(death.verdict, Verdict::Graceful, "{ahead}: {}", death.proof.message);
+        w.ticks(2).marked(1, 30).pod(1).deletion_timestamp.as_mut().unwrap().0 +=
+            ahead * 1_000_000_000;
+        w.later(300).term(1).later(200).exits(1, CODE_0).stopped(1).ticks(8).snapshot();
+        w.later(100).deleted(1).ticks(60);
+        assert_eq!(w.end().cause, Cause::ApiDelete, "{ahead}\n{w}");
+        assert_eq!(w.end().containers[0].verdict, Verdict::Graceful, "{ahead}\n{w}");
     }
 }
 
-/// The last that the watch told, hours ago, was that one of two containers is done. How long ago the
-/// pod was deleted, in an outage just now, has nothing to do with it.
+/// An agent that has just begun, with the runtime there and the apiserver away; a pod's sandbox dies.
+fn without_an_apiserver(uses_api: bool) -> World {
+    let mut w = World::new();
+    w.engine = Engine::new(Settings { uses_api, ..Settings::new(ANCHOR) });
+    w.connects().starts(1).list().ticks(60).exits(1, CODE_0);
+    w.kernel(KernelFact::CgroupEmpty { cgroup: Cgroups::of(1).pause });
+    w.kernel(KernelFact::CgroupRemoved { cgroup: Cgroups::of(1).pause }).stopped(1).ticks(60);
+    w
+}
+
+/// While the apiserver is away CNI makes the pod no other sandbox for a minute.
 #[test]
-fn what_had_ended_before_an_outage_belongs_to_no_request_in_it() {
-    for shown in [true, false] {
-        let mut world = with_a_sidecar();
-        side_ends_alone(&mut world);
-        let mut pod = probed(&world, false);
-        let id = Some(sidecar().1);
-        let reason = "Completed".into();
-        let end = ApiTerminated { id: id.clone(), exit_code: 0, reason, finished: None };
-        let done = ApiContainer { id, terminated: vec![end], ..ApiContainer::default() };
-        if shown {
-            pod.containers.insert("s".into(), done);
+fn a_pod_that_the_apiserver_never_showed_is_not_over_with_its_sandbox() {
+    let mut w = without_an_apiserver(true);
+    w.goes_on().dies(1, "completed completed");
+    w.comes_back(2, 1).starts(2).list().ticks(60).exits(2, CODE_0).stopped(2);
+    w.later(100).kernel(KernelFact::CgroupRemoved { cgroup: Cgroups::of(1).pod }).ticks(60);
+    assert_eq!((w.end().life, w.end().cause, w.died.len()), (1, Cause::Completed, 2), "{w}");
+    assert_eq!(
+        without_an_apiserver(false).ended.len(),
+        1,
+        "nobody waits for one that is no source"
+    );
+    // The first answer shows whether that was the end of the pod.
+    for listed in [true, false] {
+        let mut w = without_an_apiserver(true);
+        if listed {
+            w.pod(1);
         }
-        world.later(1000).api(ApiEvent::Applied(pod.clone()));
-        // As shown, the break may have followed at once; unshown, nothing but time tells.
-        world.ticks(if shown { 1 } else { 7200 });
-        world.api(broken());
-        world.ticks(5);
-        pod.deletion_timestamp = object(1, true, world.at()).deletion_timestamp;
-        pod.deletion_grace_seconds = Some(30);
-        world.later(100).term(1, true);
-        world.later(500).exits(1, CODE_0);
-        world.later(500).api(ApiEvent::Snapshot { pods: vec![pod.clone()] });
-        let both = vec![container(1, ContainerState::Exited), side(ContainerState::Exited)];
-        world.lists(vec![sandbox(1, false)], both);
-        world.status(1, 0);
-        world.api(ApiEvent::Deleted(pod));
-        world.ticks(90);
-        let [end] = world.ended.as_slice() else { panic!("{:?}", world.ended) };
-        let told: Vec<_> = end.containers.iter().map(|death| death.name.as_str()).collect();
-        assert_eq!((end.cause, told), (Cause::ApiDelete, vec!["c"]), "shown: {shown}");
+        assert_eq!(w.snapshot().ticks(60).ended.len(), usize::from(!listed));
     }
-}
-
-/// The second container is done.
-fn side_ends_alone(world: &mut World) {
-    let (cgroup, container, task) = sidecar();
-    world.kernel(KernelFact::Exit { cgroup, task, status: CODE_0, parent: Some(shim()) });
-    world.kernel(KernelFact::CgroupEmpty { cgroup });
-    world.kernel(KernelFact::CgroupRemoved { cgroup });
-    let both =
-        vec![super::world::container(1, ContainerState::Running), side(ContainerState::Exited)];
-    world.later(100).lists(vec![sandbox(1, true)], both);
-    let exit = CriExit {
-        container,
-        started: None,
-        finished: None,
-        exit_code: 0,
-        reason: "Completed".into(),
-    };
-    world.cri(CriEvent::ContainerExited(exit));
-    world.ticks(2);
-}
-
-/// A Job is done while the watch is broken, and its object is deleted after that: nobody knows that
-/// it was not deleted before, and nothing says that it was.
-#[test]
-fn a_pod_that_ended_by_itself_in_an_outage_was_perhaps_not_deleted() {
-    for (stopped, expected) in [(false, Cause::Unknown), (true, Cause::ApiDelete)] {
-        let mut world = running(1);
-        world.ticks(60);
-        world.api(broken());
-        world.ticks(5);
-        if stopped {
-            world.term(1, true);
-        }
-        world.later(500).exits(1, CODE_0);
-        world.stopped(1, 0);
-        world.ticks(20);
-        world.api(ApiEvent::Snapshot { pods: Vec::new() });
-        world.ticks(60);
-        let [end] = world.ended.as_slice() else { panic!("{:?}", world.ended) };
-        assert_eq!(end.cause, expected, "{}", end.cause_message);
-        let death = &end.containers[0];
-        // Whether it was stopped for the deletion nothing says.
-        let own = if stopped { Cause::Unknown } else { Cause::Completed };
-        assert_eq!(death.cause, own, "{}", death.cause_message);
-    }
-}
-
-/// The object goes in an outage, and what it stood for runs on: that was a deletion.
-#[test]
-fn what_still_ran_when_its_object_was_found_gone_had_been_deleted() {
-    let mut world = running(1);
-    world.api(broken());
-    world.ticks(20);
-    world.api(ApiEvent::Snapshot { pods: Vec::new() });
-    world.later(2000).exits(1, CODE_0);
-    world.stopped(1, 0);
-    world.ticks(60);
-    assert_eq!(world.ended.len(), 1);
-    assert_eq!(world.ended[0].cause, Cause::ApiDelete, "{}", world.ended[0].cause_message);
-}
-
-/// An agent that has just begun, with the runtime there and the apiserver away; a pod runs.
-fn never_in_sync(uses_api: bool) -> World {
-    let mut world = World::new();
-    let anchor = Anchor { boot_ns: 0, wall_ns: 0 };
-    world.engine = Engine::new(Settings { uses_api, ..Settings::new(anchor) });
-    world.cri(CriEvent::Connected { runtime: "test".into(), process: None });
-    world.starts(1);
-    world.lists(vec![sandbox(1, true)], vec![container(1, ContainerState::Running)]);
-    world.ticks(60);
-    world
-}
-
-/// Its sandbox dies, and what runs in it.
-fn sandbox_dies(world: &mut World) {
-    world.exits(1, CODE_0);
-    world.kernel(KernelFact::CgroupEmpty { cgroup: Cgroups::of(1).pause });
-    world.kernel(KernelFact::CgroupRemoved { cgroup: Cgroups::of(1).pause });
-    world.stopped(1, 0);
-}
-
-/// The sandbox of a pod dies, and while the apiserver is away CNI makes it no other for a minute.
-#[test]
-fn a_pod_that_the_apiserver_never_told_of_is_not_over_with_its_sandbox() {
-    let mut world = never_in_sync(true);
-    sandbox_dies(&mut world);
-    world.ticks(60);
-    assert!(world.ended.is_empty(), "it may get another sandbox");
-    assert_eq!(world.died.len(), 1, "the container's death is told all the same");
-
-    let (pod, of) = (ids(1).0, Cgroups::of(2));
-    let (parent, name) = (Some(Cgroups::of(1).pod), ids(2).2.to_string());
-    world.kernel(KernelFact::CgroupCreated { cgroup: of.own, parent, name, scanned: false });
-    let (cgroup, task) = (of.own, init(2));
-    world.kernel(KernelFact::Exec { cgroup, task, parent: shim() });
-    let lists = |world: &mut World, ready, state| {
-        let next = CriSandbox { pod: pod.clone(), attempt: 1, ..sandbox(2, ready) };
-        let again = CriContainer { pod: Some(pod.clone()), attempt: 1, ..container(2, state) };
-        let containers = vec![container(1, ContainerState::Exited), again];
-        world.later(100).lists(vec![sandbox(1, false), next], containers);
-    };
-    lists(&mut world, true, ContainerState::Running);
-    world.ticks(60);
-    world.exits(2, CODE_0);
-    lists(&mut world, false, ContainerState::Exited);
-    world.status(2, 0);
-    world.later(100).kernel(KernelFact::CgroupRemoved { cgroup: Cgroups::of(1).pod });
-    world.ticks(60);
-    let [end] = world.ended.as_slice() else { panic!("{:?}", world.ended) };
-    assert_eq!((end.life, end.cause), (1, Cause::Completed), "{}", end.cause_message);
-    assert_eq!(world.died.len(), 2);
-}
-
-/// Nobody waits for an apiserver that is none of the sources.
-#[test]
-fn without_an_apiserver_a_pod_is_over_with_its_sandbox() {
-    let mut world = never_in_sync(false);
-    sandbox_dies(&mut world);
-    world.ticks(10);
-    assert_eq!(world.ended.len(), 1);
-}
-
-/// The apiserver comes after the end: it tells whether that was the pod's.
-#[test]
-fn what_the_first_answer_tells_of_an_end_before_it() {
-    for (listed, told) in [(true, 0), (false, 1)] {
-        let mut world = never_in_sync(true);
-        sandbox_dies(&mut world);
-        world.ticks(60);
-        let pod = object(1, false, world.at());
-        world.api(ApiEvent::Snapshot { pods: listed.then_some(pod).into_iter().collect() });
-        world.ticks(60);
-        assert_eq!(world.ended.len(), told, "listed: {listed}");
-    }
-}
-
-/// Nothing is kept for an apiserver that never comes once the runtime has removed the sandbox, seen
-/// to lose its pod's cgroup or not.
-#[test]
-fn nothing_waits_for_ever_for_an_apiserver_that_never_comes() {
+    // Once the runtime has removed the sandbox nothing is kept.
     for cgroups_go in [true, false] {
-        let mut world = never_in_sync(true);
-        sandbox_dies(&mut world);
-        world.ticks(60);
+        let mut w = without_an_apiserver(true);
         if cgroups_go {
-            world.kernel(KernelFact::CgroupRemoved { cgroup: Cgroups::of(1).pod });
+            w.kernel(KernelFact::CgroupRemoved { cgroup: Cgroups::of(1).pod });
         }
-        world.lists(Vec::new(), Vec::new());
-        world.later(500).lists(Vec::new(), Vec::new());
-        world.ticks(60);
-        assert_eq!(world.ended.len(), 1, "{cgroups_go}");
-        world.ticks(700);
-        let gauges = world.engine.gauges();
+        w.removed(1).later(500).lists_all().ticks(60);
+        assert_eq!(w.ended.len(), 1, "{cgroups_go}");
+        let gauges = w.ticks(700).engine.gauges();
         assert_eq!((gauges.containers, gauges.sandboxes), (0, 0), "{cgroups_go}: {gauges:?}");
     }
 }
 
-/// The object went at some time in an outage of 100 s: how long the pod took is known as an interval, and so
-/// is the phase that ended with the object.
+/// The object went at some time in an outage of 100 s: how long the pod took is known as an interval, and so is the
+/// phase that ended with the object. Nothing is reported meanwhile.
 #[test]
 fn a_duration_that_ends_in_an_outage_is_an_interval() {
-    let mut world = running(1);
-    let at = world.at();
-    world.api(ApiEvent::Applied(object(1, true, at)));
-    world.term(1, true);
-    world.later(2000).exits(1, CODE_0);
-    world.stopped(1, 0);
-    world.api(broken());
-    world.ticks(100);
-    world.api(ApiEvent::Snapshot { pods: Vec::new() });
-    world.ticks(60);
-    let end = world.reports().next().expect("a report");
+    let mut w = World::running(1);
+    w.delete(1).term(1).later(2000).exits(1, CODE_0).stopped(1).breaks().ticks(100).goes_on();
+    w.vanishes(1).snapshot().ticks(60);
+    let end = w.end();
     let gone = end.milestone(MilestoneKind::ObjectGone).expect("it is gone");
     assert!(gone.uncertainty > Duration::from_secs(95), "{end:?}");
     let known_to = end.took - end.uncertainty;
     assert!(!end.is_exact() && known_to < Duration::from_secs(5), "{known_to:?}: {end:?}");
-    let cleanup = end.phases.iter().find(|p| p.kind == PhaseKind::Cleanup).expect("a cleanup");
+    let phase = |kind| end.phases.iter().find(|one| one.kind == kind).expect("a phase");
+    let cleanup = phase(PhaseKind::Cleanup);
     assert!(!cleanup.is_exact() && cleanup.uncertainty > Duration::from_secs(95), "{cleanup:?}");
-    let shutdown = end.phases.iter().find(|p| p.kind == PhaseKind::Shutdown).expect("a shutdown");
-    assert!(shutdown.is_exact(), "{shutdown:?}");
+    assert!(phase(PhaseKind::Shutdown).is_exact());
+}
+
+/// The apiserver's own timestamp dates the request that comes after an outage, and nothing dates the end of the object.
+#[test]
+fn what_was_queued_in_an_outage_is_not_dated_by_its_delivery() {
+    let mut w = World::running(1);
+    w.ticks(10).breaks().ticks(10).marked(1, 30);
+    let asked = w.at();
+    w.term(1).later(1000).exits(1, CODE_0).stopped(1).ticks(20);
+    let back = w.at();
+    w.resumes().applied(1).deleted(1).ticks(10);
+    let end = w.ends("api_delete; c graceful api_delete").end();
+    let milestone = |kind| end.milestone(kind).expect("a milestone");
+    assert!(milestone(MilestoneKind::DeleteRequested).at.boot <= asked, "{end:?}");
+    let gone = milestone(MilestoneKind::ObjectGone);
+    assert!(gone.at == back && gone.uncertainty.as_secs() >= 20 && !end.is_exact(), "{end:?}");
+}
+
+/// The watch is 3 s late, and there was an exec hook of 2.4 s.
+#[test]
+fn a_late_watch_event_hides_no_hook() {
+    let mut w = World::running(1);
+    w.marked(1, 30).status_of(1).pre_stop = exec_hook("sh");
+    w.later(100).enters(1, 700, "sh").later(2400).leaves(1, 700, "sh", 0).later(10).term(1);
+    w.later(490).applied(1).later(500).exits(1, CODE_0).settles(1);
+    assert_eq!(w.phase_ms(PhaseKind::PreStop), 2400, "{:?}", w.end().phases);
+}
+
+/// The kernel's records of a container are missing, and the runtime did not answer for 10 s. The object went in between,
+/// by the kubelet's own last delete (grace 0, as in every normal end).
+#[test]
+fn what_may_have_ended_before_the_object_did_not_outlive_it() {
+    let mut w = World::in_sync();
+    w.applied(1).runs(1).list().ticks(5).delete(1).later(100).list().unreachable().ticks(3);
+    w.pod(1).deletion_grace_seconds = Some(0);
+    w.applied(1).deleted(1).ticks(7).is_over(1, CODE_0).stopped(1).ticks(60);
+    assert_eq!((w.end().cause, w.end().findings.len()), (Cause::ApiDelete, 0), "{w}");
+}
+
+/// A container that exits during its preStop hook was sent no signal, and records of it were lost: the hook is the
+/// beginning of the stop, long before the grace ends. A SIGKILL before that, without a stop signal, is of another stop.
+#[test]
+fn what_begins_the_stop_of_a_deletion_although_records_are_lost() {
+    let mut w = World::running(1);
+    w.status_of(1).pre_stop = exec_hook("sh");
+    w.delete(1).later(100).enters(1, 700, "sh").later(500).exits(1, CODE_0);
+    w.lost(LossKind::DecidingRingFull).settles(1);
+    assert_eq!(w.death(1).cause, Cause::ApiDelete, "{w}");
+    let mut w = World::running(1);
+    w.delete(1).later(5_000).kill(1).exits(1, KILLED).lost(LossKind::DecidingRingFull).stopped(1);
+    w.later(100).pod(1).deletion_grace_seconds = Some(0);
+    w.applied(1).deleted(1).ticks(60);
+    assert_eq!(w.death(1).cause, Cause::Unknown, "{w}");
+}
+
+/// The kubelet and the agent were both away from the apiserver for 40 s: that is no hook that used up the grace. Where
+/// only the agent's watch was away, a hook that did is found.
+#[test]
+fn an_outage_before_a_deletion_is_no_hook() {
+    for kubelet_saw in [false, true] {
+        let mut w = World::running(1);
+        if !kubelet_saw {
+            // PID 1 is not killed from inside its namespace.
+            w.sends(Signal::new(1, 9).ignored());
+        }
+        w.breaks().marked(1, 30);
+        (w.pod(1).grace_seconds, w.status_of(1).pre_stop) = (Some(30), Some(Hook::HttpGet));
+        if kubelet_saw {
+            w.ticks(29).later(500).term(1).later(1000).resumes().applied(1);
+            w.later(1000).kill(1).exits(1, KILLED).settles(1);
+        } else {
+            w.ticks(40).resumes().applied(1).later(200).term(1).later(100).exits(1, CODE_0);
+            w.settles(1);
+        }
+        let expected = if kubelet_saw { Verdict::PrestopExhaustedGrace } else { Verdict::Graceful };
+        assert_eq!(w.death(1).verdict, expected, "{w}");
+    }
+}
+
+/// A container is stopped before the watch has shown its pod: why is known only from the watch.
+#[test]
+fn a_death_waits_for_the_first_state_of_its_pod() {
+    let mut w = World::in_sync();
+    w.starts(1).list().later(2000).stops(1).later(100).list().ticks(50);
+    w.is_quiet();
+    w.status_of(1).id = Some(ids(1).2);
+    w.applied(1).again(1, 2).ticks(10).dies(1, "graceful restart");
+}
+
+/// All that the watch shows comes 9 s late, as the stamp of the deletion shows: when the object went is uncertain by as
+/// much.
+#[test]
+fn a_late_watch_makes_what_it_dates_uncertain() {
+    let mut w = World::running(1);
+    w.later(20_000).marked(1, 30).later(200).stops(1).stopped(1).cgroups_go(1);
+    w.later(8_800).applied(1).later(1_500).deleted(1).ticks(10);
+    w.ends("api_delete; c graceful api_delete");
+    let (took, uncertain) = (w.end().took.as_secs(), w.end().uncertainty.as_secs());
+    assert!((9..=12).contains(&uncertain) && (9..=12).contains(&took), "{uncertain} {took}\n{w}");
 }

@@ -1,16 +1,6 @@
 //! The adapter that counts connections, whose answers are what it was asked for, and what must come of them.
 
-use coroner_core::{
-    ids::SandboxId,
-    input::{
-        ConnectionEvent, Input, NetworkCounters, TrafficBlindness, TrafficCount, TrafficEvent,
-        TrafficFact, TrafficPeer, TrafficReading,
-    },
-    output::{Request, TrafficRequest},
-    report::PodTermination,
-    time::BootTime,
-    types::MilestoneKind,
-};
+use coroner_core::{input::ConnectionEvent, testkit::*};
 use std::collections::BTreeMap;
 
 /// One history's. Each reading shows one more connection that was cut.

@@ -6,13 +6,7 @@ use super::{
     truth::{Expected, Posted, TrueEnd},
     view::View,
 };
-use coroner_core::{
-    engine::{Engine, Settings},
-    input::{ApiEvent, EventReason, Input, LookupEvent, LossKind, PostedEvent, Received},
-    output::{Report, Request},
-    report::ContainerDeath,
-    time::{Anchor, BootTime},
-};
+use coroner_core::testkit::*;
 use std::collections::{BTreeMap, VecDeque};
 
 /// What must never be.
@@ -164,8 +158,7 @@ fn event(posted: &Posted) -> PostedEvent {
 
 /// Holds what the engine says against the truth.
 pub(crate) fn judge(expected: &Expected, inputs: &[Received]) -> Shares {
-    let anchor = Anchor { boot_ns: 0, wall_ns: 0 };
-    let mut engine = Engine::new(Settings { uses_api: true, ..Settings::new(anchor) });
+    let mut engine = Engine::new(Settings::new(ANCHOR));
     let mut told: BTreeMap<String, Vec<ReportedDeath>> = BTreeMap::new();
     let mut ended: Vec<(u64, &'static str, String)> = Vec::new();
     let mut judgement = Shares::default();

@@ -3,18 +3,9 @@
 
 use super::{
     plan::{Fault, Plan, Response},
-    truth::{
-        Attempt, Change, InRuntime, MS, PAUSE_CGROUP, POD_CGROUP, Posted, TrueEnd, name, runc, shim,
-    },
+    truth::{Attempt, Change, InRuntime, MS, PAUSE_CGROUP, POD_CGROUP, Posted, TrueEnd, name},
 };
-use coroner_core::{
-    ids::{CgroupId, ContainerId, Tgid},
-    input::{
-        ApiTerminated, Disposition, ExitStatus, KernelFact, KillReason, ProcessRef,
-        SignalGenerated, SignalResult, TargetState, Task,
-    },
-    time::WallTime,
-};
+use coroner_core::testkit::*;
 
 pub(super) struct Builder<'a> {
     pub(super) plan: &'a Plan,
@@ -41,15 +32,9 @@ impl Builder<'_> {
         let id = format!("{:064x}", 0xc0 + index);
         let cgroup = CgroupId(20 + index as u64);
         let pid = 100 + index as u32;
-        let ns_pid = Some(if self.plan.shares_pids { pid } else { 1 });
-        let task = Task { tgid: Tgid(pid), tid: pid, ns_pid, started: None, comm: "app".into() };
-        let created = KernelFact::CgroupCreated {
-            cgroup,
-            parent: Some(POD_CGROUP),
-            name: id.clone(),
-            scanned: false,
-        };
-        self.kernel.push((at, created));
+        let ns_pid = if self.plan.shares_pids { pid } else { 1 };
+        let task = task(pid, ns_pid, "app");
+        self.kernel.push((at, created(cgroup, Some(POD_CGROUP), &id)));
         // The runtime may leave the cgroup once before it moves the main process there.
         if self.random.bool() {
             self.kernel.push((at + 2, KernelFact::CgroupEmpty { cgroup }));
@@ -58,7 +43,7 @@ impl Builder<'_> {
         if self.random.bool() {
             self.executes_itself(at + 3, cgroup, 50 + index as u32);
         }
-        self.kernel.push((at + 5, KernelFact::Exec { cgroup, task: task.clone(), parent: shim() }));
+        self.kernel.push((at + 5, exec(cgroup, task.clone())));
         self.runtime.push((at + 10, InRuntime::Runs(index)));
         let previous = self.attempts.iter().rev().find(|one| one.container == container);
         let before = previous.map(|one| terminated(ContainerId::new(one.id.as_str()), one.code));
@@ -96,27 +81,15 @@ impl Builder<'_> {
             Response::Ignores | Response::Blocks => Disposition::Default,
             _ => Disposition::Handler,
         };
-        let state = TargetState {
-            unkillable: !kill && !self.plan.shares_pids,
-            group_exit: kill,
-            disposition,
-            blocked: response == Response::Blocks,
-            pending: if kill && response == Response::Blocks { 1 << 14 } else { 0 },
-        };
-        let ignored = !kill && response == Response::Ignores;
-        self.kernel.push((
-            at,
-            KernelFact::SignalGenerated(SignalGenerated {
-                cgroup: one.cgroup,
-                target: one.task.clone(),
-                signal,
-                code: 0,
-                group: true,
-                result: if ignored { SignalResult::Ignored } else { SignalResult::Delivered },
-                sender: runc(),
-                state: Some(state),
-            }),
-        ));
+        let blocks = response == Response::Blocks;
+        let sent = Signal::to(one.cgroup, one.task.clone(), signal).state(|state| {
+            state.unkillable = !kill && !self.plan.shares_pids;
+            (state.disposition, state.blocked) = (disposition, blocks);
+            state.pending = if kill && blocks { 1 << 14 } else { 0 };
+        });
+        let is_ignored = !kill && response == Response::Ignores;
+        let sent = if is_ignored { sent.ignored() } else { sent };
+        self.kernel.push((at, sent.fact()));
     }
 
     /// `shown`: the kubelet reports that it has ended. It does not where it starts it again in the sync in
@@ -128,7 +101,7 @@ impl Builder<'_> {
             ExitStatus::Signal { signal, .. } => 128 + i32::from(signal),
         };
         self.attempts[index].code = code;
-        self.kernel.push((at, KernelFact::Exit { cgroup, task, status, parent: Some(shim()) }));
+        self.kernel.push((at, exit(cgroup, task, status)));
         self.kernel.push((at + 1, KernelFact::CgroupEmpty { cgroup }));
         self.kernel.push((at + 20, KernelFact::CgroupRemoved { cgroup }));
         let told = at + self.soon(5, 150);
@@ -160,11 +133,10 @@ impl Builder<'_> {
         if let Some((_, KernelFact::SignalGenerated(sent))) = self.kernel.last_mut() {
             // The kernel sends it in the process that asked for memory: this one.
             sent.code = 0x80;
-            let (tgid, comm, in_container) = (task.tgid, task.comm, Some(true));
-            sent.sender = ProcessRef { tgid, comm, cgroup: Some(cgroup), in_container };
+            sent.sender = ProcessRef { cgroup: Some(cgroup), ..inside(&task) };
         }
         self.attempts[index].end = Some(TrueEnd::new(at, "oom_killed", &["completed"]));
-        self.ends(at, index, ExitStatus::Signal { signal: 9, core: false }, true);
+        self.ends(at, index, KILLED, true);
     }
 
     /// What has ended waits in back-off, which the status shows from then on.
@@ -221,14 +193,7 @@ impl Builder<'_> {
         let (mut term, mut left) = (at + self.soon(2, 40), grace_ms.max(2_000));
         if let Some(runs) = hook {
             let Attempt { cgroup, .. } = self.attempts[index];
-            let pid = 500 + index as u32;
-            let task = Task {
-                tgid: Tgid(pid),
-                tid: pid,
-                ns_pid: Some(40),
-                started: None,
-                comm: "hook".into(),
-            };
+            let task = task(500 + index as u32, 40, "hook");
             let began = term;
             term = began + runs + self.soon(5, 60);
             left = left.saturating_sub(runs / 1000 * 1000).max(2_000);
@@ -252,15 +217,11 @@ impl Builder<'_> {
         };
         if !matches!(container.response, Response::Ignores | Response::Blocks) {
             let Attempt { cgroup, task, .. } = self.attempts[index].clone();
-            let disposition = Disposition::Handler;
-            self.kernel.push((
-                handled,
-                KernelFact::SignalDelivered { cgroup, task, signal: 15, disposition },
-            ));
+            self.kernel.push((handled, taken(cgroup, task, 15)));
         }
         let status = if dead == kill {
             self.signal(kill, index, 9, container.response);
-            ExitStatus::Signal { signal: 9, core: false }
+            KILLED
         } else {
             ExitStatus::Code(container.code)
         };
@@ -286,8 +247,7 @@ impl Builder<'_> {
         let Attempt { cgroup, began, .. } = self.attempts[index];
         for n in 1..=3_u32 {
             let at = before - u64::from(n) * 1_000;
-            let (tgid, comm) = (Tgid(700 + n), "check".into());
-            let task = Task { tgid, tid: tgid.0, ns_pid: Some(50), started: None, comm };
+            let task = task(700 + n, 50, "check");
             let status = ExitStatus::Code(u8::from(fail));
             if at > began {
                 self.enters(task, cgroup, (at, at + 30), status);
@@ -297,13 +257,7 @@ impl Builder<'_> {
 
     /// runc executes itself in the cgroup, and leaves.
     fn executes_itself(&mut self, at: u64, cgroup: CgroupId, number: u32) {
-        let named = |comm: &str| Task {
-            tgid: Tgid(number),
-            tid: number,
-            ns_pid: Some(number),
-            started: None,
-            comm: comm.into(),
-        };
+        let named = |comm: &str| task(number, number, comm);
         let (status, parent) = (ExitStatus::Code(0), Some(runc()));
         let began = KernelFact::Exec { cgroup, task: named("exe"), parent: runc() };
         let task = named("runc:[0:PARENT]");
@@ -324,8 +278,7 @@ impl Builder<'_> {
             self.executes_itself(began - 1, cgroup, 1000 + task.tid);
         }
         self.kernel.push((began, KernelFact::Exec { cgroup, task: task.clone(), parent }));
-        let parent = Some(shim());
-        self.kernel.push((ended, KernelFact::Exit { cgroup, task, status, parent }));
+        self.kernel.push((ended, exit(cgroup, task, status)));
     }
 
     /// The last attempts of all containers that still run at this moment.

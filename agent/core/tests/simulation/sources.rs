@@ -4,19 +4,8 @@ use super::{
     plan::{Fault, Lost, Plan},
     truth::{InRuntime, Truth, seems_main},
 };
-use coroner_core::{
-    ids::ContainerId,
-    input::{
-        ApiEvent, CriEvent, CriExit, DaemonProcess, Input, KernelEvent, KernelFact, Loss, LossKind,
-        Received,
-    },
-    time::{Anchor, BootTime, WallTime},
-};
+use coroner_core::testkit::*;
 use std::{collections::BTreeSet, ops::Range};
-
-fn boot(ms: u64) -> BootTime {
-    BootTime(ms * 1_000_000)
-}
 
 /// The inputs of a whole history in the order in which they come, and when the last source had told all.
 pub(crate) fn inputs(plan: &Plan, truth: &Truth) -> (Vec<Received>, u64) {
@@ -45,21 +34,21 @@ pub(crate) fn inputs(plan: &Plan, truth: &Truth) -> (Vec<Received>, u64) {
     inputs.extend(api.into_iter().map(|(at, event)| (at, Input::Api(event))));
     let complete = complete.max(all_listed);
     inputs.sort_by_key(|(at, _)| *at);
-    let inputs = inputs.into_iter().map(|(at, input)| Received { at: boot(at), input });
+    let inputs = inputs.into_iter().map(|(at, input)| Received { at: ms(at), input });
     (with_ticks(inputs.collect(), complete), complete)
 }
 
 /// A tick each second until long after all sources had reported all.
 pub(crate) fn with_ticks(mut inputs: Vec<Received>, complete: u64) -> Vec<Received> {
     let seconds = inputs[0].at.0 / 1_000_000_000 + 1..(complete + 200_000) / 1000;
-    inputs.extend(seconds.map(|second| Received { at: boot(second * 1000), input: Input::Tick }));
+    inputs.extend(seconds.map(|second| Received { at: ms(second * 1000), input: Input::Tick }));
     inputs.sort_by_key(|one| one.at);
     inputs
 }
 
 fn kernel(truth: &Truth, starts: u64, inputs: &mut Vec<(u64, Input)>) {
     let mut tell = |told: u64, time: u64, fact: KernelFact| {
-        inputs.push((told, Input::Kernel(KernelEvent { time: boot(time), fact })));
+        inputs.push((told, Input::Kernel(KernelEvent { time: ms(time), fact })));
     };
     let (before, after): (Vec<_>, Vec<_>) = truth.kernel.iter().partition(|(at, _)| *at < starts);
     let removed: BTreeSet<_> = before
@@ -195,7 +184,7 @@ fn runtime(
         } else {
             lacked = None;
         }
-        let (asked, only) = (boot(at), None);
+        let (asked, only) = (ms(at), None);
         inputs.push((answered, Input::Cri(CriEvent::Sandboxes { asked, only: None, sandboxes })));
         inputs.push((answered, Input::Cri(CriEvent::Containers { asked, only, containers })));
         for (when, change) in &truth.runtime {
@@ -244,7 +233,7 @@ fn watch(
     let gone = truth.gone.map(|at| (at, ApiEvent::Deleted(last.clone())));
     let events: Vec<(u64, ApiEvent)> = events.chain(gone).filter(|(at, _)| *at > starts).collect();
     let shown = starts.saturating_add_signed(skew) / 1_000;
-    let clock = ApiEvent::Clock { asked: boot(starts), date: WallTime::from_secs(shown as i64) };
+    let clock = ApiEvent::Clock { asked: ms(starts), date: WallTime::from_secs(shown as i64) };
     let mut told = vec![(starts + 5, clock), (starts + 5, snapshot(starts))];
     let mut free = starts + 5;
     let mut deliver = |told: &mut Vec<(u64, ApiEvent)>, at: u64, event: ApiEvent| {

@@ -5,9 +5,7 @@ use super::{
     plan::{Container, Fault, Plan, Story, Why},
     truth::{BEGIN, PAUSE_CGROUP, POD_CGROUP, TrueEnd, Truth, name, sandbox_id, uid},
 };
-use coroner_core::input::{
-    ApiContainer, ApiPod, ApiProbe, ContainerKind, ExitStatus, Hook, KernelFact,
-};
+use coroner_core::testkit::{self, *};
 
 impl Truth {
     pub(crate) fn of(plan: &Plan) -> Self {
@@ -28,8 +26,7 @@ impl Truth {
         for (cgroup, parent, name) in
             [(POD_CGROUP, None, pod), (PAUSE_CGROUP, Some(POD_CGROUP), sandbox_id().to_string())]
         {
-            let fact = KernelFact::CgroupCreated { cgroup, parent, name, scanned: false };
-            builder.kernel.push((begin, fact));
+            builder.kernel.push((begin, created(cgroup, parent, &name)));
         }
         builder.changes.push((begin - 500, Box::new(|_| ())));
         builder.changes.push((begin + 1_000, Box::new(|pod| pod.phase = "Running".into())));
@@ -195,7 +192,7 @@ fn object(plan: &Plan) -> ApiPod {
     let container = |(index, one): (usize, &Container)| {
         let spec = ApiContainer {
             kind: if one.sidecar { ContainerKind::Sidecar } else { ContainerKind::Main },
-            pre_stop: one.hook.map(|_| Hook::Exec("hook".into())),
+            pre_stop: one.hook.and_then(|_| exec_hook("hook")),
             liveness: one.probed.then(|| ApiProbe {
                 exec: one.by_exec.then(|| "check".into()),
                 ..ApiProbe::default()
@@ -205,9 +202,7 @@ fn object(plan: &Plan) -> ApiPod {
         (name(index), spec)
     };
     ApiPod {
-        uid: uid().as_str().into(),
-        namespace: "default".into(),
-        name: "p".into(),
+        workload: None,
         grace_seconds: Some(plan.grace as i64),
         finalizers: plan.finalizer.iter().map(|_| "example.com/held".into()).collect(),
         restart_policy: match plan.story {
@@ -216,6 +211,6 @@ fn object(plan: &Plan) -> ApiPod {
         },
         phase: "Pending".into(),
         containers: plan.containers.iter().enumerate().map(container).collect(),
-        ..ApiPod::default()
+        ..testkit::object(1, false, BootTime(0))
     }
 }

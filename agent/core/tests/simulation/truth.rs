@@ -1,13 +1,6 @@
 //! The truth of one history: what really happens, moment by moment, and what reports about it are held against.
 
-use coroner_core::{
-    ids::{CgroupId, ContainerId, PodUid, SandboxId, Tgid},
-    input::{
-        ApiPod, ContainerState, CriContainer, CriSandbox, Hook, KernelFact, KillReason, ProcessRef,
-        Task,
-    },
-    time::WallTime,
-};
+use coroner_core::testkit::{self, *};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
@@ -131,23 +124,12 @@ pub(super) fn seems_main(task: &Task) -> bool {
     is_main(task) || task.tid < 100
 }
 
-/// The parent of what runs in a container.
-pub(crate) fn shim() -> ProcessRef {
-    let comm = "containerd-shim".into();
-    ProcessRef { tgid: Tgid(1), comm, cgroup: None, in_container: Some(false) }
-}
-
-/// Sends a container's signals.
-pub(crate) fn runc() -> ProcessRef {
-    ProcessRef { comm: "runc".into(), ..shim() }
-}
-
 pub(crate) fn uid() -> PodUid {
-    PodUid::new("00000001-0000-4000-8000-000000000000")
+    ids(1).0
 }
 
 pub(super) fn sandbox_id() -> SandboxId {
-    SandboxId::new(format!("{:064x}", 0xa))
+    ids(1).1
 }
 
 pub(super) fn name(container: usize) -> String {
@@ -179,28 +161,18 @@ impl Truth {
             }
         }
         let begun = self.runtime.first().is_some_and(|(first, _)| *first <= at + 200);
-        let sandboxes = sandbox.filter(|_| begun).map(|ready| CriSandbox {
-            id: sandbox_id(),
-            pod: uid(),
-            name: "p".into(),
-            namespace: "default".into(),
-            attempt: 0,
-            ready,
-            created: Some(self.wall(BEGIN)),
-            handler: String::new(),
-            config_source: Some("api".into()),
-        });
+        let created = Some(self.wall(BEGIN));
+        let sandboxes = sandbox.filter(|_| begun);
+        let sandboxes = sandboxes.map(|ready| CriSandbox { created, ..testkit::sandbox(1, ready) });
         let containers = self.attempts.iter().zip(states).filter_map(|(one, state)| {
             Some(CriContainer {
                 id: ContainerId::new(one.id.as_str()),
-                sandbox: sandbox_id(),
                 name: name(one.container),
                 attempt: one.number,
-                state: state?,
                 created: Some(self.wall(one.began)),
-                pod: Some(uid()),
                 grace_seconds: Some(self.grace as i64),
-                pre_stop: self.hooks[one.container].then(|| Hook::Exec("hook".into())),
+                pre_stop: exec_hook("hook").filter(|_| self.hooks[one.container]),
+                ..container(1, state?)
             })
         });
         (sandboxes.into_iter().collect(), containers.collect())

@@ -2,13 +2,7 @@
 //! version of the pod's status showed and in which order, what the runtime listed, and when nothing came.
 
 use super::truth::is_main;
-use coroner_core::{
-    ids::{CgroupId, ContainerId},
-    input::{
-        ApiContainer, ApiEvent, ApiPod, ContainerKind, CriContainer, CriEvent, ExitStatus, Input,
-        KernelFact, LossKind, Received,
-    },
-};
+use coroner_core::testkit::*;
 use std::{
     collections::{BTreeMap, BTreeSet},
     ops::RangeInclusive,

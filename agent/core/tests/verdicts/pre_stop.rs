@@ -1,29 +1,17 @@
 //! preStop in all its forms: which process it was, or what the spec and the gap say.
 
-use super::{
-    CODE_0,
-    script::{Script, ms, request},
-};
+use super::script::{Script, request};
 use coroner_core::{
-    input::{ContainerKind, Hook},
     report::{EvidenceKind, Milestone},
-    time::BootTime,
-    types::{MilestoneKind, Source, Verdict},
+    testkit::*,
     verdict::{Assessment, VerdictInputs, assess},
 };
 
 const REQUESTED: u64 = 1000;
 
 fn assessment(script: &Script, hook: &Hook, kind: ContainerKind, requested: bool) -> Assessment {
-    assess(VerdictInputs {
-        processes: &script.processes,
-        stop_signal: 15,
-        kind,
-        grace_seconds: Some(10),
-        longest_grace_seconds: Some(10),
-        pre_stop: Some(hook),
-        request: requested.then(|| request(REQUESTED, REQUESTED - 900, REQUESTED)),
-    })
+    let request = requested.then(|| request(REQUESTED, REQUESTED - 900, REQUESTED));
+    assess(VerdictInputs { kind, pre_stop: Some(hook), request, ..script.inputs() })
 }
 
 /// Handled and left half a second after a stop signal at this time.
@@ -128,8 +116,26 @@ fn a_lost_end_cuts_nothing_off() {
     let running = || stopped(4200).hook(ms(1100), None);
     assert!(assessment(&running(), &hook, ContainerKind::Main, true).pre_stop_cut_off);
     let mut lossy = running();
-    lossy.processes.record_gap(ms(1200), coroner_core::input::LossKind::DetailRingFull);
+    lossy.processes.record_gap(ms(1200), LossKind::DetailRingFull);
     assert!(!assessment(&lossy, &hook, ContainerKind::Main, true).pre_stop_cut_off);
+}
+
+/// A hook whose records were lost may have used up the grace, if there was time for it.
+#[test]
+fn a_lost_hook_hides_whether_it_used_up_the_grace() {
+    let hook = Hook::Exec("hook".into());
+    for (at, pre_stop, requested, expected) in [
+        (12_000, Some(&hook), true, Verdict::Unknown),
+        (2_000, Some(&hook), true, Verdict::Graceful),
+        (2_000, Some(&hook), false, Verdict::Unknown),
+        (12_000, None, true, Verdict::Graceful),
+    ] {
+        let mut script = stopped(at);
+        script.processes.record_gap(ms(1200), LossKind::DetailRingFull);
+        let request = requested.then(|| request(REQUESTED, REQUESTED - 900, REQUESTED));
+        let of = assess(VerdictInputs { pre_stop, request, ..script.inputs() });
+        assert_eq!(of.verdict, expected, "{at}, {requested}: {}", of.proof.message);
+    }
 }
 
 /// The kubelet's clock began a moment before the hook's process did.
@@ -137,13 +143,11 @@ fn a_lost_end_cuts_nothing_off() {
 fn a_hook_that_is_cut_off_at_a_grace_of_a_second() {
     let script = stopped(2000).hook(ms(1100), None);
     let of = assess(VerdictInputs {
-        processes: &script.processes,
-        stop_signal: 15,
-        kind: ContainerKind::Main,
         grace_seconds: Some(1),
         longest_grace_seconds: Some(1),
         pre_stop: Some(&Hook::Exec("hook".into())),
         request: Some(request(REQUESTED, REQUESTED - 900, REQUESTED)),
+        ..script.inputs()
     });
     assert_eq!(of.verdict, Verdict::PrestopExhaustedGrace, "{}", of.proof.message);
 }

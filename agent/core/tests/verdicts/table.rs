@@ -1,10 +1,7 @@
 //! Every response to the stop signal × every end × every loss: one table, `table.txt`.
 
-use super::script::{Script, ms, request};
-use coroner_core::{
-    input::{ContainerKind, ExitStatus, LossKind},
-    verdict::{VerdictInputs, assess},
-};
+use super::script::Script;
+use coroner_core::{testkit::*, verdict::assess};
 use std::{env, fmt::Write as _, fs, path::Path};
 
 type Build = fn(Script) -> Script;
@@ -56,15 +53,7 @@ fn verdict(response: (&str, Build), end: (&str, Build), loss: Option<LossKind>) 
     if let Some(loss) = loss {
         script.processes.record_gap(ms(1000), loss);
     }
-    let judgement = assess(VerdictInputs {
-        processes: &script.processes,
-        stop_signal: 15,
-        kind: ContainerKind::Main,
-        grace_seconds: Some(10),
-        longest_grace_seconds: Some(10),
-        pre_stop: None,
-        request: Some(request(900, 1, 1)),
-    });
+    let judgement = assess(script.inputs());
     assert!(judgement.proof.message.ends_with('.'), "{}", judgement.proof.message);
     judgement.verdict.to_string()
 }

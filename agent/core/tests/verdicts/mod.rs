@@ -4,15 +4,11 @@ mod pre_stop;
 mod script;
 mod table;
 
+use self::script::Script;
 use coroner_core::{
-    input::{ContainerKind, Disposition, ExitStatus, Hook},
-    types::{MilestoneKind, Verdict},
+    testkit::*,
     verdict::{VerdictInputs, assess},
 };
-use script::{Script, ms, request};
-
-const CODE_0: ExitStatus = ExitStatus::Code(0);
-const KILLED: ExitStatus = ExitStatus::Signal { signal: 9, core: false };
 
 /// A handler that leaves in time, as the base of several rows.
 fn handled() -> Script {
@@ -26,15 +22,7 @@ fn verdict(script: Script, expected: Verdict, says: &str) {
 
 #[track_caller]
 fn assessment(script: Script, pre_stop: Option<&Hook>, expected: Verdict, says: &str) {
-    let judgement = assess(VerdictInputs {
-        processes: &script.processes,
-        stop_signal: script.stop_signal,
-        kind: ContainerKind::Main,
-        grace_seconds: Some(10),
-        longest_grace_seconds: Some(10),
-        pre_stop,
-        request: Some(request(900, 1, 1)),
-    });
+    let judgement = assess(VerdictInputs { pre_stop, ..script.inputs() });
     assert_eq!(judgement.verdict, expected, "{}", judgement.proof.message);
     assert!(judgement.proof.message.contains(says), "{}", judgement.proof.message);
 }
@@ -46,9 +34,14 @@ fn oom_killed() {
     // It comes before every other rule.
     let stopping = handled().kernel_kill(ms(1500)).oom(ms(1501)).exit(ms(1502), KILLED);
     verdict(stopping, Verdict::OomKilled, "OOM killer");
+    // The kernel may name a thread of it.
+    let thread = Script::new().init().thread_kill(ms(500), 4711).oom_of(ms(501), 4711);
+    verdict(thread.exit(ms(502), KILLED), Verdict::OomKilled, "OOM killer chose PID 1");
     // The victim was a child: the container's own end is another story.
     let child = Script::new().init().oom_of(ms(500), 77).exit(ms(600), ExitStatus::Code(1));
     verdict(child, Verdict::Failed, "code 1");
+    let child = Script::new().init().oom_of(ms(500), 77).kill(ms(600), |s| s).exit(ms(601), KILLED);
+    verdict(child, Verdict::ForceKilled, "no SIGTERM before it");
 }
 
 #[test]
@@ -69,12 +62,17 @@ fn force_killed() {
     verdict(
         killed,
         Verdict::ForceKilled,
-        "runc (pid 900) sent SIGKILL to PID 1 (app), with no SIGTERM before it",
+        "runc (pid 1) sent SIGKILL to PID 1 (app), with no SIGTERM before it",
     );
     // A stop signal from inside the container is none.
     let own =
         Script::new().init().term_from_inside(ms(900)).kill(ms(1000), |s| s).exit(ms(1001), KILLED);
     verdict(own, Verdict::ForceKilled, "no SIGTERM before it");
+    // Nor is an administrator's that it took minutes before.
+    let long_ago = Script::new().init().send(ms(900), 15, |s| s.handler().by(outside("bash")));
+    let long_ago =
+        long_ago.handler_runs(ms(901)).kill(ms(300_000), |s| s).exit(ms(300_001), KILLED);
+    verdict(long_ago, Verdict::ForceKilled, "no SIGTERM before it");
 }
 
 #[test]
@@ -207,6 +205,9 @@ fn completed_and_failed() {
     verdict(left(7), Verdict::Failed, "code 7");
     let other = Script::new().init().exit(ms(500), ExitStatus::Signal { signal: 15, core: false });
     verdict(other, Verdict::Failed, "no process outside the container sent it");
+    // A signal that ends nothing (SIGWINCH), by another of its processes.
+    let window = Script::new().init().send(ms(400), 28, |s| s.by(inside(&task(77, 8, "child"))));
+    verdict(window.exit(ms(500), CODE_0), Verdict::Completed, "no signal had been sent");
 }
 
 #[test]
@@ -227,7 +228,7 @@ fn unknown() {
 #[test]
 fn a_loss_is_named() {
     let mut script = Script::new().init();
-    script.processes.record_gap(ms(500), coroner_core::input::LossKind::DecidingRingFull);
+    script.processes.record_gap(ms(500), LossKind::DecidingRingFull);
     verdict(script, Verdict::Unknown, "deciding_ring_full");
 }
 
@@ -235,15 +236,7 @@ fn a_loss_is_named() {
 #[test]
 fn milestones_are_in_order_of_time() {
     let script = handled().exit(ms(3000), CODE_0).empty(ms(3001));
-    let judgement = assess(VerdictInputs {
-        processes: &script.processes,
-        stop_signal: 15,
-        kind: ContainerKind::Main,
-        grace_seconds: Some(10),
-        longest_grace_seconds: Some(10),
-        pre_stop: None,
-        request: None,
-    });
+    let judgement = assess(VerdictInputs { request: None, ..script.inputs() });
     let kinds: Vec<MilestoneKind> = judgement.milestones.iter().map(|m| m.kind).collect();
     use MilestoneKind::{CgroupEmpty, Exited, StopBegan, TermHandled, TermSent};
     assert_eq!(kinds, [StopBegan, TermSent, TermHandled, Exited, CgroupEmpty]);
@@ -255,7 +248,7 @@ fn another_signals_handler_is_no_evidence() {
     let script = Script::new()
         .init()
         .term(ms(1000), |s| s.ignored())
-        .taken(ms(1500), 10, Disposition::Handler)
+        .taken(ms(1500), 10)
         .kill(ms(11_000), |s| s)
         .exit(ms(11_001), KILLED);
     verdict(script, Verdict::StopSignalIgnored, "The kernel discarded SIGTERM");

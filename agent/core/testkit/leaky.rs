@@ -1,71 +1,59 @@
-//! A node as it truly is, and the adapters that tell the engine of it as far as they can: the
-//! runtime's lists and the apiserver's watch, each with its outages, and answers to all questions.
+//! A node whose sources report every second what is true of it, each with its outages, and answer all requests: for
+//! what is leaked, which takes minutes to be sure of.
 
-use super::world::{container, ids, object, sandbox};
-use coroner_core::{
-    engine::{Engine, Settings},
-    ids::{PodRef, PodUid, SandboxId},
-    input::{
-        ApiEvent, ApiNode, ApiPod, ContainerState, CriContainer, CriEvent, CriSandbox,
-        CriSandboxStatus, Daemon, DaemonProcess, DaemonState, HostEvent, HostSurvey, Input,
-        PodCheck, Received, SandboxNetwork,
-    },
+use super::*;
+use crate::{
+    ids::PodRef,
     leak::{Leak, LeakKey},
-    output::{CriRequest, Report, Request},
-    time::{Anchor, BootTime},
 };
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeSet, sync::Arc};
 
 /// In seconds.
-pub(crate) const THRESHOLD: u64 = 30;
+pub const THRESHOLD: u64 = 30;
 /// The kubelet began this long after the boot, seconds.
 const KUBELET_BEGAN: u64 = 10;
 
-/// The truth, and what the engine made of it.
-pub(crate) struct LeakyNode {
-    pub(crate) engine: Engine,
+/// What is true, and what the engine reported.
+pub struct LeakyNode {
+    pub engine: Engine,
     /// Seconds since the boot.
-    pub(crate) now: u64,
-    pub(crate) pods: BTreeMap<PodUid, ApiPod>,
-    pub(crate) sandboxes: BTreeMap<SandboxId, CriSandbox>,
-    pub(crate) containers: Vec<CriContainer>,
-    pub(crate) networks: BTreeMap<SandboxId, SandboxNetwork>,
+    pub now: u64,
+    pub pods: BTreeMap<PodUid, ApiPod>,
+    pub sandboxes: BTreeMap<SandboxId, CriSandbox>,
+    pub containers: Vec<CriContainer>,
+    pub networks: BTreeMap<SandboxId, SandboxNetwork>,
     collected: BTreeSet<u64>,
-    pub(crate) survey: HostSurvey,
-    pub(crate) kubelet: DaemonState,
-    pub(crate) boot_id: &'static str,
-    pub(crate) api_answers: bool,
+    pub survey: HostSurvey,
+    pub kubelet: DaemonState,
+    pub boot_id: &'static str,
+    pub api_answers: bool,
     /// The watch stands and carries nothing.
-    pub(crate) watch_is_stalled: bool,
-    pub(crate) cri_answers: bool,
+    pub watch_is_stalled: bool,
+    pub cri_answers: bool,
     /// It neither answers nor fails.
-    pub(crate) cri_is_stalled: bool,
+    pub cri_is_stalled: bool,
     /// The apiserver answers gets, whatever becomes of the watch.
-    pub(crate) gets_answer: bool,
+    pub gets_answer: bool,
     /// What the watch has shown.
     watched: BTreeMap<PodUid, ApiPod>,
-    api_told: Option<bool>,
-    cri_told: Option<bool>,
-    /// Leaks that were told, as they were told last.
-    pub(crate) leaks: BTreeMap<LeakKey, Arc<Leak>>,
-    /// How often which was found, and gone.
-    pub(crate) found: Vec<LeakKey>,
-    pub(crate) gone: Vec<LeakKey>,
+    was_watched: Option<bool>,
+    was_listed: Option<bool>,
+    /// Leaks, as they were reported last.
+    pub leaks: BTreeMap<LeakKey, Arc<Leak>>,
+    /// Which were found, and which are gone, in order.
+    pub found: Vec<LeakKey>,
+    pub gone: Vec<LeakKey>,
     /// Pods that the apiserver was asked about.
-    pub(crate) asked: BTreeSet<PodUid>,
-    pub(crate) statuses_asked: usize,
+    pub asked: BTreeSet<PodUid>,
+    pub statuses_asked: usize,
+    checks: Checks,
 }
 
 impl LeakyNode {
     /// Runtime and apiserver answer, the kubelet runs, and there is nothing.
-    pub(crate) fn new() -> Self {
-        let anchor = Anchor { boot_ns: 0, wall_ns: 0 };
+    pub fn new() -> Self {
         let threshold = Duration::from_secs(THRESHOLD);
-        let settings = Settings { leak_threshold: threshold, ..Settings::new(anchor) };
+        let settings = Settings { leak_threshold: threshold, ..Settings::new(ANCHOR) };
         let process = DaemonProcess { pid: 800, started: KUBELET_BEGAN * 100 };
         Self {
             engine: Engine::new(settings),
@@ -84,22 +72,23 @@ impl LeakyNode {
             cri_is_stalled: false,
             gets_answer: true,
             watched: BTreeMap::new(),
-            api_told: None,
-            cri_told: None,
+            was_watched: None,
+            was_listed: None,
             leaks: BTreeMap::new(),
             found: Vec::new(),
             gone: Vec::new(),
             asked: BTreeSet::new(),
             statuses_asked: 0,
+            checks: Checks::default(),
         }
     }
 
-    pub(crate) fn at(&self) -> BootTime {
+    pub fn at(&self) -> BootTime {
         BootTime(self.now * 1_000_000_000)
     }
 
     /// A pod that runs: object, sandbox, container.
-    pub(crate) fn run(&mut self, n: u64) -> &mut Self {
+    pub fn run(&mut self, n: u64) -> &mut Self {
         self.create(n);
         self.sandboxes.insert(ids(n).1, sandbox(n, true));
         self.containers.push(container(n, ContainerState::Running));
@@ -107,13 +96,13 @@ impl LeakyNode {
     }
 
     /// Its object.
-    pub(crate) fn create(&mut self, n: u64) {
+    pub fn create(&mut self, n: u64) {
         let pod = ApiPod { name: format!("p{n}"), ..object(n, false, self.at()) };
         self.pods.insert(ids(n).0, pod);
     }
 
     /// Its sandbox stops, and its containers are removed.
-    pub(crate) fn stop(&mut self, n: u64) -> &mut Self {
+    pub fn stop(&mut self, n: u64) -> &mut Self {
         self.sandbox(n).ready = false;
         let (_, id, _) = ids(n);
         self.containers.retain(|container| container.sandbox != id);
@@ -121,50 +110,50 @@ impl LeakyNode {
     }
 
     /// Its object goes.
-    pub(crate) fn delete(&mut self, n: u64) -> &mut Self {
+    pub fn delete(&mut self, n: u64) -> &mut Self {
         self.pods.remove(&ids(n).0);
         self
     }
 
     /// The kubelet's garbage collection.
-    pub(crate) fn collect(&mut self, n: u64) -> &mut Self {
+    pub fn collect(&mut self, n: u64) -> &mut Self {
         self.sandboxes.remove(&ids(n).1);
         self
     }
 
     /// It has never had a sandbox.
-    pub(crate) fn is_new(&self, n: u64) -> bool {
+    pub fn is_new(&self, n: u64) -> bool {
         !self.sandboxes.contains_key(&ids(n).1) && !self.collected.contains(&n)
     }
 
     /// All of it goes, whatever it was.
-    pub(crate) fn stop_and_collect(&mut self, n: u64) {
+    pub fn stop_and_collect(&mut self, n: u64) {
         if self.sandboxes.contains_key(&ids(n).1) {
             self.stop(n).collect(n);
             self.collected.insert(n);
         }
     }
 
-    /// The agent starts anew and knows nothing; the node goes on.
-    pub(crate) fn restart(&mut self) {
+    /// The agent starts again; the node goes on.
+    pub fn restart(&mut self) {
         let fresh = Self::new();
         self.engine = fresh.engine;
-        (self.api_told, self.cri_told) = (None, None);
+        (self.was_watched, self.was_listed, self.checks) = (None, None, Checks::default());
         self.leaks.clear();
         self.say(Input::Host(HostEvent::Boot { boot_id: Some("b".into()) }));
     }
 
     /// The kubelet as it was from the beginning.
-    pub(crate) fn first_kubelet(&self) -> DaemonState {
+    pub fn first_kubelet(&self) -> DaemonState {
         Self::new().kubelet
     }
 
-    pub(crate) fn sandbox(&mut self, n: u64) -> &mut CriSandbox {
+    pub fn sandbox(&mut self, n: u64) -> &mut CriSandbox {
         self.sandboxes.get_mut(&ids(n).1).expect("it is there")
     }
 
-    /// Seconds pass, and the adapters tell.
-    pub(crate) fn seconds(&mut self, n: u64) -> &mut Self {
+    /// Seconds pass, and the sources report.
+    pub fn seconds(&mut self, n: u64) -> &mut Self {
         for _ in 0..n {
             self.second();
         }
@@ -176,8 +165,8 @@ impl LeakyNode {
         if self.now == 101 {
             self.say(Input::Host(HostEvent::Boot { boot_id: Some("b".into()) }));
         }
-        self.tell_api();
-        self.tell_cri();
+        self.watch();
+        self.runtime();
         let state = self.kubelet.clone();
         self.say(Input::Host(HostEvent::Daemon { daemon: Daemon::Kubelet, state }));
         if self.now.is_multiple_of(5) {
@@ -187,18 +176,18 @@ impl LeakyNode {
         self.say(Input::Tick);
     }
 
-    fn tell_api(&mut self) {
+    fn watch(&mut self) {
         if self.watch_is_stalled {
             return;
         }
         if !self.api_answers {
-            if self.api_told == Some(true) {
+            if self.was_watched == Some(true) {
                 self.say(Input::Api(ApiEvent::OutOfSync { error: "refused".into() }));
             }
-            self.api_told = Some(false);
+            self.was_watched = Some(false);
             return;
         }
-        if self.api_told != Some(true) {
+        if self.was_watched != Some(true) {
             let pods = self.pods.values().cloned().collect();
             self.say(Input::Api(ApiEvent::Snapshot { pods }));
             let boot_id = self.boot_id.into();
@@ -221,28 +210,28 @@ impl LeakyNode {
             gone.into_iter().for_each(|pod| self.say(Input::Api(ApiEvent::Deleted(pod))));
             news.into_iter().for_each(|pod| self.say(Input::Api(ApiEvent::Applied(pod))));
         }
-        self.api_told = Some(true);
+        self.was_watched = Some(true);
         self.watched = self.pods.clone();
     }
 
-    fn tell_cri(&mut self) {
+    fn runtime(&mut self) {
         if self.cri_is_stalled {
             return;
         }
         if !self.cri_answers {
-            if self.cri_told != Some(false) {
+            if self.was_listed != Some(false) {
                 let code = Some("UNAVAILABLE".to_owned());
                 let error = "connection refused".into();
                 self.say(Input::Cri(CriEvent::Unreachable { error, code }));
             }
-            self.cri_told = Some(false);
+            self.was_listed = Some(false);
             return;
         }
-        if self.cri_told != Some(true) {
+        if self.was_listed != Some(true) {
             let process = Some(DaemonProcess { pid: 700, started: self.now });
             self.say(Input::Cri(CriEvent::Connected { runtime: "test".into(), process }));
         }
-        self.cri_told = Some(true);
+        self.was_listed = Some(true);
         let asked = self.at();
         let sandboxes = self.sandboxes.values().cloned().collect();
         self.say(Input::Cri(CriEvent::Sandboxes { asked, only: None, sandboxes }));
@@ -250,23 +239,20 @@ impl LeakyNode {
         self.say(Input::Cri(CriEvent::Containers { asked, only: None, containers }));
     }
 
-    pub(crate) fn say(&mut self, input: Input) {
+    pub fn say(&mut self, input: Input) {
         let at = self.at();
         let outputs = self.engine.step(Received { at, input });
         for report in outputs.reports {
+            self.checks.report(&report);
             match report {
                 Report::LeakOpened(leak) => {
                     self.found.push(leak.key.clone());
-                    let before = self.leaks.insert(leak.key.clone(), leak);
-                    assert!(before.is_none(), "found twice: {before:?}");
+                    self.leaks.insert(leak.key.clone(), leak);
                 }
-                Report::LeakChanged(leak) => {
-                    let before = self.leaks.insert(leak.key.clone(), leak);
-                    assert!(before.is_some(), "changed before it was found");
-                }
+                Report::LeakChanged(leak) => _ = self.leaks.insert(leak.key.clone(), leak),
                 Report::LeakResolved(leak) => {
                     self.gone.push(leak.key.clone());
-                    assert!(self.leaks.remove(&leak.key).is_some(), "gone before it was found");
+                    self.leaks.remove(&leak.key);
                 }
                 _ => {}
             }
@@ -315,16 +301,16 @@ impl LeakyNode {
     }
 
     /// The leak of a pod's sandbox.
-    pub(crate) fn leak(&self, n: u64) -> Option<&Leak> {
+    pub fn leak(&self, n: u64) -> Option<&Leak> {
         self.leaks.get(&key(n)).map(|leak| &**leak)
     }
 
-    pub(crate) fn is_quiet(&self) -> bool {
+    pub fn is_quiet(&self) -> bool {
         self.found.is_empty() && self.gone.is_empty()
     }
 }
 
 /// A pod's sandbox as a leak.
-pub(crate) fn key(n: u64) -> LeakKey {
+pub fn key(n: u64) -> LeakKey {
     LeakKey::Sandbox { id: ids(n).1 }
 }
