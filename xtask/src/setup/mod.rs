@@ -70,6 +70,8 @@ pub(crate) const WINDOWS: &str = "x86_64-pc-windows-gnu";
 pub(crate) const EMULATOR: &[Need] = &[Need::Debian(&QEMU_USER)];
 /// To fuzz, beyond the build.
 pub(crate) const FUZZ: &[Need] = &[Need::Crate("cargo-fuzz", "0.13.2")];
+/// To change the core and see whether its tests notice.
+pub(crate) const MUTANTS: &[Need] = &[Need::Crate("cargo-mutants", "27.1.0")];
 /// To measure, beyond the lab.
 pub(crate) const BENCH: &[Need] = &[Need::Debian(&LIBBPF_TOOLS)];
 
@@ -86,7 +88,9 @@ impl Need {
                 starts(&CONTAINERD_2) || starts(&CONTAINERD_1_7)
             }
             Self::Crate(name, version) => cargo_tool(workspace, name).is_some_and(|program| {
-                let said = output(Command::new(program).arg("--version")).unwrap_or_default();
+                let subcommand = name.strip_prefix("cargo-"); // which cargo passes to it
+                let mut command = Command::new(program);
+                let said = output(command.args(subcommand).arg("--version")).unwrap_or_default();
                 said.split_whitespace().any(|word| word == version)
             }),
             Self::Pypi => pip::is_there(workspace),
