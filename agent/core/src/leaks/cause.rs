@@ -100,7 +100,8 @@ impl<'a> Case<'a> {
             .then(|| (LeakCause::UntrackedByRuntime, message.into()))
     }
 
-    /// Nothing of the pod is left on this node, so it does not matter whether the kubelet runs.
+    /// Nothing of the pod is left on this node, and the kubelet's own last delete (grace 0) has come, so it does not
+    /// matter whether the kubelet runs.
     fn finalizer(&self) -> Option<Cause> {
         let has_rest = !self.alive.is_empty()
             || self.has_ready_sandbox()
@@ -109,9 +110,10 @@ impl<'a> Case<'a> {
             || self.tasks() > 0;
         let object = self.facts.object(self.pod().filter(|_| self.is_pod() && !has_rest)?)?;
         let first = object.pod.finalizers.first()?;
+        let is_cleaned_up = object.pod.deletion_grace_seconds == Some(0);
         let message =
             format!("cleanup on this node is complete; the finalizer {first} keeps the object");
-        Some((LeakCause::Finalizer, message))
+        is_cleaned_up.then_some((LeakCause::Finalizer, message))
     }
 
     fn kubelet_down(&self) -> Option<Cause> {

@@ -196,6 +196,10 @@ fn causes_of_a_stuck_pod() {
     fn holds(node: &mut LeakyNode) {
         node.pods.get_mut(&ids(1).0).unwrap().finalizers = vec!["example.com/hold".into()];
     }
+    /// The kubelet's own last delete.
+    fn last_delete(node: &mut LeakyNode) {
+        request_deletion(node, 0);
+    }
     fn down(node: &mut LeakyNode) {
         node.kubelet = DaemonState::Absent;
     }
@@ -205,8 +209,15 @@ fn causes_of_a_stuck_pod() {
     check_stuck("a finalizer holds the object", C::Finalizer, "example.com/hold", |n| {
         holds(n);
         ends(n);
+        last_delete(n);
     });
     check_stuck("and the kubelet is down", C::Finalizer, "", |n| {
+        holds(n);
+        ends(n);
+        last_delete(n);
+        down(n);
+    });
+    check_stuck("the kubelet went down before its last delete", C::KubeletDown, "", |n| {
         holds(n);
         ends(n);
         down(n);
