@@ -381,7 +381,9 @@ impl PodObject {
                 let last = self.changed.last().unwrap_or(&first);
                 if last.grace_seconds != now.grace_seconds && self.changed.len() < MAX_DEADLINES {
                     // Its stamp is the first one's.
-                    self.changed.push(DeletionRequest { date: at, ..now });
+                    let earliest = dated.unwrap_or(now.made.earliest);
+                    let made = Interval { earliest, latest: at };
+                    self.changed.push(DeletionRequest { made, date: at, ..now });
                 }
             }
             _ => {}

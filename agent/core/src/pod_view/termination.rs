@@ -413,9 +413,7 @@ impl<'a> PodView<'a> {
     ) -> BootTime {
         use MilestoneKind as M;
         // A stop that somebody else had begun is not that of the deletion.
-        let for_it = |c: &&ContainerDeath| {
-            request.is_none() || c.cause == cause.cause || c.cause == Cause::Unknown
-        };
+        let for_it = |c: &&ContainerDeath| request.is_none() || c.cause == cause.cause;
         let its_stop = containers.iter().filter(for_it).filter_map(|c| c.milestone(M::StopBegan));
         let stopping = its_stop.map(|began| began.at.boot).min();
         let ended = |c: &ContainerDeath| {

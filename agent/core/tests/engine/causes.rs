@@ -402,6 +402,35 @@ fn a_request_is_dated_by_the_clock_at_its_receipt() {
     assert_ne!(w.death(1).cause, Cause::ApiDelete, "{w}");
 }
 
+/// `crictl stop` of the only container, and the pod is deleted seconds later: the deletion's time is its own.
+#[test]
+fn a_request_is_not_dated_by_the_stop_of_somebody_else() {
+    for before in [1_500, 2_500, 4_000] {
+        let mut w = World::running(1);
+        w.ticks(60).term(1).later(before).delete(1);
+        let asked = w.at();
+        w.later(2_000).exits(1, CODE_0).settles(1).ends("api_delete; c graceful unknown");
+        let requested = w.end().milestone(MilestoneKind::DeleteRequested).expect("it was");
+        assert_eq!((w.end().began.boot, requested.source), (asked, Source::Api), "{before}\n{w}");
+        assert_eq!(w.end().request_lag_seconds, Some(0.0), "{before}");
+    }
+}
+
+/// `kubectl delete --grace-period=5` of a pod that is being deleted with 60 s: the stamp stays that of the first request.
+#[test]
+fn a_shorter_grace_is_dated_by_its_receipt() {
+    for after in [1, 10] {
+        let mut w = World::running(1);
+        w.marked(1, 60).applied(1).later(100).term(1).ticks(after).marked(1, 5);
+        let shortened = w.at();
+        w.pod(1).deletion_timestamp.as_mut().expect("it is").0 -=
+            100_000_000 + after as i64 * 1_000_000_000;
+        w.applied(1).ticks(5).kill(1).exits(1, KILLED).settles(1);
+        let milestone = w.end().milestone(MilestoneKind::GraceShortened);
+        assert_eq!(milestone.map(|at| at.at.boot), Some(shortened), "after {after} s\n{w}");
+    }
+}
+
 /// What the Events of a stopped container state. They are listed once for each stop, and the report waits for the answer.
 #[test]
 fn the_events_of_a_stopped_container_are_listed_once() {
