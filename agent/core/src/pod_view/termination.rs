@@ -114,10 +114,8 @@ impl<'a> PodView<'a> {
             let unasked = object.requested.is_none() && !object.pod.is_over();
             object.deletion_observed && (by_control_plane || unasked)
         };
-        let vanished = object.is_some_and(PodObject::deleted_during_gap) && self.gone().is_some();
-        let deleted = self.request().is_some()
-            || outlived
-            || end.stopped && (vanished || object.is_some_and(forced));
+        let deleted =
+            self.request().is_some() || outlived || end.stopped && object.is_some_and(forced);
         (deleted && !end.is_static).then(|| deletion(object, outlived))
     }
 
@@ -126,13 +124,17 @@ impl<'a> PodView<'a> {
         by_kubelet(self.object()?)
     }
 
-    /// The watch was away when its object was deleted, and nothing tells whether it ended before.
+    /// The watch was away when its object was deleted. What the kubelet's Events state comes first: they were not away.
+    /// Without a stop nothing tells whether it ended before.
     fn by_a_deletion_in_a_gap(&self, end: &PodEnd<'_>) -> Option<AttributedCause> {
-        let object = self.object()?;
+        let object = self.object().filter(|one| !end.is_static && one.deleted_during_gap())?;
+        if end.stopped && self.gone().is_some() {
+            return self.cause_by_events().or_else(|| Some(deletion(Some(object), false)));
+        }
         let pod = &object.pod;
         // In back-off nothing runs either, and the pod is not over.
         let is_over = pod.is_finished() || pod.is_over() && pod.is_completing();
-        (!end.is_static && object.deleted_during_gap() && !is_over).then(|| {
+        (!is_over).then(|| {
             AttributedCause::unknown(
                 "Its object was deleted while the watch of the apiserver was broken: whether that was before its \
                  containers ended is not known.",

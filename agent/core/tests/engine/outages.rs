@@ -66,6 +66,21 @@ fn the_causes_of_a_pod_that_is_found_gone() {
     assert!(w.end().milestone(MilestoneKind::ObjectGone).is_none(), "the end was before that");
 }
 
+/// A DaemonSet's pod is evicted, and its controller deletes it, all in an outage: that it is gone does not say why it was
+/// stopped, and the kubelet's Event does.
+#[test]
+fn an_event_states_why_a_pod_that_is_found_gone_was_stopped() {
+    let mut w = World::running(1);
+    w.ticks(60).breaks().ticks(5);
+    let mut evicted = PostedEvent::new(w.at(), 0, EventReason::Evicted);
+    evicted.message = Some("The node was low on resource: memory".into());
+    w.term(1).later(500).exits(1, CODE_0).stopped(1).cgroups_go(1).removed(1).ticks(20);
+    let (pod, asked, entries) = (ids(1).0, w.at(), Some(vec![evicted]));
+    w.say(Input::Events(LookupEvent::Events { pod, asked, entries }));
+    w.vanishes(1).snapshot().ticks(60);
+    w.ends("node_pressure_eviction; c graceful node_pressure_eviction");
+}
+
 /// The apiserver's clock is 90 s behind, or ahead, or right: a relist dates no request back before the last moment at
 /// which the watch showed none.
 #[test]
