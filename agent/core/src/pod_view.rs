@@ -394,6 +394,13 @@ impl<'a> PodView<'a> {
         all?.into_iter().max_by_key(|change| change.latest)
     }
 
+    /// The status names a container that the kernel has recorded and the runtime has not listed yet.
+    fn awaits_a_list(&self) -> bool {
+        let attempts = self.object().into_iter().flat_map(|object| object.attempts.iter());
+        let is_awaited = |id| self.container(id).is_none() && self.processes_of(id).is_some();
+        attempts.map(|(id, _)| id).any(is_awaited)
+    }
+
     /// All evidence for the report has arrived, or `timeout` is over.
     pub fn is_over(&self, now: BootTime, timeout: Duration) -> bool {
         if self.members.alive > 0 || self.members.sandbox_runs {
@@ -402,8 +409,9 @@ impl<'a> PodView<'a> {
         // Deleted before it had a container: its sandbox is all there was.
         let sandboxes = || self.all_sandboxes(|s| s.ended).map(|stopped| stopped.latest);
         let Some(ended) = self.members.ended.or_else(sandboxes) else { return false };
+        let awaits_a_list = self.awaits_a_list() && now < self.last().unwrap_or(ended) + timeout;
         let late = now >= ended + timeout;
-        if !(late || (self.cri_complete() && !self.traffic_pending())) {
+        if awaits_a_list || !(late || (self.cri_complete() && !self.traffic_pending())) {
             return false;
         }
         if self.superseded || !self.stores.api.has_apiserver {

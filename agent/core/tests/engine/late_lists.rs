@@ -168,3 +168,16 @@ fn a_clock_that_is_set_back_reorders_no_attempts() {
     let ended: Vec<_> = w.end().containers.iter().map(|death| death.id.clone()).collect();
     assert_eq!(ended, [ids(2).2], "{w}");
 }
+
+/// The sandbox is replaced just before the deletion, and a list is slow: the pod is one, with what ran last.
+#[test]
+fn a_pod_is_not_over_before_what_its_status_names_is_listed() {
+    let mut w = World::named(|_| ());
+    w.ticks(60).exits(1, CODE_0);
+    w.kernel(KernelFact::CgroupEmpty { cgroup: Cgroups::of(1).pause }).stopped(1).ticks(3);
+    w.comes_back(2, 1).starts(2).later(200).delete(1).later(100).term(2).later(300);
+    w.exits(2, CODE_0).cgroups_go(2).sandbox_stops(2).later(200).replaced(1, 2).shows_exit(2);
+    w.applied(1).later(100).deleted(1).ticks(12).goes_on();
+    w.list().ticks(70).ends("api_delete; c graceful api_delete");
+    assert_eq!((w.counted.len(), w.counted_deaths.len()), (1, 2), "{w}");
+}
