@@ -22,6 +22,7 @@ use crate::{
     table::{Table, push_latest},
 };
 use std::{
+    cell::LazyCell,
     collections::{BTreeSet, VecDeque},
     time::Duration,
 };
@@ -167,11 +168,11 @@ impl Pod {
         // A pod of which nothing runs stays active until its report is complete: evidence may still come.
         let is_idle = members.alive == 0 && !members.sandbox_runs && !members.all.is_empty();
         let is_active = members.requested || is_idle || !ended.is_empty();
+        let cause = LazyCell::new(|| view.cause()); // of all containers, so once for all
         for id in ended {
             let Some(at) = view.ended(&id).filter(|at| now >= *at + settle) else { continue };
             let with_its_pod = is_ending && view.ended_with_its_pod(&id);
-            let cause = with_its_pod.then(|| view.cause());
-            let death = view.death(&id, cause.as_ref());
+            let death = view.death(&id, with_its_pod.then(|| &*cause));
             let waits = self.waits_for_events(view, &death, now, out);
             let is_complete = now >= at + COMPLETE || (view.is_cri_complete(&id) && !waits);
             // Until the end of its pod is ruled out, the pod's report may include it.
