@@ -15,9 +15,9 @@ const MAX_KNOWN: usize = 2_048;
 const MAX_DEADLINES: usize = 8;
 /// How late a watch event may be (the default settle window).
 const WATCH_LAG: Duration = Duration::from_secs(5);
-/// A broken watch is noticed within this time: no request for a watch lives longer (`kube/watch.rs`). In a
-/// longer silence nothing happened.
-pub(crate) const LONGEST_SILENCE: Duration = Duration::from_secs(120);
+/// A broken watch is noticed within this time: a request for a watch lives for at most 120 s, and is given up 5 s
+/// after that (`kube/watch.rs`); then the next one delivers what was missed. In a longer silence nothing happened.
+pub(crate) const LONGEST_SILENCE: Duration = Duration::from_secs(130);
 /// `DefaultTerminationGracePeriodSeconds` (core/v1).
 pub const DEFAULT_GRACE_SECONDS: i64 = 30;
 /// Allowance for the apiserver's clock, which is another machine's.

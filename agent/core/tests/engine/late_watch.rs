@@ -103,3 +103,15 @@ fn pods_that_a_late_watch_never_showed_are_reported_and_counted_once() {
     assert_eq!(w.reports().map(|end| end.pod.uid.clone()).collect::<BTreeSet<_>>(), uids);
     assert_eq!(w.engine.gauges(), Gauges::default(), "nothing stays");
 }
+
+/// The connection died unnoticed just before the deletion, and the watch that is given up for it was a long one.
+#[test]
+fn what_a_watch_delivers_after_its_longest_silence_is_dated_by_the_stamp() {
+    let mut w = World::running(1);
+    w.ticks(200).applied(1).later(500).marked(1, 30);
+    let asked = w.at();
+    w.later(100).term(1).later(500).exits(1, CODE_0).stopped(1).cgroups_go(1).ticks(123);
+    w.applied(1).deleted(1).ticks(60).ends("api_delete; c graceful api_delete");
+    let requested = w.end().milestone(MilestoneKind::DeleteRequested).map(|at| at.at.boot);
+    assert_eq!(requested, Some(asked), "{w}");
+}
