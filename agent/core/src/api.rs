@@ -33,7 +33,6 @@ pub struct DeletionRequest {
     pub made: Interval,
     /// The best estimate of that: the receipt, unless it came late or in a list; then the stamp.
     pub date: BootTime,
-    /// deletionGracePeriodSeconds.
     pub grace_seconds: i64,
     /// deletionTimestamp − grace, by the apiserver's clock.
     pub stamp: WallTime,
@@ -41,7 +40,6 @@ pub struct DeletionRequest {
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PodObject {
-    /// As last seen.
     pub pod: ApiPod,
     /// The first deletion request.
     pub requested: Option<DeletionRequest>,
@@ -57,7 +55,6 @@ pub struct PodObject {
     pub found_deleting: bool,
     /// When the watch first showed a status in which nothing runs.
     pub reported: Option<BootTime>,
-    /// When the object disappeared.
     pub gone: Option<Interval>,
     /// The watch showed that, so the last state before it is complete.
     pub deletion_observed: bool,
@@ -67,15 +64,12 @@ pub struct PodObject {
     pub is_reduced: bool,
 }
 
-/// All pods that the apiserver has reported.
 #[derive(Clone, Debug, Default)]
 pub struct ApiState {
     /// The apiserver is one of the sources, whether it has answered or not.
     pub has_apiserver: bool,
     pods: Table<PodUid, PodObject>,
-    /// The last list.
     listed: Option<BootTime>,
-    /// The connection of the watch.
     pub watch: Connection,
     /// The apiserver's clock, where an answer has shown it.
     clock: Option<Anchor>,
@@ -180,7 +174,6 @@ impl ApiState {
         self.watch.last().filter(queued).map_or(at, |outage| outage.from) - WATCH_LAG
     }
 
-    /// Stores a pod as delivered.
     fn put(
         &mut self,
         pod: ApiPod,
@@ -251,7 +244,6 @@ impl ApiState {
         self.pods.remove(uid).is_some()
     }
 
-    /// Pods whose object exists.
     pub fn present(&self) -> impl Iterator<Item = (&PodUid, &PodObject)> {
         self.pods.iter().filter(|(_, object)| object.exists())
     }
@@ -273,7 +265,6 @@ impl ApiState {
         gone.filter_map(|(uid, object)| Some((uid, object, object.gone?.latest)))
     }
 
-    /// How many pods are stored.
     pub fn count(&self) -> usize {
         self.pods.len()
     }
@@ -299,7 +290,6 @@ enum Delivery {
 }
 
 impl DeletionRequest {
-    /// The end of the grace.
     pub fn deadline(&self) -> BootTime {
         self.date + seconds(self.grace_seconds)
     }

@@ -11,18 +11,15 @@ use crate::{ids::*, input::*, time::*, types::*};
 /// Reason of the condition DisruptionTarget that the kubelet sets; the control plane sets all others.
 pub(crate) const TERMINATION_BY_KUBELET: &str = "TerminationByKubelet";
 
-/// A cause and its evidence.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AttributedCause {
     pub cause: Cause,
-    /// The source of the evidence.
     pub source: Source,
     /// The evidence; for `unknown`, what is missing. One sentence.
     pub message: String,
 }
 
 impl AttributedCause {
-    /// A cause with its source and evidence.
     pub fn new(cause: Cause, source: Source, message: impl Into<String>) -> Self {
         Self { cause, source, message: message.into() }
     }
@@ -43,7 +40,6 @@ impl AttributedCause {
 pub struct Stop<'a> {
     /// When it began, at the latest.
     pub began: BootTime,
-    /// The container's name.
     pub container: &'a str,
     /// What the kernel recorded of its processes.
     pub processes: &'a ContainerProcesses,

@@ -34,7 +34,6 @@ pub struct CgroupOwner {
 
 /// Classifies one directory by the last component of `name_or_path`.
 ///
-///
 /// A single component proves less than a path: `burstable` is a QoS class by name only, and a plain id is a
 /// container below anything. [`parse`] reads the whole path.
 pub fn classify(name_or_path: &str) -> CgroupKind {
@@ -70,7 +69,6 @@ pub fn classify(name_or_path: &str) -> CgroupKind {
 }
 
 /// Parses a path from the hierarchy's root, `/kubepods/burstable/pod…/…`.
-///
 ///
 /// The outermost pod counts, and the outermost container in it: everything that a container nests belongs to
 /// it, and a container above the pod is a kind node. Without a pod the innermost container counts.

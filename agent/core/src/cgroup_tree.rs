@@ -30,7 +30,6 @@ struct TreeNode {
     main: Option<CgroupId>,
 }
 
-/// The tree of watched cgroups.
 #[derive(Clone, Debug, Default)]
 pub struct CgroupTree {
     cgroups: Table<CgroupId, TreeNode>,
@@ -232,7 +231,6 @@ impl CgroupTree {
         self.cgroups.get(&owner)?.container.as_ref()
     }
 
-    /// The own cgroup of a container.
     pub fn cgroup(&self, container: &ContainerId) -> Option<CgroupId> {
         self.containers.get(container).copied()
     }
@@ -252,7 +250,6 @@ impl CgroupTree {
         self.cgroups.get(&id).filter(|c| c.is_pod)?.pod.as_ref()
     }
 
-    /// Number of known cgroups.
     pub fn count(&self) -> usize {
         self.cgroups.len()
     }

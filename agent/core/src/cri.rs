@@ -70,11 +70,8 @@ impl Item for CriContainer {
 /// All answers of the runtime, by sandbox and container.
 #[derive(Clone, Debug, Default)]
 pub struct CriState {
-    /// Sandboxes, by pod.
     pub sandboxes: Lists<CriSandbox>,
-    /// Containers, by sandbox.
     pub containers: Lists<CriContainer>,
-    /// The connection to the runtime.
     pub connection: Connection,
     /// Sandboxes that no list can show.
     pub unreadable: u32,
@@ -82,7 +79,6 @@ pub struct CriState {
 }
 
 impl CriState {
-    /// Applies an answer.
     pub fn apply(&mut self, at: BootTime, event: CriEvent, dirty: &mut Dirty) {
         dirty.all_reports |= !self.connection.is_up();
         if !matches!(event, CriEvent::Connected { .. } | CriEvent::Unreachable { .. }) {
@@ -179,7 +175,6 @@ impl CriState {
         self.containers.ids_of(sandbox).filter_map(|id| self.container(id))
     }
 
-    /// The pod of a container.
     pub fn pod_of(&self, id: &ContainerId) -> Option<&PodUid> {
         match self.container(id) {
             Some(container) => pod_of(&self.sandboxes, &container.info),

@@ -69,7 +69,6 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine with empty stores.
     pub fn new(settings: Settings) -> Self {
         let Settings { anchor, settle, leak_threshold, uses_api } = settings;
         let mut stores = Stores { anchor, ..Stores::default() };
@@ -184,7 +183,6 @@ impl Engine {
         self.leaks.candidates(now, &self.stores, at_least)
     }
 
-    /// Store sizes and losses.
     pub fn gauges(&self) -> Gauges {
         Gauges {
             cgroups: self.stores.cgroups.count(),

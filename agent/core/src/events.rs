@@ -37,7 +37,6 @@ impl PostedEvent {
         }
     }
 
-    /// How far its time may be off.
     pub fn uncertainty(&self) -> Duration {
         Duration::from_nanos(self.uncertainty_ns)
     }
@@ -63,9 +62,7 @@ impl PostedEvent {
 pub struct Posted {
     /// The first time.
     pub event: PostedEvent,
-    /// How often.
     pub count: u32,
-    /// The last time.
     pub last: BootTime,
 }
 
@@ -80,7 +77,6 @@ struct Lookups {
     events: VecDeque<Posted>,
 }
 
-/// The Events of pods.
 #[derive(Clone, Debug, Default)]
 pub struct EventStore {
     /// The agent looks up Events.
@@ -88,7 +84,6 @@ pub struct EventStore {
     pods: Table<PodUid, Lookups>,
     /// By the last look-up, the oldest first.
     order: VecDeque<PodUid>,
-    /// The Events of all pods.
     count: usize,
 }
 

@@ -1,6 +1,5 @@
 //! What keeps a container from ending: processes that survive SIGKILL, and the cgroup freezer.
 //!
-//!
 //! The evidence is in the kernel's records (SIGKILL, exit, empty cgroup, freezes on cgroup v2) and in the
 //! looks into /proc that the engine requests for a container that is late. The findings are built with each
 //! report.

@@ -16,7 +16,6 @@ pub struct Gap<R> {
     pub reason: R,
 }
 
-/// The gaps of a source.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Gaps<R>(Vec<Gap<R>>);
 
@@ -67,7 +66,6 @@ pub struct SourceFailure {
     pub restarted: Option<bool>,
 }
 
-/// The connection to a source.
 #[derive(Clone, Debug, Default)]
 pub struct Connection {
     /// The last answer or event; `None`: there was none yet.
@@ -101,7 +99,6 @@ impl Connection {
         self.last_up.is_some() && self.last().is_none_or(|gap| gap.to.is_some())
     }
 
-    /// The last outage.
     pub fn last(&self) -> Option<&Gap<SourceFailure>> {
         self.gaps.0.last()
     }

@@ -28,9 +28,7 @@ use serde::{Deserialize, Serialize};
 /// A leak that an earlier run of the agent had stored.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PersistedLeak {
-    /// The leaked thing.
     pub key: LeakKey,
-    /// When it was first observed as leaked.
     pub first_observed: BootTime,
 }
 
@@ -39,7 +37,6 @@ pub struct PersistedLeak {
 pub struct Received {
     /// The receipt. The input itself may be about an earlier moment.
     pub at: BootTime,
-    /// The input.
     #[serde(flatten)]
     pub input: Input,
 }
@@ -50,9 +47,7 @@ pub struct Received {
 pub enum Input {
     /// From the kernel programs, or from the scan of the cgroup hierarchy at the start.
     Kernel(KernelEvent),
-    /// From the container runtime.
     Cri(CriEvent),
-    /// From the apiserver.
     Api(ApiEvent),
     /// From the host's /proc, at the engine's request.
     Proc(ProcReport),
@@ -65,21 +60,17 @@ pub enum Input {
     Events(LookupEvent),
     /// Leaks and candidates that an earlier run of the agent had stored, at the start.
     Recalled {
-        /// The stored leaks and candidates.
         leaks: Vec<PersistedLeak>,
     },
-    /// Lost evidence.
     Lost(Loss),
     /// The wall clock was set or has drifted: the new mapping to the boot clock.
     Clock(Anchor),
-    /// Time passes.
     Tick,
 }
 
 /// Lost evidence: counted, and marked on each report that it may affect.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Loss {
-    /// The kind of loss.
     pub kind: LossKind,
     /// How many since the previous report of this kind.
     pub count: u64,
@@ -89,7 +80,6 @@ pub struct Loss {
 }
 
 impl Loss {
-    /// A recent loss.
     pub fn new(kind: LossKind, count: u64) -> Self {
         Self { kind, count, since: None }
     }

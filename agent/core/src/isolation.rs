@@ -7,7 +7,6 @@
 pub struct Isolation<'a> {
     /// In what it runs.
     pub within: &'static str,
-    /// What shows it.
     pub shown_by: &'static str,
     pub name: &'a str,
 }

@@ -9,7 +9,6 @@ const CLOCK_TICK_NS: u64 = 10_000_000;
 /// Bound on runs of a daemon; the oldest are evicted.
 const MAX_RUNS: usize = 32;
 
-/// One process of a daemon.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ProcessRun {
     pub process: DaemonProcess,
@@ -18,7 +17,6 @@ pub struct ProcessRun {
 }
 
 impl ProcessRun {
-    /// When it started.
     pub fn began(&self) -> BootTime {
         BootTime(self.process.started.saturating_mul(CLOCK_TICK_NS))
     }
@@ -28,7 +26,6 @@ impl ProcessRun {
 #[derive(Clone, Debug, Default)]
 pub struct DaemonHistory {
     runs: VecDeque<ProcessRun>,
-    /// The last reported state.
     state: Option<DaemonState>,
 }
 
@@ -59,7 +56,6 @@ impl DaemonHistory {
         silent && !self.runs.is_empty()
     }
 
-    /// The current process.
     pub fn running(&self) -> Option<ProcessRun> {
         match self.state {
             Some(DaemonState::Running { .. }) => self.runs.back().copied(),
@@ -67,7 +63,6 @@ impl DaemonHistory {
         }
     }
 
-    /// The last known end.
     pub fn last_end(&self) -> Option<BootTime> {
         self.runs.iter().rev().find_map(|run| run.ended)
     }
@@ -84,13 +79,11 @@ impl DaemonHistory {
     }
 }
 
-/// The node and its daemons.
 #[derive(Clone, Debug, Default)]
 pub struct NodeState {
     own_boot: Option<String>,
     node: Option<Result<ApiNode, bool>>,
     pub runtime: DaemonHistory,
-    /// The kubelet.
     pub kubelet: DaemonHistory,
     pub tools: NodeTools,
 }
@@ -108,7 +101,6 @@ impl NodeState {
         }
     }
 
-    /// Applies the Node object.
     pub fn apply_node(&mut self, event: &ApiEvent) {
         match event {
             ApiEvent::Node(node) => self.node = Some(Ok(node.clone())),

@@ -20,7 +20,6 @@ impl Outputs {
     }
 }
 
-/// One report.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Report {
     /// A container has ended and its report is settled. Exactly once per container.
@@ -48,13 +47,10 @@ pub enum Report {
 /// A container that survives SIGKILL.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UnkillableContainer {
-    /// The container, where known.
     pub container: Option<ContainerId>,
     /// The name in the pod; empty until the runtime reports it.
     pub name: String,
-    /// The container's kind.
     pub kind: ContainerKind,
-    /// The pod, where known.
     pub pod: Option<PodRef>,
     /// The process that is left and where it hangs, as one sentence.
     pub detail: String,
@@ -62,10 +58,8 @@ pub struct UnkillableContainer {
     pub over: bool,
 }
 
-/// A request to an adapter.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Request {
-    /// For the adapter of the container runtime.
     Cri(CriRequest),
     /// Ask the apiserver directly whether these pods exist. Answered by `ApiEvent::Checked`.
     VerifyPods(Vec<PodRef>),
@@ -73,9 +67,7 @@ pub enum Request {
     ListEvents(PodRef),
     /// The container has a custom stop signal: the kernel programs must report it.
     TraceSignal {
-        /// The container's cgroup.
         cgroup: CgroupId,
-        /// The signal's number.
         signal: u8,
     },
     /// The cgroup has no name by which the kernel programs recognize a container: watch it as one.
@@ -111,7 +103,6 @@ pub struct CountTraffic {
     pub processes: Vec<(Tgid, Option<u64>)>,
 }
 
-/// A request to the adapter of the container runtime.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CriRequest {
     /// A stop is in progress in these sandboxes: poll them often.

@@ -22,29 +22,21 @@ use super::{
 use crate::{ids::*, input::*, time::*};
 use std::{collections::BTreeSet, time::Duration};
 
-/// All stores.
 #[derive(Debug, Default)]
 pub struct Stores {
-    /// The tree of cgroups.
     pub cgroups: CgroupTree,
     /// The kernel's records, by the container's own cgroup.
     pub processes: Table<CgroupId, ContainerProcesses>,
-    /// The container runtime's answers.
     pub cri: CriState,
-    /// The apiserver's pods.
     pub api: ApiState,
-    /// The node and its daemons.
     pub node: NodeState,
-    /// The connections of terminating pods.
     pub traffic: TrafficState,
-    /// The kubelet's Events.
     pub events: EventStore,
     /// Boot clock ↔ wall clock.
     pub anchor: Anchor,
 }
 
 impl Stores {
-    /// The kernel's records of a container.
     pub fn processes_of(&self, id: &ContainerId) -> Option<&ContainerProcesses> {
         self.processes.get(&self.cgroups.cgroup(id)?)
     }
@@ -81,7 +73,6 @@ pub struct PodView<'a> {
     sandboxes: Vec<&'a Sandbox>,
     /// Another incarnation of the same UID has begun.
     superseded: bool,
-    /// When the pod's own cgroup was removed.
     cgroup_removed: Option<BootTime>,
     /// This incarnation's containers that ran while the agent watched.
     pub members: PodContainers,
@@ -92,7 +83,6 @@ pub struct PodView<'a> {
 pub struct PodContainers {
     /// All of them, dead or alive.
     pub all: BTreeSet<ContainerId>,
-    /// How many are alive.
     pub alive: usize,
     /// When the last of those that ended did.
     pub ended: Option<BootTime>,
@@ -216,7 +206,6 @@ impl<'a> PodView<'a> {
         self.own_sandboxes().next().is_none() && !self.containers().any(|c| self.ran(c))
     }
 
-    /// This incarnation's sandboxes.
     pub fn sandboxes(&self) -> BTreeSet<SandboxId> {
         self.sandboxes.iter().map(|s| s.info.id.clone()).collect()
     }

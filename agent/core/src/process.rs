@@ -32,9 +32,7 @@ pub const SIGTERM: u8 = 15;
 /// A signal sent to the container's init.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SentSignal {
-    /// When it was generated.
     pub at: BootTime,
-    /// The kernel's record.
     pub signal: SignalGenerated,
     /// Where the sender came from.
     pub origin: Origin,
@@ -61,20 +59,15 @@ pub enum Origin {
 /// A signal delivered to the container's init.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TakenSignal {
-    /// When it was delivered.
     pub at: BootTime,
-    /// The process.
     pub target: Tgid,
-    /// The signal's number.
     pub signal: u8,
-    /// The disposition at that moment.
     pub disposition: Disposition,
 }
 
 /// A process that entered the container: a lifecycle hook, an exec probe, `kubectl exec`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ExecProcess {
-    /// The process id.
     pub tgid: Tgid,
     /// `comm` after the last exec.
     pub comm: String,
@@ -82,7 +75,6 @@ pub struct ExecProcess {
     pub first: String,
     /// When it executed its program.
     pub began: BootTime,
-    /// When and how it exited.
     pub ended: Option<(BootTime, ExitStatus)>,
 }
 
@@ -106,7 +98,6 @@ struct Descendant {
 /// The container's main process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Init {
-    /// Thread group.
     pub tgid: Tgid,
     pub comm: String,
     /// The kernel reported it as PID 1 of its namespace; otherwise it is only the first process from outside.
@@ -128,7 +119,6 @@ struct NamespaceKill {
 /// The processes killed with the PID namespace.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Children {
-    /// Number of processes.
     pub killed: u32,
     /// How many of them were never sent the stop signal, hooks and probes excluded.
     pub unsignalled: u32,
@@ -151,13 +141,11 @@ pub struct ContainerProcesses {
     pub init: Option<Init>,
     /// Signals to the container's processes; the init may become known later.
     sent: Vec<SentSignal>,
-    /// Delivered signals.
     taken: Vec<TakenSignal>,
     /// Processes from outside, including the init's first exec.
     exec_processes: Vec<ExecProcess>,
     /// Descendants of these that executed a program, oldest first.
     entered: VecDeque<Descendant>,
-    /// Ends of processes.
     exits: ExitTable,
     /// Killed with the PID namespace, on behalf of the exiting init.
     killed_with_namespace: Vec<NamespaceKill>,
@@ -175,13 +163,9 @@ pub struct ContainerProcesses {
     pub empty: Option<BootTime>,
     /// When the main process was last seen running.
     main_ran: BootTime,
-    /// When the cgroup was removed.
     pub removed: Option<BootTime>,
-    /// The time of the latest record.
     pub last_event: BootTime,
-    /// Losses during its lifetime.
     pub gaps: Gaps<LossKind>,
-    /// What keeps it from ending.
     pub inspections: Inspections,
 }
 

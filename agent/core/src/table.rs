@@ -10,9 +10,7 @@ use std::{
     hash::Hash,
 };
 
-/// A hash map.
 pub type Table<K, V> = HashMap<K, V, FixedState>;
-/// A hash set.
 pub type TableSet<K> = HashSet<K, FixedState>;
 
 /// Removes one value of a key, and the key with its last value.

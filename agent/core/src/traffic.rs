@@ -8,7 +8,6 @@ const MAX_COUNTED: usize = 1_024;
 /// A sandbox in which nothing terminates any more is forgotten after this.
 pub(crate) const IDLE: Duration = Duration::from_secs(120);
 
-/// The connections of one sandbox.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CountedTraffic {
     /// The last reason to count.
@@ -21,7 +20,6 @@ pub struct CountedTraffic {
     pub at_stop: Option<TrafficReading>,
     /// When the first container was sent its stop signal.
     pub stopped: Option<BootTime>,
-    /// The last reading.
     pub last: TrafficReading,
     /// When counting was asked for.
     pub since: BootTime,
@@ -60,7 +58,6 @@ impl CountedTraffic {
 }
 
 impl TrafficState {
-    /// The connections of a sandbox.
     pub fn get(&self, sandbox: &SandboxId) -> Option<&CountedTraffic> {
         self.sandboxes.get(sandbox)
     }

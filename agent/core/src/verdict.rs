@@ -46,11 +46,8 @@ const SELF_INFLICTED: [u8; 9] = [4, 5, 6, 7, 8, 11, 24, 25, 31];
 
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct VerdictInputs<'a> {
-    /// The kernel's records.
     pub processes: &'a ContainerProcesses,
-    /// The container's stop signal.
     pub stop_signal: u8,
-    /// The container's kind.
     pub kind: ContainerKind,
     /// The grace in force, seconds.
     pub grace_seconds: Option<i64>,
@@ -58,16 +55,12 @@ pub struct VerdictInputs<'a> {
     pub longest_grace_seconds: Option<i64>,
     /// The preStop hook in the spec.
     pub pre_stop: Option<&'a Hook>,
-    /// The deletion request of its pod.
     pub request: Option<DeletionRequest>,
 }
 
-/// A verdict with its proof.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Assessment {
-    /// How the container died.
     pub verdict: Verdict,
-    /// The message and the evidence.
     pub proof: Proof,
     /// How the main process exited.
     pub exit: Option<ExitStatus>,
@@ -75,7 +68,6 @@ pub struct Assessment {
     pub killer: Option<ProcessRef>,
     /// The preStop hook was still running when the stop signal came.
     pub pre_stop_cut_off: bool,
-    /// The stop signal as sent.
     pub stop: Option<SentSignal>,
     /// The process of the preStop hook, where the kernel saw it.
     pub hook: Option<Tgid>,
@@ -92,7 +84,6 @@ pub struct Assessment {
 }
 
 impl Assessment {
-    /// When the stop began.
     pub fn stop_began(&self) -> Option<BootTime> {
         self.milestones.iter().find(|m| m.kind == MilestoneKind::StopBegan).map(|m| m.at.boot)
     }
@@ -124,7 +115,6 @@ struct DeathFacts<'a> {
     hook: Option<HookRun>,
 }
 
-/// Evaluates one container's end.
 pub fn assess(case: VerdictInputs<'_>) -> Assessment {
     let facts = DeathFacts::new(case);
     let (end, response) = (facts.end(), facts.response());

@@ -11,10 +11,8 @@ const RESTARTING_ALL: &str = "RestartingAllContainers";
 /// kubecontainer.ErrPostStartHook: `ContainerStatus.state.waiting.reason`.
 const POST_START_FAILED: &str = "PostStartHookError";
 
-/// One attempt of a container.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Attempt {
-    /// The container's name.
     pub name: String,
     /// How often the container had been restarted before.
     pub restarts: u32,
@@ -39,7 +37,6 @@ impl Attempts {
         self.0.iter().find(|(of, _)| of == id).map(|(_, attempt)| attempt)
     }
 
-    /// All of them, oldest first.
     pub fn iter(&self) -> impl Iterator<Item = (&ContainerId, &Attempt)> {
         self.0.iter().map(|(id, attempt)| (id, attempt))
     }

@@ -24,32 +24,24 @@ pub trait Item: PartialEq {
     fn keys(&self) -> (&Self::Id, &Self::Parent, Option<WallTime>);
     /// Its state; a sandbox is running or exited.
     fn state(&self) -> ContainerState;
-    /// Marks a change of it.
     fn mark(&mut self, others: &Lists<Self::Other>, dirty: &mut Dirty);
 
-    /// It is listed as alive.
     fn is_alive(&self) -> bool {
         matches!(self.state(), ContainerState::Created | ContainerState::Running)
     }
 
-    /// It is listed as ended.
     fn has_ended(&self) -> bool {
         self.state() == ContainerState::Exited
     }
 }
 
-/// An entry of the runtime's lists.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Listed<T: Item> {
-    /// As last listed.
     pub info: T,
-    /// When it was first listed.
     pub first_seen: BootTime,
-    /// It was listed as alive at least once.
     pub seen_alive: bool,
     /// When it ended, or disappeared from the lists.
     pub ended: Option<Interval>,
-    /// When it disappeared from the lists.
     pub removed: Option<Interval>,
     /// When the newest list that had it was requested.
     pub asked: BootTime,
@@ -117,11 +109,9 @@ pub struct Lists<T: Item> {
     entries: Table<T::Id, Listed<T>>,
     /// By what they belong to, oldest first; nearly always one entry each.
     by_parent: Table<T::Parent, Vec<T::Id>>,
-    /// Removed entries.
     removed: BTreeSet<T::Id>,
     /// When the last full list was requested. An entry missing there is younger.
     pub(super) full: Option<BootTime>,
-    /// Number of lists so far.
     lists: u64,
 }
 
@@ -252,7 +242,6 @@ impl<T: Item> Lists<T> {
         siblings.insert(place, id);
     }
 
-    /// All entries, by id.
     pub fn entries(&self) -> &Table<T::Id, Listed<T>> {
         &self.entries
     }
@@ -287,7 +276,6 @@ impl<T: Item> Lists<T> {
         known.filter_map(removed).collect()
     }
 
-    /// Evicts an entry.
     pub fn evict(&mut self, id: &T::Id) -> Option<T> {
         let known = self.entries.remove(id)?;
         self.removed.remove(id);

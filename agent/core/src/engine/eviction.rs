@@ -32,7 +32,6 @@ impl Engine {
         self.stores.api.get(uid).is_some_and(|o| o.request().is_some() && o.gone.is_none())
     }
 
-    /// Evicts entries that are gone and reported.
     pub(super) fn evict(&mut self, now: BootTime, out: &mut Outputs) {
         for (sandbox, uid, by) in self.stores.cri.sandboxes.removed() {
             let settled = now >= by + self.settle;

@@ -4,7 +4,6 @@ use crate::leaks::LeakGauges;
 use crate::{input::*, time::*};
 use std::{collections::BTreeMap, time::Duration};
 
-/// The engine's settings.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     /// Boot clock ↔ wall clock.
@@ -32,22 +31,17 @@ impl Settings {
 /// Store sizes and losses, for the metrics.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Gauges {
-    /// Known cgroups.
     pub cgroups: usize,
     /// Containers with process records.
     pub containers: usize,
-    /// Sandboxes that the runtime has listed.
     pub sandboxes: usize,
     /// Pods that the apiserver has reported.
     pub objects: usize,
     /// Pods that are terminating, have reported containers, or have a report that is still open.
     pub pods: usize,
-    /// Pods with a termination in progress.
     pub terminating: usize,
     /// Containers that SIGKILL does not end, by the state of the process that is left.
     pub unkillable: BTreeMap<TaskState, usize>,
-    /// Losses by kind, since the start.
     pub losses: BTreeMap<LossKind, u64>,
-    /// Leak detection.
     pub leaks: LeakGauges,
 }

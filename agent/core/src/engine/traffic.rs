@@ -45,7 +45,6 @@ impl Engine {
         }
     }
 
-    /// The pod's sandbox that runs.
     fn running_sandbox(&self, uid: &PodUid) -> Option<&Sandbox> {
         self.stores.cri.sandboxes_of(uid).rfind(|sandbox| sandbox.ended.is_none())
     }
@@ -59,7 +58,6 @@ impl Engine {
         sent.origin == Origin::Outside && signals.contains(&Some(sent.signal.signal))
     }
 
-    /// Has the connections of a pod counted.
     fn count_pod(&mut self, at: BootTime, uid: &PodUid, out: &mut Outputs) {
         let Some(sandbox) = self.running_sandbox(uid).map(|known| known.info.clone()) else {
             return;
@@ -174,7 +172,6 @@ impl Engine {
         out.requests.extend(requests.into_iter().map(Request::Traffic));
     }
 
-    /// Applies counts.
     pub(super) fn counted(&mut self, event: TrafficEvent) {
         self.stores.traffic.has_adapter = true;
         let pod = self.stores.cri.sandbox(&event.sandbox).map(|known| known.info.pod.clone());

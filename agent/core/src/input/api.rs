@@ -9,24 +9,17 @@ use std::collections::BTreeMap;
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum ApiEvent {
     /// A full list of this node's pods, which replaces all earlier ones. The watch is in sync from here on.
-    Snapshot {
-        /// The pods.
-        pods: Vec<ApiPod>,
-    },
+    Snapshot { pods: Vec<ApiPod> },
     /// Added or modified.
     Applied(ApiPod),
     /// Deleted, with the last state.
     Deleted(ApiPod),
     /// The watch broke: deletions may be missed until the next event.
-    OutOfSync {
-        /// The reason, as text.
-        error: String,
-    },
+    OutOfSync { error: String },
     /// The watch resumed where it broke; no list is needed.
     Resumed,
     /// The apiserver's clock, by the header Date of its answer to a request for a watch.
     Clock {
-        /// When it was requested.
         asked: BootTime,
         /// The header: whole seconds.
         date: WallTime,
@@ -37,16 +30,10 @@ pub enum ApiEvent {
     NodeUnknown {
         /// The apiserver has no Node of that name.
         missing: bool,
-        /// The reason, as text.
         error: String,
     },
     /// Pods read directly, past the watch: the answer to `Request::VerifyPods`.
-    Checked {
-        /// When they were requested.
-        asked: BootTime,
-        /// The answer for each pod.
-        pods: Vec<PodCheck>,
-    },
+    Checked { asked: BootTime, pods: Vec<PodCheck> },
 }
 
 /// The fields of the Node object that identify its machine and its kubelet.
@@ -77,9 +64,7 @@ pub struct PodCheck {
 pub struct ApiPod {
     /// metadata.uid of the object. For a mirror pod this is not the static pod's UID.
     pub uid: String,
-    /// metadata.namespace.
     pub namespace: String,
-    /// metadata.name.
     pub name: String,
     /// Annotation `kubernetes.io/config.mirror`: the static pod's UID.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -90,16 +75,13 @@ pub struct ApiPod {
     /// metadata.deletionGracePeriodSeconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deletion_grace_seconds: Option<i64>,
-    /// metadata.finalizers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub finalizers: Vec<String>,
     /// spec.terminationGracePeriodSeconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grace_seconds: Option<i64>,
-    /// spec.restartPolicy.
     #[serde(default, skip_serializing_if = "str::is_empty")]
     pub restart_policy: Box<str>,
-    /// status.phase.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub phase: String,
     /// status.reason (`Evicted`, `Terminated`, …).
@@ -118,7 +100,6 @@ pub struct ApiPod {
     /// The workload that the pod belongs to, by its controller; `None`: a bare or a static pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload: Option<Box<Workload>>,
-    /// Containers by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub containers: BTreeMap<String, ApiContainer>,
 }
@@ -167,30 +148,23 @@ impl ApiPod {
 /// One container of an [`ApiPod`], spec and status together.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ApiContainer {
-    /// The container's kind.
     pub kind: ContainerKind,
-    /// lifecycle.preStop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pre_stop: Option<Hook>,
-    /// lifecycle.postStart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub post_start: Option<Hook>,
     /// lifecycle.stopSignal, as a number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_signal: Option<u8>,
-    /// livenessProbe.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub liveness: Option<ApiProbe>,
-    /// startupProbe.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub startup: Option<ApiProbe>,
     /// The container's own restartPolicy (ContainerRestartRules); empty: none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub restart_policy: String,
-    /// status.started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started: Option<bool>,
-    /// status.restartCount.
     #[serde(default)]
     pub restarts: u32,
     /// status.containerID without its scheme.
@@ -222,7 +196,6 @@ pub struct ApiProbe {
     /// The file name of an exec probe's binary. Other probes have no process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exec: Option<String>,
-    /// terminationGracePeriodSeconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grace_seconds: Option<i64>,
     /// failureThreshold: the kubelet stops the container after this many failures in a row.
@@ -237,9 +210,7 @@ pub struct ApiTerminated {
     /// could not find.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<ContainerId>,
-    /// exitCode.
     pub exit_code: i32,
-    /// reason.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
     /// finishedAt, whole seconds.

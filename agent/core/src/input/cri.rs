@@ -25,14 +25,12 @@ pub enum CriEvent {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         code: Option<String>,
     },
-    /// ListPodSandbox.
     Sandboxes {
         /// When the call was made. `Received::at` is the moment of the answer.
         asked: BootTime,
         /// The filter; `None`: the full list.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         only: Option<SandboxId>,
-        /// The answer, in no order.
         sandboxes: Vec<CriSandbox>,
     },
     /// So many sandboxes and containers in the full lists cannot be read: what no list shows may be one of them. Sent before a list, when
@@ -41,28 +39,23 @@ pub enum CriEvent {
         /// 0: all can be read again.
         count: u32,
     },
-    /// ListContainers.
     Containers {
-        /// When the call was made.
         asked: BootTime,
         /// The filter: containers of this sandbox; `None`: the full list.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         only: Option<SandboxId>,
-        /// The answer, in no order.
         containers: Vec<CriContainer>,
     },
     /// ContainerStatus of an exited container, once.
     ContainerExited(CriExit),
     /// The shim that runs the container, from a verbose ContainerStatus.
     RuntimeType {
-        /// The container.
         container: ContainerId,
         /// `io.containerd.kata.v2`.
         runtime: String,
     },
     /// A container's cgroup, where no path shows it.
     ContainerCgroup {
-        /// The container.
         container: ContainerId,
         /// The cgroup of its main process.
         cgroup: CgroupId,
@@ -74,26 +67,17 @@ pub enum CriEvent {
     SandboxStatus(CriSandboxStatus),
     /// The runtime lists this sandbox, but refuses a call about it.
     SandboxStatusRefused {
-        /// The sandbox.
         sandbox: SandboxId,
         /// The canonical gRPC status code (`INTERNAL`).
         code: String,
     },
     /// The container's stop signal, from ContainerStatus.
-    StopSignal {
-        /// The container.
-        container: ContainerId,
-        /// The signal's number.
-        signal: u8,
-    },
+    StopSignal { container: ContainerId, signal: u8 },
 }
 
-/// A verbose PodSandboxStatus.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct CriSandboxStatus {
-    /// The sandbox.
     pub sandbox: SandboxId,
-    /// When the call was made.
     pub asked: BootTime,
     /// The pause process; `None`: gone, or not reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -101,11 +85,9 @@ pub struct CriSandboxStatus {
     /// Addresses that the runtime still has.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ips: Vec<String>,
-    /// The sandbox's network.
     pub network: SandboxNetwork,
 }
 
-/// The network of a sandbox.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum SandboxNetwork {
@@ -120,26 +102,20 @@ pub enum SandboxNetwork {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         closed: Option<bool>,
     },
-    /// Not reported.
     Unknown,
 }
 
 /// A pod sandbox in ListPodSandbox.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct CriSandbox {
-    /// The sandbox's id.
     pub id: SandboxId,
     /// metadata.uid.
     pub pod: PodUid,
-    /// metadata.name.
     pub name: String,
-    /// metadata.namespace.
     pub namespace: String,
-    /// metadata.attempt.
     pub attempt: u32,
     /// SANDBOX_READY.
     pub ready: bool,
-    /// created_at; `None`: unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub created: Option<WallTime>,
     /// Runtime handler, empty for the default.
@@ -153,17 +129,12 @@ pub struct CriSandbox {
 /// A container in ListContainers.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct CriContainer {
-    /// The container's id.
     pub id: ContainerId,
-    /// The container's sandbox.
     pub sandbox: SandboxId,
-    /// metadata.name.
     pub name: String,
     /// metadata.attempt: the restart count.
     pub attempt: u32,
-    /// The container's state.
     pub state: ContainerState,
-    /// created_at; `None`: unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub created: Option<WallTime>,
     /// Label `io.kubernetes.pod.uid`.
@@ -180,22 +151,17 @@ pub struct CriContainer {
 /// ContainerStatus of an exited container.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct CriExit {
-    /// The container.
     pub container: ContainerId,
-    /// started_at, where set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started: Option<WallTime>,
-    /// finished_at, where set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished: Option<WallTime>,
-    /// exit_code.
     pub exit_code: i32,
     /// reason: `Completed`, `Error`, `OOMKilled`, `Unknown`.
     pub reason: String,
 }
 
 impl CriSandbox {
-    /// The sandbox's pod.
     pub fn pod_ref(&self) -> PodRef {
         PodRef { namespace: self.namespace.clone(), name: self.name.clone(), uid: self.pod.clone() }
     }

@@ -8,15 +8,11 @@ use serde::{Deserialize, Serialize};
 #[serde(tag = "kubelet", rename_all = "snake_case")]
 pub enum LookupEvent {
     /// Whether the agent looks up the Events of pods, at the engine's request.
-    Lookup {
-        /// It does.
-        lists: bool,
-    },
+    Lookup { lists: bool },
     /// The Events that the kubelet has posted about a pod.
     Events {
         /// The pod's UID in the runtime.
         pod: PodUid,
-        /// When the apiserver was asked.
         asked: BootTime,
         /// The Events; `None`: they were not listed.
         entries: Option<Vec<PostedEvent>>,
@@ -28,7 +24,6 @@ labels! {
     pub enum EventReason {
         /// `Killing`: a container is stopped.
         Killing = "event_killing",
-        /// `Unhealthy`: a probe failed.
         Unhealthy = "event_unhealthy",
         /// `FailedPostStartHook`.
         PostStartFailed = "event_post_start_failed",
@@ -48,13 +43,9 @@ labels! {
         Shutdown = "event_shutdown",
     }
 
-    /// A kind of probe.
     pub enum ProbeKind {
-        /// Liveness.
         Liveness = "liveness",
-        /// Readiness.
         Readiness = "readiness",
-        /// Startup.
         Startup = "startup",
     }
 
@@ -82,20 +73,15 @@ labels! {
 /// An Event as the kubelet posted it, at its first or at its last time.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PostedEvent {
-    /// The Event's time.
     pub time: BootTime,
     /// How far `time` may be off, in both directions, ns: an Event has whole seconds.
     pub uncertainty_ns: u64,
-    /// The Event's reason.
     #[serde(rename = "statement")]
     pub about: EventReason,
-    /// The container's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<String>,
-    /// The probe that failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub probe: Option<ProbeKind>,
-    /// Why the container is stopped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<KillReason>,
     /// The message of a stop, cut; of a failed stop, the words for a network that could not be removed.

@@ -4,7 +4,6 @@
 use crate::{ids::*, time::*};
 use serde::{Deserialize, Serialize};
 
-/// An observation of the host.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "host", rename_all = "snake_case")]
 pub enum HostEvent {
@@ -15,12 +14,7 @@ pub enum HostEvent {
         boot_id: Option<String>,
     },
     /// The state of a daemon: at the start, when it started or ended, and with every survey.
-    Daemon {
-        /// The daemon.
-        daemon: Daemon,
-        /// The daemon's state.
-        state: DaemonState,
-    },
+    Daemon { daemon: Daemon, state: DaemonState },
     /// A survey of everything that remains of pods: when the runtime has answered, then every minute.
     Survey(HostSurvey),
 }
@@ -35,19 +29,15 @@ pub enum Daemon {
     Kubelet,
 }
 
-/// The state of a daemon's process.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub enum DaemonState {
-    /// The daemon runs.
     Running {
-        /// The process.
         process: DaemonProcess,
     },
     /// The process ended: now, if a pidfd reported it, otherwise since the last survey. Repeated with every
     /// survey until another process runs; the first report has the time.
     Ended {
-        /// The process that ended.
         process: DaemonProcess,
     },
     /// No process of that name runs, and none is known to have run.
@@ -103,7 +93,6 @@ pub struct NodeTools {
 }
 
 impl NodeTools {
-    /// Nothing is known.
     pub fn is_unknown(&self) -> bool {
         *self == Self::default()
     }
@@ -117,16 +106,12 @@ impl NodeTools {
     }
 }
 
-/// A runtime's shim.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Shim {
-    /// The shim's process.
     pub process: DaemonProcess,
-    /// `comm`.
     pub comm: String,
     /// The sandbox or container that it was started for (`-id`, conmon's `-c`).
     pub id: String,
-    /// Number of living children.
     pub children: u32,
 }
 
@@ -142,12 +127,10 @@ pub struct NetNamespace {
     pub processes: u32,
 }
 
-/// A pod's cgroup.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PodCgroup {
     /// The pod in the cgroup's name.
     pub pod: PodUid,
-    /// The cgroup's id.
     pub cgroup: CgroupId,
     /// The path from the hierarchy's root.
     pub path: String,
@@ -161,7 +144,6 @@ pub struct PodCgroup {
 /// A mount below a pod's directory (`/var/lib/kubelet/pods/UID/volumes/PLUGIN/NAME`).
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PodVolume {
-    /// The pod.
     pub pod: PodUid,
     /// `PLUGIN/NAME`, such as `kubernetes.io~nfs/data`.
     pub volume: String,

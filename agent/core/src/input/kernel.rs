@@ -12,7 +12,6 @@ use serde::{Deserialize, Serialize};
 pub struct KernelEvent {
     /// The program's `bpf_ktime_get_boot_ns`.
     pub time: BootTime,
-    /// The record.
     #[serde(flatten)]
     pub fact: KernelFact,
 }
@@ -23,7 +22,6 @@ pub struct KernelEvent {
 pub enum KernelFact {
     /// `cgroup_mkdir`, or found by the scan at start.
     CgroupCreated {
-        /// The new cgroup.
         cgroup: CgroupId,
         /// The parent, where the source knows it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -35,66 +33,35 @@ pub enum KernelFact {
         scanned: bool,
     },
     /// `cgroup_rmdir`.
-    CgroupRemoved {
-        /// The cgroup.
-        cgroup: CgroupId,
-    },
+    CgroupRemoved { cgroup: CgroupId },
     /// `cgroup_notify_populated` with 0: the last task has left.
-    CgroupEmpty {
-        /// The cgroup.
-        cgroup: CgroupId,
-    },
+    CgroupEmpty { cgroup: CgroupId },
     /// `cgroup_notify_frozen`.
-    CgroupFrozen {
-        /// The cgroup.
-        cgroup: CgroupId,
-        /// Frozen, or thawed.
-        frozen: bool,
-    },
+    CgroupFrozen { cgroup: CgroupId, frozen: bool },
     /// `signal_generate`: a signal was sent to a task of a container.
     SignalGenerated(SignalGenerated),
     /// `signal_deliver`: a task takes a signal.
-    SignalDelivered {
-        /// The target's cgroup.
-        cgroup: CgroupId,
-        /// The target.
-        task: Task,
-        /// The signal's number.
-        signal: u8,
-        /// The signal's disposition.
-        disposition: Disposition,
-    },
+    SignalDelivered { cgroup: CgroupId, task: Task, signal: u8, disposition: Disposition },
     /// `sched_process_exec`: a new program in a container.
     Exec {
-        /// The task's cgroup.
         cgroup: CgroupId,
         /// The task, with its new name.
         task: Task,
-        /// The parent.
         parent: ProcessRef,
     },
     /// `sched_process_exit` of a thread group's last thread.
     Exit {
-        /// The cgroup of the process.
         cgroup: CgroupId,
-        /// The process.
         task: Task,
-        /// How the process exited.
         status: ExitStatus,
         /// The parent, where the source knows it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         parent: Option<ProcessRef>,
     },
     /// A process found running by the scan at start.
-    Running {
-        /// The cgroup of the process.
-        cgroup: CgroupId,
-        /// The process.
-        task: Task,
-    },
+    Running { cgroup: CgroupId, task: Task },
     /// `mark_victim`: the OOM killer chose this process.
     OomVictim {
-        /// The victim's cgroup; `None` on kernels that name the victim by PID only.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         cgroup: Option<CgroupId>,
         /// The thread id that the kernel named.
@@ -131,7 +98,6 @@ impl KernelFact {
         }
     }
 
-    /// The process of the record.
     pub fn process(&self) -> Option<Tgid> {
         match self {
             Self::SignalGenerated(signal) => Some(signal.target.tgid),
@@ -144,12 +110,9 @@ impl KernelFact {
     }
 }
 
-/// A task of a container.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Task {
-    /// Thread group.
     pub tgid: Tgid,
-    /// Thread.
     pub tid: u32,
     /// Thread group id in the innermost PID namespace: 1 is a container's init. `None`: unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -157,7 +120,6 @@ pub struct Task {
     /// `task_struct.group_leader.start_boottime`, ns. With the tgid it identifies a process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started: Option<u64>,
-    /// `task_struct.comm`.
     pub comm: String,
 }
 
@@ -166,7 +128,6 @@ pub struct Task {
 pub struct ProcessRef {
     /// Thread group; 0 is the kernel itself (an idle or kernel context).
     pub tgid: Tgid,
-    /// `task_struct.comm`.
     pub comm: String,
     /// The cgroup, where known: if it is the target's, the process is inside the container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -186,11 +147,8 @@ impl From<&ProcessRef> for Process {
 /// The `signal_generate` record of one signal and its target.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SignalGenerated {
-    /// The target's cgroup.
     pub cgroup: CgroupId,
-    /// The target.
     pub target: Task,
-    /// The signal's number.
     pub signal: u8,
     /// `si_code`: 0 is kill(2), 0x80 the kernel, negative sigqueue and the like.
     pub code: i32,
@@ -200,7 +158,6 @@ pub struct SignalGenerated {
     pub result: SignalResult,
     /// The sender: reliable only if `code` ≤ 0 or the kernel acts for an exiting init.
     pub sender: ProcessRef,
-    /// The target's state, where the kernel program could read it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<TargetState>,
 }
@@ -231,7 +188,6 @@ pub struct NamespaceKilled {
     /// discarded ones included and SIGKILL excluded.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sent: Vec<SentTo>,
-    /// Some of the killed processes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub examples: Vec<KilledProcess>,
 }
@@ -247,16 +203,13 @@ impl NamespaceKilled {
 /// How many processes had been sent one signal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SentTo {
-    /// The signal's number.
     pub signal: u8,
-    /// Number of processes.
     pub processes: u32,
 }
 
 /// A process that was killed with its PID namespace.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct KilledProcess {
-    /// `task_struct.comm`.
     pub comm: String,
     /// The signals that it had been sent, as a mask (bit n−1 is signal n).
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -264,7 +217,6 @@ pub struct KilledProcess {
 }
 
 impl KilledProcess {
-    /// The process had been sent this signal.
     pub fn was_sent(&self, signal: u8) -> bool {
         signal != 0
             && self.sent.checked_shr(u32::from(signal) - 1).is_some_and(|mask| mask & 1 != 0)

@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 /// processes and of kernel functions, nothing else.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ProcReport {
-    /// The container's own cgroup.
     pub cgroup: CgroupId,
     /// When the look began; `Received::at` is later.
     pub looked: BootTime,

@@ -7,9 +7,7 @@ use serde::{Deserialize, Serialize};
 /// About the connections of one sandbox's network namespace.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct TrafficEvent {
-    /// The sandbox.
     pub sandbox: SandboxId,
-    /// What is known.
     #[serde(flatten)]
     pub fact: TrafficFact,
 }
@@ -26,15 +24,9 @@ pub enum TrafficFact {
         sees_refusals: bool,
     },
     /// The counts so far: the answer to `TrafficRequest::Read` and `Stopped`.
-    Counted {
-        /// The counts since the beginning.
-        reading: TrafficReading,
-    },
+    Counted { reading: TrafficReading },
     /// The connections cannot be seen, or no longer.
-    NotVisible {
-        /// Why.
-        reason: TrafficBlindness,
-    },
+    NotVisible { reason: TrafficBlindness },
 }
 
 /// What was counted in a network namespace until one moment.
@@ -56,15 +48,10 @@ pub struct TrafficReading {
 /// How often something happened to connections, and when.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct TrafficCount {
-    /// Between whom.
     pub peer: TrafficPeer,
-    /// What happened.
     pub event: ConnectionEvent,
-    /// How often.
     pub count: u64,
-    /// The first time.
     pub first: BootTime,
-    /// The last time.
     pub last: BootTime,
 }
 

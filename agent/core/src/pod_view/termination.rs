@@ -312,7 +312,6 @@ impl<'a> PodView<'a> {
         report
     }
 
-    /// The milestones of the pod itself.
     fn pod_milestones(
         &self,
         request: Option<&DeletionRequest>,

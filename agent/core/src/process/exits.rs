@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 /// because a process may turn out to be one after its exit.
 const MAX_ENDS: usize = 256;
 
-/// The exit of a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct ExitRecord {
     at: BootTime,
@@ -59,7 +58,6 @@ impl ExitTable {
         }
     }
 
-    /// When and how a process exited.
     pub(super) fn get(&self, process: Tgid) -> Option<(BootTime, ExitStatus)> {
         self.0.get(&process).map(|end| (end.at, end.status))
     }

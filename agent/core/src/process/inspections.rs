@@ -47,7 +47,6 @@ impl Inspections {
         }
     }
 
-    /// Applies a look into /proc.
     pub fn apply(&mut self, mut report: ProcReport) {
         let at = report.looked;
         match (report.frozen, &mut self.polled) {

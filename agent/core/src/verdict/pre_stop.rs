@@ -6,7 +6,6 @@ use crate::process::{ExecProcess, SentSignal, discarded, is_of_the_node};
 use crate::{input::*, report::*};
 use std::time::Duration;
 
-/// One run of the hook.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct HookRun {
     /// When it began. For a request by the kubelet this is the deletion request, so it includes the kubelet's
@@ -14,11 +13,9 @@ pub(super) struct HookRun {
     pub(super) began: BootTime,
     /// When it ended, if the kubelet did not give up.
     pub(super) ended: Option<BootTime>,
-    /// How its process exited.
     pub(super) status: Option<ExitStatus>,
     /// Its process, where it has one.
     pub(super) tgid: Option<Tgid>,
-    /// The kernel, or inferred.
     pub(super) source: Source,
     pub(super) evidence: EvidenceKind,
 }
