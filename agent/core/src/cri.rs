@@ -126,9 +126,7 @@ impl CriState {
                 }
             }
             CriEvent::UnreadableSandboxes { count } => self.unreadable = count,
-            CriEvent::ContainerCgroup { .. }
-            | CriEvent::SandboxStatus(_)
-            | CriEvent::SandboxStatusRefused { .. } => {}
+            CriEvent::ContainerCgroup { .. } | CriEvent::SandboxStatus(_) => {}
         }
     }
 

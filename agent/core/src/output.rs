@@ -115,8 +115,7 @@ pub enum CriRequest {
     /// The kernel never reported the cgroup of this container: find it (verbose status → pid →
     /// /proc/PID/cgroup). Answered by `CriEvent::ContainerCgroup`.
     FindCgroup(ContainerId),
-    /// Request the verbose PodSandboxStatus. Answered by `CriEvent::SandboxStatus` or `SandboxStatusRefused`;
-    /// not answered if the sandbox does not exist (the next list shows that) or the connection breaks.
+    /// Request the verbose PodSandboxStatus. Answered by `CriEvent::SandboxStatus`, or not.
     SandboxStatus(SandboxId),
 }
 

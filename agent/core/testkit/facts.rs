@@ -256,7 +256,7 @@ pub fn mirror(own_uid: &str) -> ApiPod {
 pub fn shows_exit(status: &mut ApiContainer, n: u64, exit_code: i32) {
     let (id, reason) = (Some(ids(n).2), "Completed".into());
     status.id.clone_from(&id);
-    status.terminated = vec![ApiTerminated { id, exit_code, reason, finished: None }];
+    status.terminated = vec![ApiTerminated { id, exit_code, reason }];
 }
 
 pub fn exec_hook(comm: &str) -> Option<Hook> {

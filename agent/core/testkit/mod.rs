@@ -298,9 +298,8 @@ impl World {
 
     pub fn status(&mut self, n: u64, exit_code: i32, reason: &str) -> &mut Self {
         let (container, reason) = (ids(n).2, reason.into());
-        let (started, finished) = (None, None);
         self.unstated.remove(&n);
-        let exit = CriExit { container, started, finished, exit_code, reason };
+        let exit = CriExit { container, exit_code, reason };
         self.cri(CriEvent::ContainerExited(exit))
     }
 

@@ -226,9 +226,6 @@ fn dated(mut received: Received, from: WallTime, by: i64) -> Received {
         Input::Cri(CriEvent::Containers { containers, .. }) => {
             containers.iter_mut().filter_map(|one| one.created.as_mut()).for_each(shift);
         }
-        Input::Cri(CriEvent::ContainerExited(exit)) => {
-            exit.started.iter_mut().chain(&mut exit.finished).for_each(shift);
-        }
         _ => {}
     }
     received

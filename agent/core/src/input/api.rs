@@ -213,7 +213,4 @@ pub struct ApiTerminated {
     pub exit_code: i32,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// finishedAt, whole seconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub finished: Option<WallTime>,
 }

@@ -65,12 +65,6 @@ pub enum CriEvent {
     },
     /// Verbose PodSandboxStatus, for leak candidates only, because it is expensive for the runtime.
     SandboxStatus(CriSandboxStatus),
-    /// The runtime lists this sandbox, but refuses a call about it.
-    SandboxStatusRefused {
-        sandbox: SandboxId,
-        /// The canonical gRPC status code (`INTERNAL`).
-        code: String,
-    },
     /// The container's stop signal, from ContainerStatus.
     StopSignal { container: ContainerId, signal: u8 },
 }
@@ -152,10 +146,6 @@ pub struct CriContainer {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct CriExit {
     pub container: ContainerId,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub started: Option<WallTime>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub finished: Option<WallTime>,
     pub exit_code: i32,
     /// reason: `Completed`, `Error`, `OOMKilled`, `Unknown`.
     pub reason: String,

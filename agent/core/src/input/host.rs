@@ -109,10 +109,8 @@ impl NodeTools {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Shim {
     pub process: DaemonProcess,
-    pub comm: String,
     /// The sandbox or container that it was started for (`-id`, conmon's `-c`).
     pub id: String,
-    pub children: u32,
 }
 
 /// A network namespace kept by a mount.

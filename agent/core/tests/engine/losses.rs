@@ -71,7 +71,7 @@ fn states<'a>(w: &'a mut World, code: i32, reason: &str) -> &'a mut World {
 
 fn other_codes(w: &mut World) -> &mut World {
     let (id, reason) = (Some(ids(1).2), "Error".into());
-    let end = ApiTerminated { id, exit_code: 137, reason, finished: None };
+    let end = ApiTerminated { id, exit_code: 137, reason };
     w.status_of(1).terminated.push(end);
     states(w.exits(1, CODE_0), 255, "Error")
 }

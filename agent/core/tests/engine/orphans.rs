@@ -23,7 +23,7 @@ fn surveyed(survey: HostSurvey) -> LeakyNode {
 
 fn shim(pid: u32, id: &str) -> Shim {
     let process = DaemonProcess { pid, started: 77 };
-    Shim { process, comm: "containerd-shim".into(), id: id.into(), children: 1 }
+    Shim { process, id: id.into() }
 }
 
 #[test]

@@ -369,7 +369,7 @@ impl Builder<'_> {
 
 pub(super) fn terminated(id: ContainerId, exit_code: i32) -> ApiTerminated {
     let reason = if exit_code == 0 { "Completed" } else { "Error" }.into();
-    ApiTerminated { id: Some(id), exit_code, reason, finished: None }
+    ApiTerminated { id: Some(id), exit_code, reason }
 }
 
 /// The verdict of what ends by itself.

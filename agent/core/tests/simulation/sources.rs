@@ -200,8 +200,6 @@ fn runtime(
                 }
                 let exit = CriExit {
                     container: ContainerId::new(truth.attempts[*index].id.as_str()),
-                    started: None,
-                    finished: None,
                     exit_code: *code,
                     reason: truth.attempts[*index].exit_reason().into(),
                 };

@@ -142,8 +142,6 @@ fn named_or(
 pub fn exit(container: ContainerId, from: &read::ContainerStatus) -> Option<CriExit> {
     (state(from.state) == ContainerState::Exited).then(|| CriExit {
         container,
-        started: moment(from.started_at),
-        finished: moment(from.finished_at),
         exit_code: from.exit_code,
         reason: from.reason.chars().take(MAX_TEXT).collect(),
     })

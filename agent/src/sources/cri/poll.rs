@@ -37,7 +37,6 @@ use tokio::{
     sync::mpsc,
     time::{Instant, sleep_until},
 };
-use tonic::Code;
 use tracing::{debug, info, warn};
 
 /// Reading a process's cgroup takes longer only if it hangs.
@@ -420,33 +419,20 @@ impl Poller {
         sandbox: SandboxId,
         status: Result<PodSandboxStatusResponse, CallFailure>,
     ) {
-        let failure = match status {
-            Ok(answer) => {
-                let read = convert::sandbox_status(sandbox, asked, answer);
-                let Some((status, readable)) = read else { return };
-                if let Err(why) = readable {
-                    self.left_out("sandbox status", 1, why);
-                }
-                return self.emit(at, CriEvent::SandboxStatus(status));
+        let answer = match status {
+            Ok(answer) => answer,
+            Err(failure) => {
+                let error = CriError::from(failure).text;
+                return debug!(%sandbox, error, "cannot read a sandbox's status");
             }
-            Err(failure) => CriError::from(failure),
         };
-        debug!(%sandbox, error = failure.text, "cannot read a sandbox's status");
-        // A sandbox that is gone is in no list, either. A runtime that lacks the call, or an answer that is too large,
-        // says nothing of the sandbox.
-        if let Some(code) = failure.code()
-            && !matches!(
-                failure.code,
-                Some(
-                    Code::NotFound
-                        | Code::Unimplemented
-                        | Code::ResourceExhausted
-                        | Code::OutOfRange
-                )
-            )
-        {
-            self.emit(at, CriEvent::SandboxStatusRefused { sandbox, code });
+        let Some((status, readable)) = convert::sandbox_status(sandbox, asked, answer) else {
+            return;
+        };
+        if let Err(why) = readable {
+            self.left_out("sandbox status", 1, why);
         }
+        self.emit(at, CriEvent::SandboxStatus(status));
     }
 
     fn outage(&mut self, at: BootTime, failure: CallFailure) {

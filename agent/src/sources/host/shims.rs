@@ -45,12 +45,10 @@ const MAX_COMMAND: u64 = 64 << 10;
 
 /// The shims that the CRI should know of.
 pub(super) fn shims(host: &HostView, table: &Table) -> Result<Vec<Shim>, SurveyError> {
-    let children = table.children();
     let mut found = Vec::new();
-    for OwnedShim { shim, bundle } in ours(host, table)? {
-        let children = children.get(&shim.process.pid).copied().unwrap_or_default();
-        if shim.comm == CONMON || is_made_for_cri(&bundle, &shim.id)? {
-            found.push(Shim { children, ..shim });
+    for OwnedShim { shim, is_conmon, bundle } in ours(host, table)? {
+        if is_conmon || is_made_for_cri(&bundle, &shim.id)? {
+            found.push(shim);
         }
     }
     Ok(found)
@@ -59,8 +57,8 @@ pub(super) fn shims(host: &HostView, table: &Table) -> Result<Vec<Shim>, SurveyE
 /// A shim of this runtime, for whatever.
 #[derive(Clone, Debug)]
 pub(super) struct OwnedShim {
-    /// Its children are not counted yet.
     pub(super) shim: Shim,
+    is_conmon: bool,
     /// Its working directory, as a link in /proc.
     bundle: PathBuf,
 }
@@ -92,10 +90,9 @@ pub(super) fn ours(host: &HostView, table: &Table) -> Result<Vec<OwnedShim>, Sur
             (Some(true), _) | (_, Some(true)) => found.push(OwnedShim {
                 shim: Shim {
                     process: DaemonProcess { pid, started: process.started },
-                    comm: process.comm.clone(),
                     id: String::from_utf8_lossy(served.id).into_owned(),
-                    children: 0,
                 },
+                is_conmon: process.comm == CONMON,
                 bundle: proc.join("cwd"),
             }),
         }
@@ -304,23 +301,6 @@ mod tests {
         for other in ["web", &id[1..], &id.to_uppercase(), ""] {
             assert!(!is_made_for_cri(&bundle("gone"), other).unwrap(), "{other:?}");
         }
-    }
-
-    #[test]
-    fn children_that_live_are_counted() {
-        let fake = crowd();
-        fake.process(20, "pause", 11, 200);
-        fake.process(21, "app", 11, 210);
-        fake.task(22, "dead", 'Z', 11, 220);
-        fake.process(23, "child", 21, 230);
-        let found = found(&fake.host).unwrap();
-        let expected = Shim {
-            process: DaemonProcess { pid: 11, started: 11 },
-            comm: "containerd-shim".into(),
-            id: ID.into(),
-            children: 2,
-        };
-        assert_eq!(found[0], expected);
     }
 
     #[test]

@@ -79,15 +79,6 @@ impl Table {
             .is_some_and(|process| process.lives && process.started == daemon.started)
     }
 
-    /// How many children of each process live.
-    pub(super) fn children(&self) -> BTreeMap<u32, u32> {
-        let mut children = BTreeMap::new();
-        for process in self.processes.values().filter(|process| process.lives) {
-            *children.entry(process.parent).or_default() += 1;
-        }
-        children
-    }
-
     /// Processes that have not ended and are no kernel threads.
     pub(super) fn living(&self) -> impl Iterator<Item = (u32, &TableEntry)> {
         // In a PID namespace of containers 2 is somebody else.

@@ -196,7 +196,6 @@ struct StateDetail {
     container_id: Phrase,
     exit_code: Lenient<i32>,
     reason: Phrase,
-    finished_at: Lenient<Moment>,
 }
 
 #[derive(Deserialize)]
@@ -474,7 +473,6 @@ fn terminated(state: &StateDetail) -> ApiTerminated {
         id: container_id(&state.container_id),
         exit_code: state.exit_code.unwrap_or_default(),
         reason: state.reason.text().into(),
-        finished: state.finished_at.time(),
     }
 }
 
@@ -566,14 +564,9 @@ mod tests {
             restarts: 2,
             id: Some("c3".into()),
             terminated: vec![
-                ApiTerminated {
-                    id: Some("c3".into()),
-                    exit_code: 137,
-                    reason: "Error".into(),
-                    finished: Some(WallTime::from_secs(9)),
-                },
+                ApiTerminated { id: Some("c3".into()), exit_code: 137, reason: "Error".into() },
                 // The kubelet made this one up: it never saw the container's end.
-                ApiTerminated { id: None, exit_code: 255, reason: String::new(), finished: None },
+                ApiTerminated { id: None, exit_code: 255, reason: String::new() },
             ],
             ..ApiContainer::default()
         };
