@@ -85,41 +85,12 @@ impl Engine {
             Input::Kernel(event) => {
                 let (time, turn) = (event.time, traffic::turn(&event.fact));
                 self.kernel(event, &mut out);
-                if let Some(turn) = turn {
-                    self.traffic_turns(time, turn, &mut out);
+                if let Some((cgroup, is_empty)) = turn {
+                    self.traffic_turns(time, cgroup, is_empty, &mut out);
                 }
             }
-            Input::Cri(event) => {
-                // The root holds the whole machine, never one container.
-                if let CriEvent::ContainerCgroup { container, cgroup, path } = &event
-                    && path != "/"
-                {
-                    let watch = Request::WatchCgroup { cgroup: *cgroup, path: path.clone() };
-                    out.requests.push(watch);
-                    self.stores.cgroups.set_own_cgroup(container.clone(), *cgroup);
-                    // The custom stop signal of this container could not be requested before its cgroup was
-                    // known.
-                    if self.requested.remove(container) {
-                        self.dirty.containers.insert(container.clone());
-                    }
-                    self.dirty.pods.extend(self.stores.cri.pod_of(container).cloned());
-                }
-                self.leaks.apply_cri(received.at, &event, &self.stores.cri);
-                let mut dirty = Dirty::default();
-                self.stores.cri.apply(received.at, event, &mut dirty);
-                self.count_deleted(received.at, dirty.pods.iter(), &mut out);
-                self.dirty.append(dirty);
-                self.read_stopped_sandboxes(received.at, &mut out);
-            }
-            Input::Api(event) => {
-                self.stores.node.apply_node(&event);
-                self.leaks.apply_api(&event);
-                let mut dirty = Dirty::default();
-                self.stores.api.apply(received.at, event, self.stores.anchor, &mut dirty);
-                self.find_containers(&mut dirty, &mut out);
-                self.count_deleted(received.at, dirty.pods.iter(), &mut out);
-                self.dirty.append(dirty);
-            }
+            Input::Cri(event) => self.answered(received.at, event, &mut out),
+            Input::Api(event) => self.watched(received.at, event, &mut out),
             Input::Proc(report) => self.inspected(report, &mut out),
             Input::Traffic(event) => self.counted(event),
             Input::Host(event) => {
@@ -127,7 +98,12 @@ impl Engine {
                 self.stores.node.apply_host(received.at, &event);
                 self.leaks.apply_host(event);
             }
-            Input::Events(event) => self.listed(event),
+            Input::Events(event) => {
+                if let LookupEvent::Events { pod, .. } = &event {
+                    self.dirty.pod(pod);
+                }
+                self.stores.events.apply(event);
+            }
             Input::Recalled { leaks } => self.leaks.restore(leaks),
             Input::Lost(loss) => self.lost(received.at, &loss),
             Input::Clock(anchor) => {
@@ -142,12 +118,37 @@ impl Engine {
         out
     }
 
-    /// Applies the Events of a pod, and marks it.
-    fn listed(&mut self, event: LookupEvent) {
-        if let LookupEvent::Events { pod, .. } = &event {
-            self.dirty.pod(pod);
+    /// Applies an answer of the runtime.
+    fn answered(&mut self, at: BootTime, event: CriEvent, out: &mut Outputs) {
+        // The root holds the whole machine, never one container.
+        if let CriEvent::ContainerCgroup { container, cgroup, path } = &event
+            && path != "/"
+        {
+            out.requests.push(Request::WatchCgroup { cgroup: *cgroup, path: path.clone() });
+            self.stores.cgroups.set_own_cgroup(container.clone(), *cgroup);
+            // The custom stop signal of this container could not be requested before its cgroup was known.
+            if self.requested.remove(container) {
+                self.dirty.containers.insert(container.clone());
+            }
+            self.dirty.pods.extend(self.stores.cri.pod_of(container).cloned());
         }
-        self.stores.events.apply(event);
+        self.leaks.apply_cri(at, &event, &self.stores.cri);
+        let mut dirty = Dirty::default();
+        self.stores.cri.apply(at, event, &mut dirty);
+        self.count_deleted(at, dirty.pods.iter(), out);
+        self.dirty.append(dirty);
+        self.read_stopped_sandboxes(at, out);
+    }
+
+    /// Applies an event of the apiserver.
+    fn watched(&mut self, at: BootTime, event: ApiEvent, out: &mut Outputs) {
+        self.stores.node.apply_node(&event);
+        self.leaks.apply_api(&event);
+        let mut dirty = Dirty::default();
+        self.stores.api.apply(at, event, self.stores.anchor, &mut dirty);
+        self.find_containers(&mut dirty, out);
+        self.count_deleted(at, dirty.pods.iter(), out);
+        self.dirty.append(dirty);
     }
 
     /// Asks for the Events of leak candidates.
@@ -217,13 +218,9 @@ impl Engine {
     fn lost(&mut self, at: BootTime, loss: &Loss) {
         self.dirty.all_reports = true;
         self.count_loss(loss.kind, loss.count);
-        // The kernel's `BudgetSpent` record names the container. Recordings by older agents have neither that
-        // record nor `since`; then every container is marked.
-        if loss.kind == LossKind::BudgetSpent && loss.since.is_some() {
-            return;
-        }
-        // Each reading of the counts has the number of events that were missed until then.
-        if loss.kind == LossKind::ConnectionSkipped {
+        // The kernel's `BudgetSpent` record names the container. Each reading of the connections' counts has the
+        // number of events that were missed until then.
+        if matches!(loss.kind, LossKind::BudgetSpent | LossKind::ConnectionSkipped) {
             return;
         }
         let since = loss.since.unwrap_or(at);
@@ -233,29 +230,35 @@ impl Engine {
         }
     }
 
+    /// Adds a new cgroup to the tree.
+    fn add_cgroup(&mut self, cgroup: CgroupId, parent: Option<CgroupId>, name: &str) {
+        let before = self.stores.cgroups.container(cgroup).cloned();
+        self.stores.cgroups.add(cgroup, parent, name);
+        let now = self.stores.cgroups.container(cgroup);
+        if before.is_some() && now.is_some() && before.as_ref() != now {
+            // The kernel reused the cgroup id: the records belong to another container.
+            self.stores.processes.remove(&cgroup);
+            self.dirty.all_reports = true;
+        }
+    }
+
+    /// Linux 5.10 names the OOM victim by PID only. The SIGKILL just before it shows the container.
+    fn unplaced(&mut self, time: BootTime, fact: KernelFact) {
+        let KernelFact::OomVictim { pid, .. } = fact else { return };
+        self.dirty.all_reports = true;
+        let killed = |p: &ContainerProcesses| p.killed_by_kernel(pid);
+        let owner = self.stores.processes.values_mut().max_by_key(|p| killed(p));
+        if let Some(processes) = owner.filter(|p| killed(p).is_some()) {
+            processes.apply(time, fact, |_| false);
+        }
+    }
+
     fn kernel(&mut self, event: KernelEvent, out: &mut Outputs) {
         let KernelEvent { time, fact } = event;
         if let KernelFact::CgroupCreated { cgroup, parent, name, .. } = &fact {
-            let before = self.stores.cgroups.container(*cgroup).cloned();
-            self.stores.cgroups.add(*cgroup, *parent, name);
-            let now = self.stores.cgroups.container(*cgroup);
-            if before.is_some() && now.is_some() && before.as_ref() != now {
-                // The kernel reused the cgroup id: the records belong to another container.
-                self.stores.processes.remove(cgroup);
-                self.dirty.all_reports = true;
-            }
+            self.add_cgroup(*cgroup, *parent, name);
         }
-        let Some(cgroup) = fact.cgroup() else {
-            // Linux 5.10 names the OOM victim by PID only. The SIGKILL just before it shows the container.
-            let KernelFact::OomVictim { pid, .. } = fact else { return };
-            self.dirty.all_reports = true;
-            let killed = |p: &ContainerProcesses| p.killed_by_kernel(pid);
-            let owner = self.stores.processes.values_mut().max_by_key(|p| killed(p));
-            if let Some(processes) = owner.filter(|p| killed(p).is_some()) {
-                processes.apply(time, fact, |_| false);
-            }
-            return;
-        };
+        let Some(cgroup) = fact.cgroup() else { return self.unplaced(time, fact) };
         self.find_main(cgroup, &fact);
         let removed = matches!(fact, KernelFact::CgroupRemoved { .. });
         let Some(owner) = self.stores.cgroups.container_cgroup(cgroup) else {
@@ -266,8 +269,9 @@ impl Engine {
         };
         let own = owner == cgroup;
         let ends = removed || matches!(fact, KernelFact::CgroupEmpty { .. });
-        let created = matches!(fact, KernelFact::CgroupCreated { .. });
-        if !own && (created || ends || matches!(fact, KernelFact::CgroupFrozen { .. })) {
+        let is_of_one =
+            matches!(fact, KernelFact::CgroupCreated { .. } | KernelFact::CgroupFrozen { .. });
+        if !own && (ends || is_of_one) {
             // A cgroup below the container's own does not show the container's end.
             if removed {
                 self.stores.cgroups.remove(cgroup);

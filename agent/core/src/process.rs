@@ -197,23 +197,7 @@ impl ContainerProcesses {
                 }
             }
             KernelFact::Exit { task, status, parent, .. } => {
-                if self.is_of_runtime(&task, parent.as_ref()) {
-                    // A runc process that never became the container's program, or a hook's.
-                    self.init.take_if(|init| init.tgid == task.tgid);
-                    self.exec_processes.retain(|known| known.tgid != task.tgid);
-                    if self.may_be_unstarted(&task) {
-                        self.never_started.get_or_insert((at, status));
-                    }
-                    return;
-                }
-                let left = self.entered.iter_mut().filter(|known| known.tgid == task.tgid);
-                left.for_each(|known| known.ended = known.ended.or(Some(at)));
-                self.guess_init(&task);
-                let (main, exec_processes) = (self.main(), &self.exec_processes);
-                let is_kept =
-                    |tgid| Some(tgid) == main || exec_processes.iter().any(|i| i.tgid == tgid);
-                let from_outside = parent.is_none_or(|parent| outside(&parent, &inside));
-                self.exits.record(at, &task, status, from_outside, is_kept);
+                self.exited(at, &task, status, parent.as_ref(), inside);
             }
             KernelFact::OomVictim { pid, .. } => self.marked_by_oom(at, pid),
             // The two rings are drained in turns: a later record may have been applied already.
@@ -235,6 +219,32 @@ impl ContainerProcesses {
                 self.namespace_killed = Some(killed);
             }
         }
+    }
+
+    fn exited(
+        &mut self,
+        at: BootTime,
+        task: &Task,
+        status: ExitStatus,
+        parent: Option<&ProcessRef>,
+        inside: impl Fn(CgroupId) -> bool,
+    ) {
+        if self.is_of_runtime(task, parent) {
+            // A runc process that never became the container's program, or a hook's.
+            self.init.take_if(|init| init.tgid == task.tgid);
+            self.exec_processes.retain(|known| known.tgid != task.tgid);
+            if self.may_be_unstarted(task) {
+                self.never_started.get_or_insert((at, status));
+            }
+            return;
+        }
+        let left = self.entered.iter_mut().filter(|known| known.tgid == task.tgid);
+        left.for_each(|known| known.ended = known.ended.or(Some(at)));
+        self.guess_init(task);
+        let (main, exec_processes) = (self.main(), &self.exec_processes);
+        let is_kept = |tgid| Some(tgid) == main || exec_processes.iter().any(|i| i.tgid == tgid);
+        let from_outside = parent.is_none_or(|parent| outside(parent, &inside));
+        self.exits.record(at, task, status, from_outside, is_kept);
     }
 
     /// A process of the runtime that is not to become the container's program. runc may be in the cgroup when it

@@ -182,8 +182,19 @@ impl<T: Item> Lists<T> {
                 }
             }
         }
+        self.miss((at, asked), covered, others, dirty);
+    }
+
+    /// Applies that the last list lacks entries.
+    fn miss(
+        &mut self,
+        (at, asked): (BootTime, BootTime),
+        covered: Option<Vec<T::Id>>,
+        others: &Lists<T::Other>,
+        dirty: &mut Dirty,
+    ) {
         let mut check = |known: &mut Listed<T>| {
-            if known.missed(asked, at, list) {
+            if known.missed(asked, at, self.lists) {
                 self.removed.insert(known.info.keys().0.clone());
                 known.info.mark(others, dirty);
             }

@@ -10,20 +10,12 @@ use crate::{
 use crate::{ids::*, input::*, time::*};
 use std::collections::BTreeSet;
 
-/// A kernel record that may change what is counted.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Turn {
-    /// A signal was sent.
-    Signal(CgroupId),
-    /// The last process has left.
-    Empty(CgroupId),
-}
-
-/// Whether a record may change what is counted: few of the records of a busy node do.
-pub(super) fn turn(fact: &KernelFact) -> Option<Turn> {
+/// The cgroup of a record that may change what is counted, and whether its last process has left: few of the records
+/// of a busy node do.
+pub(super) fn turn(fact: &KernelFact) -> Option<(CgroupId, bool)> {
     match fact {
-        KernelFact::SignalGenerated(signal) => Some(Turn::Signal(signal.cgroup)),
-        KernelFact::CgroupEmpty { cgroup } => Some(Turn::Empty(*cgroup)),
+        KernelFact::SignalGenerated(signal) => Some((signal.cgroup, false)),
+        KernelFact::CgroupEmpty { cgroup } => Some((*cgroup, true)),
         _ => None,
     }
 }
@@ -72,30 +64,8 @@ impl Engine {
         let in_pod = cgroups.containers_of(uid).filter(is_container).map(|(_, cgroup)| *cgroup);
         let all: BTreeSet<CgroupId> = listed.chain(in_pod).collect();
         let all: Vec<_> = all.into_iter().filter_map(of).collect();
-        let object = self.stores.api.get(uid);
-        let request = object.and_then(|object| Some(object.requested.as_ref()?.made.earliest));
-        // A container that is newer than the stop shows that its pod went on: what was counted is of that stop.
-        let newest = all.iter().filter_map(|(_, p)| p.created).max();
-        // So does a deletion that was requested after it, unless the stop was still under way.
-        let is_over = |stop: BootTime, request: BootTime| {
-            let stops = |sent: &SentSignal| {
-                sent.at >= stop && sent.at <= request && sent.origin == Origin::Outside
-            };
-            let is_stopping = |p: &ContainerProcesses| {
-                p.ended().is_none_or(|ended| ended > request) && p.sent().any(stops)
-            };
-            request > stop && !all.iter().any(|(_, p)| is_stopping(p))
-        };
-        let earlier = self.stores.traffic.get(&sandbox.id).and_then(|counted| counted.stopped);
-        let is_another = |stop| newest > Some(stop) || request.is_some_and(|at| is_over(stop, at));
-        // By the kernel's records: the first signal may have come before the runtime's lists.
-        let since = newest.max(Some(at - IDLE));
-        let is_of_this = |p: &ContainerProcesses| p.ended().is_none_or(|at| Some(at) > request);
-        let stops = all.iter().filter(|(_, p)| is_of_this(p)).flat_map(|(cgroup, p)| {
-            p.sent().filter(|sent| Some(sent.at) >= since && self.is_stop(*cgroup, sent))
-        });
-        let stopped = stops.map(|sent| sent.at).min();
-        if earlier.is_some_and(is_another) {
+        let (is_another, stopped) = self.stop_of(at, uid, &sandbox.id, &all);
+        if is_another {
             self.stores.traffic.forget(&sandbox.id); // a second `Count` starts over
         }
         if !self.stores.traffic.begin(at, &sandbox.id, stopped) {
@@ -112,17 +82,45 @@ impl Engine {
             |(_, p): (CgroupId, &ContainerProcesses)| p.main().map(|main| (main, p.started(main)));
         let is_alive = |(_, p): &(CgroupId, &ContainerProcesses)| p.ended().is_none();
         let alive = all.iter().copied().filter(is_alive);
-        let request = CountTraffic {
-            // The sandbox's own first: it lives as long as the network, and an application's may exit at once.
-            processes: pause
-                .into_iter()
-                .filter(is_alive)
-                .chain(alive)
-                .filter_map(process)
-                .collect(),
-            sandbox: sandbox.id,
-        };
+        // The sandbox's own first: it lives as long as the network, and an application's may exit at once.
+        let processes =
+            pause.into_iter().filter(is_alive).chain(alive).filter_map(process).collect();
+        let request = CountTraffic { sandbox: sandbox.id, processes };
         out.requests.push(Request::Traffic(TrafficRequest::Count(request)));
+    }
+
+    /// Whether the pod's stop is another than the one that was counted in its sandbox, and when the first of these
+    /// containers was sent its stop signal.
+    fn stop_of(
+        &self,
+        at: BootTime,
+        uid: &PodUid,
+        sandbox: &SandboxId,
+        all: &[(CgroupId, &ContainerProcesses)],
+    ) -> (bool, Option<BootTime>) {
+        let object = self.stores.api.get(uid);
+        let request = object.and_then(|object| Some(object.requested.as_ref()?.made.earliest));
+        // A container that is newer than the stop shows that its pod went on: what was counted is of that stop.
+        let newest = all.iter().filter_map(|(_, p)| p.created).max();
+        // So does a deletion that was requested after it, unless the stop was still under way.
+        let is_over = |stop: BootTime, request: BootTime| {
+            let stops = |sent: &SentSignal| {
+                sent.at >= stop && sent.at <= request && sent.origin == Origin::Outside
+            };
+            let is_stopping = |p: &ContainerProcesses| {
+                p.ended().is_none_or(|ended| ended > request) && p.sent().any(stops)
+            };
+            request > stop && !all.iter().any(|(_, p)| is_stopping(p))
+        };
+        let earlier = self.stores.traffic.get(sandbox).and_then(|counted| counted.stopped);
+        let is_another = |stop| newest > Some(stop) || request.is_some_and(|at| is_over(stop, at));
+        // By the kernel's records: the first signal may have come before the runtime's lists.
+        let since = newest.max(Some(at - IDLE));
+        let is_of_this = |p: &ContainerProcesses| p.ended().is_none_or(|at| Some(at) > request);
+        let stops = all.iter().filter(|(_, p)| is_of_this(p)).flat_map(|(cgroup, p)| {
+            p.sent().filter(|sent| Some(sent.at) >= since && self.is_stop(*cgroup, sent))
+        });
+        (earlier.is_some_and(is_another), stops.map(|sent| sent.at).min())
     }
 
     /// A sandbox's own container has its id.
@@ -131,11 +129,16 @@ impl Engine {
     }
 
     /// After a record that may be the beginning or the end of a stop.
-    pub(super) fn traffic_turns(&mut self, at: BootTime, turn: Turn, out: &mut Outputs) {
-        let (Turn::Signal(cgroup) | Turn::Empty(cgroup)) = turn;
+    pub(super) fn traffic_turns(
+        &mut self,
+        at: BootTime,
+        cgroup: CgroupId,
+        is_empty: bool,
+        out: &mut Outputs,
+    ) {
         let (cri, cgroups) = (&self.stores.cri, &self.stores.cgroups);
         let owner = cgroups.owner(cgroup);
-        let ends = turn == Turn::Empty(owner);
+        let ends = is_empty && owner == cgroup;
         let Some(processes) = self.stores.processes.get(&owner) else { return };
         let Some(id) = cgroups.container(owner) else { return };
         // The sandbox's own process is killed when its containers have ended.

@@ -254,28 +254,22 @@ impl<'a> PodView<'a> {
         let stopping = stop_began(&containers);
         let began = self.began(request, gone, &cause, &containers);
         let ended = self.last().unwrap_or(began).max(began);
-        let shortened = self.shortened().filter(|_| request.is_some());
         let traffic = self.traffic();
         let pod = self.pod_milestones(request, gone, began, stopping, traffic.as_ref());
 
         let path = critical.map(|c| c.milestones.as_slice()).unwrap_or_default();
         let found = critical.and_then(|c| self.processes_of(&c.id)?.found);
         let phases = phases((began, ended), critical, &pod, stopping, found, cause.cause);
-        // The pod ended no earlier than the last of these events could have happened.
-        let until = |m: &Milestone| m.at.boot - m.uncertainty;
-        let of_end = |m: &&Milestone| !m.kind.is_of_the_tail() && m.at.boot <= ended;
-        let earliest = path.iter().chain(&pod).filter(of_end).map(until).max();
-        let uncertainty = ended.since(earliest.unwrap_or(ended))
-            + request.map(|request| request.uncertainty()).unwrap_or_default();
         let mut milestones: Vec<Milestone> = path.iter().chain(&pod).cloned().collect();
         milestones.sort_by_key(|m| (m.at, m.kind));
+        let uncertainty = ended.since(earliest_end(&milestones, ended))
+            + request.map(|request| request.uncertainty()).unwrap_or_default();
 
         let truncated = self.is_truncated() || containers.iter().any(|c| c.truncated);
-        let never_listened =
-            traffic.as_ref().map(|traffic| traffic.never_listened(stopping, truncated));
         let mut findings = self.pod_findings(began, ended);
-        if let Some((traffic, never)) = traffic.as_ref().zip(never_listened) {
-            findings.extend(self.traffic_findings(traffic, never));
+        if let Some(traffic) = &traffic {
+            let never_listened = traffic.never_listened(stopping, truncated);
+            findings.extend(self.traffic_findings(traffic, never_listened));
         }
         let lost = containers.iter().flat_map(|container| container.incomplete.iter().copied());
         let incomplete: BTreeSet<LossKind> = lost.chain(self.traffic_loss()).collect();
@@ -292,7 +286,7 @@ impl<'a> PodView<'a> {
             cause_source: cause.source,
             cause_message: cause.message,
             grace_seconds: self.graces(None, request).next(),
-            shortened_to_seconds: shortened.map(|s| s.grace_seconds),
+            shortened_to_seconds: self.shortened().map(|s| s.grace_seconds),
             began: began.into(),
             ended: ended.into(),
             took: ended.since(began),
@@ -322,9 +316,9 @@ impl<'a> PodView<'a> {
     ) -> Vec<Milestone> {
         use MilestoneKind as M;
         let object = self.object().filter(|_| request.is_some());
-        let shortened = self.shortened().filter(|_| request.is_some());
         // Once the object is gone no later status can come.
         let reported = self.object().filter(|_| gone.is_some()).and_then(|o| o.reported);
+        let shortened = self.shortened().filter(|s| s.uncertainty().is_zero());
         let by_api = |kind, at| Milestone::exact(kind, at, Source::Api);
         let requested = request.map(|request| Milestone {
             kind: M::DeleteRequested,
@@ -339,10 +333,7 @@ impl<'a> PodView<'a> {
             Milestone::within(M::ObjectGone, gone, Source::Api),
             by_api(M::StatusReported, reported.filter(|at| *at >= began)),
             by_api(M::FinalDelete, object.and_then(|o| o.final_delete)),
-            by_api(
-                M::GraceShortened,
-                shortened.filter(|s| s.uncertainty().is_zero()).map(|s| s.date),
-            ),
+            by_api(M::GraceShortened, shortened.map(|s| s.date)),
         ];
         let of_traffic = traffic.map(|traffic| Self::traffic_milestones(traffic, began));
         let all = of_pod.into_iter().flatten().chain(of_traffic.into_iter().flatten());
@@ -361,6 +352,7 @@ impl<'a> PodView<'a> {
 
     /// The last request that shortened the grace.
     fn shortened(&self) -> Option<&DeletionRequest> {
+        self.request()?;
         self.object()?.shortened()
     }
 
@@ -437,4 +429,10 @@ impl<'a> PodView<'a> {
             }
         }
     }
+}
+
+/// The pod ended no earlier than the last of these events could have happened.
+fn earliest_end(milestones: &[Milestone], ended: BootTime) -> BootTime {
+    let of_end = |m: &&Milestone| !m.kind.is_of_the_tail() && m.at.boot <= ended;
+    milestones.iter().filter(of_end).map(|m| m.at.boot - m.uncertainty).max().unwrap_or(ended)
 }

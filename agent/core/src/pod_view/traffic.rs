@@ -98,72 +98,8 @@ impl PodView<'_> {
         if self.is_of_a_job() {
             return Vec::new(); // nobody is sent to it by a Service
         }
-        let client = |events: &[ConnectionEvent]| traffic.sum(&[TrafficPeer::Client], events);
-        let with_node = |events: &[ConnectionEvent], count: u64| {
-            let by_node = traffic.sum(&[TrafficPeer::Node], events).count;
-            if by_node > 0 {
-                format!("{count} (and {by_node} from the node's own addresses)")
-            } else {
-                count.to_string()
-            }
-        };
-        let mut findings = Vec::new();
-        let mut find = |kind, detail: String| findings.push(Finding::new(kind, detail));
-        let cut = [ConnectionEvent::Cut];
-        let lost = client(&cut);
-        if lost.count > 0 {
-            let idle = client(&[ConnectionEvent::CutIdle]).count;
-            let mut detail = format!(
-                "The exit of the process cut {} connection(s) in the middle of a request (the client had sent data \
-                 last)",
-                with_node(&cut, lost.count)
-            );
-            if idle > 0 {
-                detail += &format!("; {idle} more were idle");
-            }
-            find(FindingKind::ConnectionsCut, detail + ".");
-        }
-        let refused = client(&REFUSED);
-        if let Some((first, last)) = refused.first.zip(refused.last).filter(|_| !never_listened) {
-            // A preStop hook may close the listener before the stop signal.
-            let from = |time: BootTime| match traffic.stopped.filter(|stopped| time >= stopped.boot)
-            {
-                Some(stopped) => (stopped, "the stop signal"),
-                None => (traffic.since, "the deletion request"),
-            };
-            let (began, what) = from(first);
-            let detail = format!(
-                "{} new connection(s) were refused, the first {} and the last {} after {what}.",
-                with_node(&REFUSED, refused.count),
-                secs(first.since(began)),
-                secs(last.since(began)),
-            );
-            find(FindingKind::ConnectionsRefused, detail);
-            let closed = client(&[ConnectionEvent::ListenerClosed]).last;
-            if let Some(closed) = closed.filter(|closed| *closed <= last) {
-                let (began, what) = from(closed);
-                let detail = format!(
-                    "The process closed its listener {} after {what}, while clients still connected: the last was \
-                     refused {} later.",
-                    secs(closed.since(began)),
-                    secs(last.since(closed)),
-                );
-                find(FindingKind::ListenerClosedEarly, detail);
-            }
-        }
-        let late = client(&[ConnectionEvent::OpenedAfterStop]);
-        if let Some((last, stopped)) = late.last.zip(traffic.stopped)
-            && last > stopped.boot + IN_FLIGHT
-        {
-            let detail = format!(
-                "Clients opened {} connection(s) after the stop signal, the last {} after it: the removal of the \
-                 endpoint took that long to reach them.",
-                with_node(&[ConnectionEvent::OpenedAfterStop], late.count),
-                secs(last.since(stopped)),
-            );
-            find(FindingKind::LateConnections, detail);
-        }
-        findings
+        let refused = if never_listened { Vec::new() } else { refused(traffic) };
+        cut(traffic).into_iter().chain(refused).chain(late(traffic)).collect()
     }
 
     /// The milestones in the connections.
@@ -186,4 +122,74 @@ impl PodView<'_> {
         let workload = self.object().and_then(|object| object.pod.workload.as_ref());
         workload.is_some_and(|workload| workload.is_job())
     }
+}
+
+/// How many connections of clients, and how many of the node's own addresses beside them.
+fn with_node(traffic: &Traffic, events: &[ConnectionEvent]) -> String {
+    let count = traffic.sum(&[TrafficPeer::Client], events).count;
+    match traffic.sum(&[TrafficPeer::Node], events).count {
+        0 => count.to_string(),
+        by_node => format!("{count} (and {by_node} from the node's own addresses)"),
+    }
+}
+
+fn cut(traffic: &Traffic) -> Option<Finding> {
+    let client = |event| traffic.sum(&[TrafficPeer::Client], &[event]).count;
+    if client(ConnectionEvent::Cut) == 0 {
+        return None;
+    }
+    let idle = match client(ConnectionEvent::CutIdle) {
+        0 => String::new(),
+        idle => format!("; {idle} more were idle"),
+    };
+    let detail = format!(
+        "The exit of the process cut {} connection(s) in the middle of a request (the client had sent data \
+         last){idle}.",
+        with_node(traffic, &[ConnectionEvent::Cut])
+    );
+    Some(Finding::new(FindingKind::ConnectionsCut, detail))
+}
+
+fn refused(traffic: &Traffic) -> Vec<Finding> {
+    let client = |events: &[ConnectionEvent]| traffic.sum(&[TrafficPeer::Client], events);
+    let refused = client(&REFUSED);
+    let Some((first, last)) = refused.first.zip(refused.last) else { return Vec::new() };
+    // A preStop hook may close the listener before the stop signal.
+    let from = |time: BootTime| match traffic.stopped.filter(|stopped| time >= stopped.boot) {
+        Some(stopped) => (stopped, "the stop signal"),
+        None => (traffic.since, "the deletion request"),
+    };
+    let (began, what) = from(first);
+    let detail = format!(
+        "{} new connection(s) were refused, the first {} and the last {} after {what}.",
+        with_node(traffic, &REFUSED),
+        secs(first.since(began)),
+        secs(last.since(began)),
+    );
+    let mut findings = vec![Finding::new(FindingKind::ConnectionsRefused, detail)];
+    let closed = client(&[ConnectionEvent::ListenerClosed]).last;
+    if let Some(closed) = closed.filter(|closed| *closed <= last) {
+        let (began, what) = from(closed);
+        let detail = format!(
+            "The process closed its listener {} after {what}, while clients still connected: the last was \
+             refused {} later.",
+            secs(closed.since(began)),
+            secs(last.since(closed)),
+        );
+        findings.push(Finding::new(FindingKind::ListenerClosedEarly, detail));
+    }
+    findings
+}
+
+fn late(traffic: &Traffic) -> Option<Finding> {
+    let opened = [ConnectionEvent::OpenedAfterStop];
+    let last = traffic.sum(&[TrafficPeer::Client], &opened).last?;
+    let stopped = traffic.stopped.filter(|stopped| last > stopped.boot + IN_FLIGHT)?;
+    let detail = format!(
+        "Clients opened {} connection(s) after the stop signal, the last {} after it: the removal of the \
+         endpoint took that long to reach them.",
+        with_node(traffic, &opened),
+        secs(last.since(stopped)),
+    );
+    Some(Finding::new(FindingKind::LateConnections, detail))
 }
