@@ -6,7 +6,8 @@ use super::{
     process::{ContainerProcesses, Origin, SI_KERNEL, SentSignal, is_of_the_node},
     signal,
 };
-use crate::{ids::*, input::*, time::*, types::*};
+use crate::input::{ApiContainer, Hook};
+use crate::report::{BootTime, Cause, Source, Tgid};
 
 /// Reason of the condition DisruptionTarget that the kubelet sets; the control plane sets all others.
 pub(crate) const TERMINATION_BY_KUBELET: &str = "TerminationByKubelet";

@@ -6,7 +6,7 @@
 //! `crio-conmon-<id>`), dockershim and cri-dockerd (`docker-<id>.scope`). kind and k3s put the
 //! whole tree below another root.
 
-use crate::ids::*;
+use crate::ids::{ContainerId, PodUid};
 
 /// What one directory of the hierarchy stands for.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -5,7 +5,7 @@ use super::{
     cgroup_path::{CgroupKind, CgroupOwner, classify, parse},
     table::{Table, remove_from},
 };
-use crate::ids::*;
+use crate::ids::{CgroupId, ContainerId, PodUid};
 use std::collections::{BTreeSet, VecDeque};
 
 /// Four times the size of the kernel programs' map.

@@ -1,7 +1,7 @@
 //! What changed since the last tick and must be evaluated again. Every store marks its own changes; nothing
 //! else decides what is evaluated.
 
-use crate::ids::*;
+use crate::ids::{ContainerId, PodUid};
 use std::collections::BTreeSet;
 
 /// The changes since the last tick.

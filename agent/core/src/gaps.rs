@@ -1,7 +1,7 @@
 //! What a source may have failed to report, and when: records of a container that the kernel side lost, and the
 //! times in which the runtime or the apiserver's watch was away.
 
-use crate::{input::*, time::*};
+use crate::{input::LossKind, time::BootTime};
 
 /// Bound on gaps; the oldest are evicted.
 const MAX_GAPS: usize = 32;

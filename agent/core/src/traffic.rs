@@ -1,6 +1,8 @@
 //! The connections of terminating pods: of which sandboxes they are counted, and the counts so far.
 
-use crate::{ids::*, input::*, output::TrafficRequest, table::Table, time::*};
+use crate::input::{TrafficBlindness, TrafficEvent, TrafficFact, TrafficReading};
+use crate::report::{BootTime, SandboxId};
+use crate::{output::TrafficRequest, table::Table};
 use std::time::Duration;
 
 /// Sandboxes whose connections are counted at once; the map of the kernel programs has room for fewer.

@@ -6,7 +6,8 @@ use super::{
     process::ContainerProcesses,
     table::Table,
 };
-use crate::{ids::*, input::*, time::*};
+use crate::input::{ProcProcess, TaskState};
+use crate::report::{BootTime, CgroupId, secs};
 use std::{collections::BTreeMap, time::Duration};
 
 /// A container that only leaves a stop signal unanswered is looked at for this long.

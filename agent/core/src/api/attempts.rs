@@ -1,6 +1,6 @@
 //! What the pod's status showed of each attempt of its containers.
 
-use crate::{ids::*, input::*, types::Cause};
+use crate::{ids::ContainerId, input::ApiPod, types::Cause};
 use std::collections::BTreeSet;
 
 /// Bound on attempts of a pod's containers; the oldest that the status no longer names are evicted.

@@ -1,8 +1,9 @@
 //! Applies the runtime's lists. A change happened between the request for the last list without it and the
 //! answer that shows it. Lists may overlap: for each entry, the list that was requested later counts.
 
+use crate::report::{BootTime, Interval, WallTime};
 use crate::table::{Table, remove_from};
-use crate::{dirty::Dirty, input::ContainerState, time::*};
+use crate::{dirty::Dirty, input::ContainerState};
 use std::{collections::BTreeSet, fmt::Debug, hash::Hash};
 
 /// Bound on sandboxes and on containers. Further ones are refused and counted.

@@ -10,7 +10,11 @@ use crate::{
     process::ContainerProcesses,
     table::push_latest,
 };
-use crate::{ids::*, input::*, report::*};
+use crate::{
+    ids::{CgroupId, ContainerId, PodUid},
+    input::LossKind,
+    time::BootTime,
+};
 use std::{collections::BTreeSet, time::Duration};
 
 /// A cgroup whose container the runtime never listed is given up after this, for which a late watch may name it,

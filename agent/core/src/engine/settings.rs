@@ -1,7 +1,8 @@
 //! The engine's settings and gauges.
 
+use crate::input::{LossKind, TaskState};
 use crate::leaks::LeakGauges;
-use crate::{input::*, time::*};
+use crate::report::Anchor;
 use std::{collections::BTreeMap, time::Duration};
 
 #[derive(Clone, Copy, Debug)]

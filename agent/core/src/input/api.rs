@@ -1,6 +1,6 @@
 //! The apiserver's events.
 
-use crate::{ids::*, report::Hook, time::*};
+use crate::report::{BootTime, ContainerId, ContainerKind, Hook, PodUid, WallTime, Workload};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 

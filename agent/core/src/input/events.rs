@@ -1,6 +1,6 @@
 //! The Events that the kubelet has posted about a pod. No verdict depends on them.
 
-use crate::{ids::*, labels, time::*};
+use crate::{ids::PodUid, labels, time::BootTime};
 use serde::{Deserialize, Serialize};
 
 /// News of the look-up of Events.

@@ -1,7 +1,7 @@
 //! The host's file systems: what remains of pods on the node, and whether the node's daemons run. All paths
 //! are below `--host-root`.
 
-use crate::{ids::*, time::*};
+use crate::report::{BootTime, CgroupId, PodUid};
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

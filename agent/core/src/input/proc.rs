@@ -1,6 +1,6 @@
 //! /proc of a container that does not end.
 
-use crate::{ids::*, report::ProcProcess, time::*};
+use crate::{ids::CgroupId, report::ProcProcess, time::BootTime};
 use serde::{Deserialize, Serialize};
 
 /// /proc of a container that does not end: the answer to `Request::InspectProcesses`. It contains names of

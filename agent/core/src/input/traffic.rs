@@ -1,7 +1,7 @@
 //! TCP connections of a terminating pod: what the kernel programs count, and what /proc shows.
 
 use super::kernel::is_zero;
-use crate::{ids::*, report::*};
+use crate::report::{BootTime, ConnectionEvent, SandboxId, TrafficBlindness, TrafficPeer};
 use serde::{Deserialize, Serialize};
 
 /// About the connections of one sandbox's network namespace.

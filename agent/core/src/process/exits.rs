@@ -1,7 +1,8 @@
 //! A bounded table of the exits of one container's processes. The main process and processes from outside
 //! matter; the container's own children do not, and there may be any number of them.
 
-use crate::{ids::*, input::*, time::*};
+use crate::input::{ExitStatus, Task};
+use crate::report::{BootTime, Tgid};
 use std::collections::BTreeMap;
 
 /// Bound: several times the processes from outside ([`MAX_EXEC_PROCESSES`](super::MAX_EXEC_PROCESSES)),

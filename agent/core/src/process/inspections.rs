@@ -1,6 +1,6 @@
 //! What keeps one container from ending, according to the kernel's records and to looks into /proc.
 
-use crate::{input::*, table::push_latest, time::*};
+use crate::{input::ProcReport, table::push_latest, time::BootTime};
 use std::{collections::VecDeque, time::Duration};
 
 /// A runtime that signals all processes of a container freezes it for some milliseconds (runc,

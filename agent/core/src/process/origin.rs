@@ -1,6 +1,7 @@
 //! Where a signal came from, and what the kernel did with it.
 
-use crate::{ids::*, input::*};
+use crate::input::{Disposition, ProcessRef, SignalGenerated, SignalResult};
+use crate::report::CgroupId;
 
 /// The kernel discarded the signal because the target ignores it or has no handler, not because the target
 /// was exiting.

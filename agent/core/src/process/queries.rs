@@ -4,7 +4,7 @@ use super::{
     Children, ContainerProcesses, ExecProcess, MAX_CHILDREN, NamespaceKill, Origin, SIGKILL,
     SIGTERM, SentSignal, TakenSignal, discarded, is_runtime,
 };
-use crate::{ids::*, input::*, time::*};
+use crate::{ids::Tgid, input::ExitStatus, time::BootTime};
 use std::collections::BTreeSet;
 
 impl ContainerProcesses {
