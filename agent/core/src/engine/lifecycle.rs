@@ -110,7 +110,7 @@ impl Engine {
         } else {
             pod.advance(now, self.settle, &view, &self.stores.anchor, out)
         };
-        if view.is_static() && pod.incarnation > self.incarnations.count(uid) {
+        if view.is_static() {
             self.incarnations.note(uid, pod.incarnation);
         }
         if let Some(termination) = pod.termination.as_ref().filter(|one| one.is_final()) {

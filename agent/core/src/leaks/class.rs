@@ -81,7 +81,7 @@ pub(super) fn of_pod(facts: &LeakFacts<'_>, uid: &PodUid, classes: &mut Classes)
     let newest = Newest(facts.listed_of(uid).map(place).max(), ready.map(place).max());
     for sandbox in facts.stores.cri.sandboxes_of(uid) {
         let is_listed = sandbox.removed.is_none();
-        may_change |= is_listed && !sandbox.info.ready && facts.is_static(sandbox);
+        may_change |= facts.is_static(sandbox);
         let class = if is_listed { of_sandbox(facts, sandbox, &newest) } else { None };
         classes.insert(LeakKey::Sandbox { id: sandbox.info.id.clone() }, class);
     }
