@@ -4,7 +4,7 @@ mod pre_stop;
 mod script;
 mod table;
 
-use self::script::Script;
+use self::script::{Script, request};
 use coroner_core::{
     testkit::*,
     verdict::{VerdictInputs, assess},
@@ -205,6 +205,10 @@ fn completed_and_failed() {
     verdict(left(7), Verdict::Failed, "code 7");
     let other = Script::new().init().exit(ms(500), ExitStatus::Signal { signal: 15, core: false });
     verdict(other, Verdict::Failed, "no process outside the container sent it");
+    // It had taken the same signal long before, and went on.
+    let takes = |s: Script, at| s.send(ms(at), 2, |s| s.handler()).taken(ms(at + 1), 2);
+    let twice = takes(takes(Script::new().init(), 1_000), 100_000).exit(ms(100_500), CODE_0);
+    verdict(twice, Verdict::Completed, "which is not its stop signal");
     // A signal that ends nothing (SIGWINCH), by another of its processes.
     let window = Script::new().init().send(ms(400), 28, |s| s.by(inside(&task(77, 8, "child"))));
     verdict(window.exit(ms(500), CODE_0), Verdict::Completed, "no signal had been sent");
@@ -222,6 +226,22 @@ fn unknown() {
         .kill(ms(11_000), |s| s.unrecorded())
         .exit(ms(11_001), KILLED);
     verdict(bare, Verdict::Unknown, "was not recorded");
+}
+
+/// The agent came late: to the container, or to the deletion of the pod.
+#[test]
+fn what_began_before_the_agent_is_unknown() {
+    for (requested, left, expected) in [
+        (None, 500, Verdict::Unknown),
+        (None, 100_000, Verdict::Completed),
+        (Some(request(0, 0, 0)), 100_000, Verdict::Unknown),
+    ] {
+        let script = Script::found().init().exit(ms(left), CODE_0);
+        let of = assess(VerdictInputs { request: requested, ..script.inputs() });
+        let is_late = expected == Verdict::Unknown;
+        assert_eq!((of.verdict, of.truncated), (expected, is_late), "{}", of.proof.message);
+        assert_eq!(of.unseen("isolated".into()).truncated, is_late);
+    }
 }
 
 /// Losses are named, never papered over.

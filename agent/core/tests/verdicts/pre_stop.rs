@@ -109,6 +109,25 @@ fn the_main_process_is_no_hook() {
     assert_eq!(marks(&of), [None, None], "{}", of.proof.message);
 }
 
+/// Without a stop signal, and with a request that may have been made after the end, only the hook's own name just before
+/// the end is the hook.
+#[test]
+fn a_process_before_an_end_of_its_own_is_no_hook() {
+    for (name, left, latest, is_hook) in [
+        ("hook", 1_400, 2_000, true),
+        ("other", 1_400, 2_000, false),
+        ("hook", 5_000, 6_000, false),
+        ("hook", 5_000, 1_000, true),
+        ("other", 1_400, 1_000, true),
+    ] {
+        let script = Script::new().init().hook(ms(1100), Some(ms(1300))).exit(ms(left), CODE_0);
+        let pre_stop = Hook::Exec(name.into());
+        let request = Some(request(REQUESTED, 900, latest));
+        let of = assess(VerdictInputs { pre_stop: Some(&pre_stop), request, ..script.inputs() });
+        assert_eq!(marks(&of)[0].is_some(), is_hook, "{name} {left} {latest}");
+    }
+}
+
 /// A hook whose end may have been lost was not cut off for sure.
 #[test]
 fn a_lost_end_cuts_nothing_off() {

@@ -55,6 +55,7 @@ fn verdict(response: (&str, Build), end: (&str, Build), loss: Option<LossKind>) 
     }
     let judgement = assess(script.inputs());
     assert!(judgement.proof.message.ends_with('.'), "{}", judgement.proof.message);
+    assert!(judgement.stop.is_none() || judgement.unproven.is_none(), "{judgement:?}");
     judgement.verdict.to_string()
 }
 
