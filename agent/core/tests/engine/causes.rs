@@ -81,6 +81,11 @@ fn causes_of_the_kubelet() {
             assert!(end.cause != Cause::Unknown || end.cause_message.contains(reason), "{w}");
         }
     }
+    // Every status after the deadline has it.
+    let mut w = World::running(1);
+    w.pod(1).reason = "DeadlineExceeded".into();
+    w.exits(1, CODE_0).stopped(1).phase(1, "Succeeded").ticks(60);
+    w.ends("completed; c completed completed");
 }
 
 #[test]
@@ -508,7 +513,10 @@ fn the_events_of_a_pod_are_listed_once_for_all_its_stopped_containers() {
     let mut w = two(|c| c.liveness = Some(ApiProbe::default()));
     w.say(Input::Events(LookupEvent::Lookup { lists: true }));
     w.later(60_000).term(1).term(2).later(3_000).exits(1, CODE_0).exits(2, CODE_0).cgroups_go(1);
-    w.stopped(1).shows_exit(1).shows_exit(2).later(100).phase(1, "Failed").ticks(120);
+    w.stopped(1).shows_exit(1).shows_exit(2).later(100).phase(1, "Failed");
+    until_asked(&mut w);
+    w.is_quiet();
+    w.ticks(120);
     assert_eq!((asked(&w), w.died.len(), w.ended.len()), (1, 2, 1), "\n{w}");
 }
 

@@ -8,6 +8,7 @@ fn a_deleted_pod_is_reported_once_with_additive_phases() {
     let mut w = World::running(1);
     w.delete(1).later(150).term(1).ticks(1).later(1000).exits(1, CODE_0).finish(1);
     w.ticks(4).goes_on();
+    assert!(!hurried(&w).is_empty());
     w.ticks(60).ends("api_delete; c graceful api_delete");
     let end = w.end().clone();
     assert_eq!((end.life, end.truncated, end.took.as_millis()), (1, false, 2350));
@@ -116,7 +117,8 @@ fn a_pod_that_runs_on_after_its_final_phase_is_deleted() {
 #[test]
 fn a_dead_sandbox_alone_ends_no_pod() {
     let mut w = World::running(1);
-    w.exits(1, ExitStatus::Code(1)).stopped(1).ticks(120).goes_on().dies(1, "failed completed");
+    w.exits(1, ExitStatus::Code(1)).stopped(1).ticks(50).is_quiet();
+    w.ticks(70).goes_on().dies(1, "failed completed");
 }
 
 /// Its pod is gone, and the runtime has not stated how the container exited.
@@ -157,6 +159,20 @@ fn what_is_not_final_is_counted_60_s_after_its_end() {
     w.status(1, 255, "Error").ticks(2);
     assert_eq!((w.updated.len(), w.counted.len(), w.counted_deaths.len()), (1, 1, 1), "once");
     assert!(w.engine.count_the_rest().is_empty());
+}
+
+#[test]
+fn a_removal_is_no_revision_and_has_the_reports_clock() {
+    let mut w = owed();
+    w.cgroups_go(1).removed(1).ticks(30);
+    assert!(w.updated.iter().all(|(report, _)| report.revision == 1), "{:?}", w.updated);
+
+    let clock = |wall_ns| Input::Clock(Anchor { boot_ns: 0, wall_ns });
+    let mut w = World::running(1);
+    w.say(clock(7_000_000_000)).delete(1).stops(1).finish(1).ticks(10);
+    w.say(clock(0)).cgroups_go(1).removed(1).ticks(2);
+    let (last, _) = w.updated.last().expect("its removal");
+    assert_eq!(last.began.time, w.ended[0].began.time);
 }
 
 #[test]
