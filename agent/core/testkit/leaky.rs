@@ -22,10 +22,13 @@ pub struct LeakyNode {
     pub sandboxes: BTreeMap<SandboxId, CriSandbox>,
     pub containers: Vec<CriContainer>,
     pub networks: BTreeMap<SandboxId, SandboxNetwork>,
+    /// What the runtime states of each sandbox; `None`: it answers no request for a status.
+    pub status: Option<(Option<u32>, Vec<&'static str>)>,
     collected: BTreeSet<u64>,
     pub survey: HostSurvey,
     pub kubelet: DaemonState,
     pub boot_id: &'static str,
+    pub version: &'static str,
     pub api_answers: bool,
     /// The watch stands and carries nothing.
     pub watch_is_stalled: bool,
@@ -62,10 +65,12 @@ impl LeakyNode {
             sandboxes: BTreeMap::new(),
             containers: Vec::new(),
             networks: BTreeMap::new(),
+            status: Some((None, vec!["10.0.0.9", "fd00::9"])),
             collected: BTreeSet::new(),
             survey: HostSurvey::default(),
             kubelet: DaemonState::Running { process },
             boot_id: "b",
+            version: "v1.23.1",
             api_answers: true,
             watch_is_stalled: false,
             cri_answers: true,
@@ -191,7 +196,7 @@ impl LeakyNode {
             let pods = self.pods.values().cloned().collect();
             self.say(Input::Api(ApiEvent::Snapshot { pods }));
             let boot_id = self.boot_id.into();
-            let kubelet_version = "v1.23.1".into();
+            let kubelet_version = self.version.into();
             let node = ApiNode { boot_id, kubelet_version, ready: Some(true) };
             self.say(Input::Api(ApiEvent::Node(node)));
         } else {
@@ -285,7 +290,8 @@ impl LeakyNode {
 
     fn inspect(&mut self, id: &SandboxId) {
         self.statuses_asked += 1;
-        if !self.cri_answers || !self.sandboxes.contains_key(id) {
+        let Some((pid, ips)) = self.status.clone().filter(|_| self.cri_answers) else { return };
+        if !self.sandboxes.contains_key(id) {
             return;
         }
         let closed =
@@ -293,8 +299,8 @@ impl LeakyNode {
         let status = CriSandboxStatus {
             sandbox: id.clone(),
             asked: self.at(),
-            pid: None,
-            ips: vec!["10.0.0.9".into(), "fd00::9".into()],
+            pid,
+            ips: ips.into_iter().map(str::to_owned).collect(),
             network: self.networks.get(id).cloned().unwrap_or(closed),
         };
         self.say(Input::Cri(CriEvent::SandboxStatus(status)));

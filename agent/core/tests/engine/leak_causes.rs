@@ -81,6 +81,20 @@ fn causes_of_a_sandbox_without_a_pod() {
     node.seconds(2).stop(1).delete(1);
     check("posted before the deletion", node, C::PodWorkerStuck, "");
 
+    let mut node = LeakyNode::new();
+    node.version = "v1.33.1";
+    node.run(1).seconds(5).stop(1).cri_answers = false;
+    node.delete(1).seconds(4).cri_answers = true;
+    check(
+        "a kubelet that cannot hang",
+        node,
+        C::RuntimeFailing,
+        "was down during the pod's teardown",
+    );
+
+    let mut node = left();
+    node.kubelet = DaemonState::Absent;
+    assert!(evidence(&the_leak(node)).contains(&"the kubelet v1.23.1 does not run"));
     let leak = the_leak(unanswered());
     let is_outage = |one: &&str| one.starts_with("the runtime failed (UNAVAILABLE): ");
     assert!(evidence(&leak).iter().any(is_outage), "{leak:#?}");
@@ -185,6 +199,9 @@ fn check_stuck(what: &str, wanted: LeakCause, words: &str, arrange: impl Fn(&mut
     let leak = &node.leaks[&LeakKey::Pod { uid: ids(1).0 }];
     assert_eq!(leak.cause.kind, wanted, "{what}: {leak:#?}");
     assert!(leak.cause.message.contains(words), "{what}: {:?}", leak.cause);
+    let is_held = !node.pods[&ids(1).0].finalizers.is_empty();
+    let names_one = |one: &&str| one.starts_with("finalizers: ");
+    assert_eq!(evidence(leak).iter().any(names_one), is_held, "{what}: {leak:#?}");
 }
 
 #[test]
@@ -225,6 +242,21 @@ fn causes_of_a_stuck_pod() {
     check_stuck("a finalizer, but the pod runs", C::KubeletDown, "", |n| {
         holds(n);
         down(n);
+    });
+    check_stuck("a finalizer, and its network is open", C::CniDeleteFailing, "", |n| {
+        holds(n);
+        n.networks.insert(ids(1).1, open());
+        n.stop(1);
+    });
+    check_stuck("a finalizer, and tasks", C::ProcessesRemain, "", |n| {
+        holds(n);
+        ends(n);
+        n.survey.pod_cgroups = Some(vec![group(ids(1).0.as_str(), 2)]);
+    });
+    check_stuck("nothing is left, though the runtime failed", C::Unknown, "", |n| {
+        ends(n);
+        n.cri_answers = false;
+        n.seconds(3).cri_answers = true;
     });
     check_stuck("the runtime failed", C::RuntimeFailing, "was down", |n| {
         n.cri_answers = false;

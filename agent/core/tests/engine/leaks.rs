@@ -46,7 +46,7 @@ pub(crate) fn request_deletion(node: &mut LeakyNode, grace: i64) {
 }
 
 /// A second sandbox of the first pod.
-fn newer(node: &mut LeakyNode, ready: bool) {
+pub(crate) fn newer(node: &mut LeakyNode, ready: bool) {
     let again = CriSandbox { pod: ids(1).0, attempt: 1, ..sandbox(2, ready) };
     node.sandboxes.insert(again.id.clone(), again);
 }
@@ -365,7 +365,7 @@ fn a_status_from_before_the_stop_is_no_evidence() {
     let (sandbox, asked, network) = (ids(1).1, node.at(), open());
     let status = CriSandboxStatus { sandbox, asked, pid: None, ips: Vec::new(), network };
     node.say(Input::Cri(CriEvent::SandboxStatus(status)));
-    node.networks.insert(ids(1).1, SandboxNetwork::Unknown);
+    node.status = None;
     node.seconds(2).stop(1).seconds(LONG);
     assert!(node.is_quiet(), "{:?}", node.found);
 }

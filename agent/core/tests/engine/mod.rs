@@ -8,6 +8,7 @@ mod late_lists;
 mod late_watch;
 mod leak_causes;
 mod leak_histories;
+mod leak_remedies;
 mod leaks;
 mod lives;
 mod losses;

@@ -14,14 +14,14 @@ use coroner_core::{
     leak::{DetectionState, LeakCause, LeakClass, LeakKey},
 };
 
-fn surveyed(survey: HostSurvey) -> LeakyNode {
+pub(crate) fn surveyed(survey: HostSurvey) -> LeakyNode {
     let mut node = LeakyNode::new();
     node.run(1);
     node.survey = survey;
     node
 }
 
-fn shim(pid: u32, id: &str) -> Shim {
+pub(crate) fn shim(pid: u32, id: &str) -> Shim {
     let process = DaemonProcess { pid, started: 77 };
     Shim { process, id: id.into() }
 }
@@ -49,7 +49,7 @@ fn namespace(name: &str, inode: Option<u64>, processes: u32) -> NetNamespace {
 }
 
 /// A node on which one namespace has no process.
-fn with_unused() -> LeakyNode {
+pub(crate) fn with_unused() -> LeakyNode {
     let all = vec![namespace("cni-orphan", Some(3), 0)];
     surveyed(HostSurvey { netns: Some(all), ..HostSurvey::default() })
 }
@@ -65,7 +65,9 @@ fn a_network_namespace_of_nobody() {
     let path = Some("/var/run/netns/cni-claimed".into());
     node.networks.insert(ids(1).1, SandboxNetwork::Own { path, closed: Some(false) });
     node.seconds(THRESHOLD + 2 * MARGIN);
-    assert_eq!(node.found, [LeakKey::Netns { name: "cni-orphan".into(), inode: 3 }]);
+    let orphan = LeakKey::Netns { name: "cni-orphan".into(), inode: 3 };
+    assert_eq!(node.found, std::slice::from_ref(&orphan));
+    assert_eq!(node.leaks[&orphan].resources.netns.as_deref(), Some("cni-orphan"));
 }
 
 #[test]
@@ -108,8 +110,10 @@ pub(crate) fn group(pod: &str, tasks: u32) -> PodCgroup {
 fn a_cgroup_of_no_pod() {
     let orphan = "0000000f-0000-4000-8000-000000000000";
     let of_file = "5d41402abc4b2a76b9719d911017c592";
-    let all = vec![group(ids(1).0.as_str(), 3), group(of_file, 1), group(orphan, 2)];
+    let [one, pulls_its_image] = [1, 2].map(|n| group(ids(n).0.as_str(), 3));
+    let all = vec![one, pulls_its_image, group(of_file, 1), group(orphan, 2)];
     let mut node = surveyed(HostSurvey { pod_cgroups: Some(all), ..HostSurvey::default() });
+    node.create(2);
     node.seconds(THRESHOLD + 2 * MARGIN);
     let wanted = LeakKey::PodCgroup { pod: orphan.into(), cgroup: CgroupId(9) };
     assert_eq!(node.found, std::slice::from_ref(&wanted));
