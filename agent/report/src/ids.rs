@@ -12,12 +12,10 @@ macro_rules! text_id {
         pub struct $name(Arc<str>);
 
         impl $name {
-            /// An id with this text.
             pub fn new(text: impl AsRef<str>) -> Self {
                 Self(Arc::from(text.as_ref()))
             }
 
-            /// The text.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -82,13 +80,10 @@ impl fmt::Display for Tgid {
     }
 }
 
-/// A pod's identity.
 #[derive(Clone, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PodRef {
-    /// Namespace.
     pub namespace: String,
-    /// Name.
     pub name: String,
     /// UID in the runtime.
     pub uid: PodUid,
@@ -107,7 +102,6 @@ impl PodRef {
 pub struct Workload {
     /// The controller's kind: `Deployment`, `StatefulSet`, `DaemonSet`, `Job`, or another.
     pub kind: String,
-    /// The controller's name.
     pub name: String,
 }
 
@@ -141,7 +135,6 @@ pub enum ContainerKind {
     Ephemeral,
 }
 
-/// State of a container.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
@@ -157,7 +150,6 @@ pub enum ContainerState {
 }
 
 impl ContainerState {
-    /// As part of a sentence.
     pub fn words(self) -> &'static str {
         match self {
             Self::Created => "created",
@@ -175,35 +167,25 @@ impl ContainerState {
 pub enum LeakKey {
     /// A sandbox.
     Sandbox {
-        /// The sandbox's id.
         id: SandboxId,
     },
-    /// A shim.
     Shim {
-        /// The shim's PID.
         pid: u32,
         /// Start time, clock ticks.
         started: u64,
         /// The sandbox or container for which the shim was started.
         id: String,
     },
-    /// A network namespace.
     Netns {
-        /// The file's name.
         name: String,
-        /// Its inode.
         inode: u64,
     },
-    /// A pod's cgroup.
     PodCgroup {
         /// The pod in the cgroup's name.
         pod: PodUid,
-        /// The cgroup's id.
         cgroup: CgroupId,
     },
-    /// A pod.
     Pod {
-        /// The pod's UID.
         uid: PodUid,
     },
 }

@@ -18,10 +18,8 @@ macro_rules! labels {
         }
 
         impl $kind {
-            /// All values, in order.
             pub const ALL: &'static [Self] = &[$(Self::$variant),*];
 
-            /// The label.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $label),* }
             }

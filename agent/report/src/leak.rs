@@ -84,7 +84,6 @@ labels! {
 }
 
 impl LeakClass {
-    /// The class is about a sandbox.
     pub fn is_sandbox(self) -> bool {
         self.orphan().is_none() && self != Self::StuckTerminating
     }
@@ -105,19 +104,14 @@ impl LeakClass {
     }
 }
 
-/// A leak.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Leak {
-    /// The node that the agent observes.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub node: String,
-    /// The class.
     pub class: LeakClass,
-    /// The leaked resource.
     pub key: LeakKey,
-    /// The pod, as far as known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<PodRef>,
     /// The workload that the pod belongs to, where the apiserver has shown it since the agent started.
@@ -136,10 +130,8 @@ pub struct Leak {
     pub resolved: bool,
     /// When the threshold had passed and the apiserver had confirmed the leak.
     pub confirmed: Moment,
-    /// The resources that the leak holds.
     #[serde(default)]
     pub resources: LeakedResources,
-    /// The likely cause.
     pub cause: LikelyCause,
     /// The evidence, in order of time if it has a time. While a node has more than 1,000 leaks and candidates, new ones
     /// have none.
@@ -157,13 +149,10 @@ impl Leak {
     }
 }
 
-/// The likely cause of a leak.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = LeakCauseDetail))]
 pub struct LikelyCause {
-    /// The cause.
     pub kind: LeakCause,
-    /// The cause as one sentence.
     #[serde(default)]
     pub message: String,
 }
@@ -175,16 +164,13 @@ pub struct LeakedResources {
     /// The network namespace's path or name; `None`: none, or unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub netns: Option<String>,
-    /// Addresses.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ips: Vec<String>,
-    /// A cgroup's path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<String>,
     /// The first few processes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pids: Vec<u32>,
-    /// Containers that the runtime still lists.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub containers: Vec<LeakedContainer>,
 }
@@ -193,7 +179,6 @@ pub struct LeakedResources {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LeakedContainer {
-    /// The container's name.
     pub name: String,
     /// Its state according to the runtime.
     pub state: ContainerState,
@@ -203,12 +188,9 @@ pub struct LeakedContainer {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LeakEvidence {
-    /// The time, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<Moment>,
-    /// The source.
     pub source: Source,
-    /// The content as one sentence.
     pub message: String,
 }
 

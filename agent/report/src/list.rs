@@ -29,7 +29,6 @@ pub struct ListQuery {
 }
 
 impl ListQuery {
-    /// The path with this query.
     pub fn on(&self, path: &str) -> String {
         let mut pairs = Vec::new();
         let mut add = |name, value: Option<String>| {
@@ -67,7 +66,6 @@ fn encode(text: &str) -> String {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct List<T> {
-    /// The node that the agent observes.
     pub node: String,
     /// The boot of the node to which all `bootNs` belong (/proc/sys/kernel/random/boot_id); empty if unknown.
     pub boot_id: String,
@@ -83,7 +81,6 @@ pub struct List<T> {
     /// the items that you have.
     #[serde(default, skip_serializing_if = "Not::not")]
     pub complete: bool,
-    /// The items.
     pub items: Vec<T>,
 }
 

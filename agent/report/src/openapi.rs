@@ -11,11 +11,8 @@ use utoipa::{
 
 /// Where the document is served.
 pub const PATH: &str = "/api/v1/openapi.json";
-/// The list of terminations.
 pub const TERMINATIONS: &str = "/api/v1/terminations";
-/// The list of deaths.
 pub const DEATHS: &str = "/api/v1/deaths";
-/// The list of leaks.
 pub const LEAKS: &str = "/api/v1/leaks";
 
 /// The document.
@@ -31,7 +28,6 @@ pub const LEAKS: &str = "/api/v1/leaks";
 )]
 struct Document;
 
-/// The document as JSON.
 pub fn document() -> String {
     Document::openapi().to_pretty_json().unwrap_or_default()
 }

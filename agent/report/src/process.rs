@@ -20,7 +20,6 @@ pub enum SignalResult {
     Unknown,
 }
 
-/// The disposition of a signal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
@@ -42,7 +41,6 @@ pub enum ExitStatus {
     Code(u8),
     /// A signal ended it; `core`: with a core dump.
     Signal {
-        /// The signal's number.
         signal: u8,
         /// WCOREDUMP.
         core: bool,
@@ -108,9 +106,7 @@ pub struct Target {
     /// The target is the init of a PID namespace (SIGNAL_UNKILLABLE). The kernel clears the flag when a fatal signal takes
     /// effect.
     pub unkillable: bool,
-    /// The target is already exiting (SIGNAL_GROUP_EXIT).
     pub group_exit: bool,
-    /// The disposition of this signal.
     pub disposition: Disposition,
     /// The target thread blocks the signal.
     pub blocked: bool,

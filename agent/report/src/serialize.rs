@@ -3,7 +3,6 @@
 use serde::{Deserialize, Deserializer, Serializer, de::IgnoredAny};
 use std::time::Duration;
 
-/// A duration in seconds.
 pub(crate) mod seconds {
     use super::*;
 

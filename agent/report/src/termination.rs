@@ -4,11 +4,9 @@ use crate::{ids::*, process::*, serialize, time::*, traffic::Traffic, types::*};
 use serde::{Deserialize, Serialize};
 use std::{ops::Not, time::Duration};
 
-/// A finding.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Finding {
-    /// The kind of finding.
     pub kind: FindingKind,
     /// The details, as one sentence.
     pub detail: String,
@@ -30,11 +28,9 @@ impl Finding {
     }
 }
 
-/// A milestone of a termination.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Milestone {
-    /// The kind of milestone.
     pub kind: MilestoneKind,
     /// The time at which the event had certainly happened: the end of its interval.
     pub at: Moment,
@@ -47,7 +43,6 @@ pub struct Milestone {
     )]
     #[cfg_attr(feature = "openapi", schema(value_type = f64))]
     pub uncertainty: Duration,
-    /// The source.
     pub source: Source,
 }
 
@@ -68,11 +63,9 @@ impl Milestone {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Phase {
-    /// The kind of phase.
     pub kind: PhaseKind,
     /// The start: the end of the previous phase.
     pub from: Moment,
-    /// The end.
     pub to: Moment,
     /// `to` − `from`, seconds.
     #[serde(rename = "seconds", with = "serialize::seconds")]
@@ -100,22 +93,17 @@ impl Phase {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Proof {
-    /// One sentence.
     pub message: String,
     /// The evidence, in order of time.
     #[serde(deserialize_with = "serialize::known")]
     pub evidence: Vec<Evidence>,
 }
 
-/// One piece of evidence.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Evidence {
-    /// The time.
     pub at: Moment,
-    /// The source.
     pub source: Source,
-    /// The content.
     #[serde(flatten)]
     pub kind: EvidenceKind,
 }
@@ -127,28 +115,20 @@ pub struct Evidence {
 pub enum EvidenceKind {
     /// A signal was sent (`__send_signal_locked`, kernel/signal.c).
     SignalGenerate {
-        /// The signal's number.
         signal: u8,
         /// `si_code`: 0 is kill(2), 0x80 the kernel, negative sigqueue and the like.
         code: i32,
         /// What the kernel did with it.
         result: SignalResult,
-        /// The sender.
         sender: Process,
         /// The target's state at that time, if it could be read.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         target: Option<Target>,
     },
     /// A handler took a signal (`get_signal`, kernel/signal.c).
-    SignalDeliver {
-        /// The signal's number.
-        signal: u8,
-    },
+    SignalDeliver { signal: u8 },
     /// The main process's last thread exited (`do_exit`, kernel/exit.c).
-    SchedProcessExit {
-        /// The exit status.
-        status: ExitStatus,
-    },
+    SchedProcessExit { status: ExitStatus },
     /// The OOM killer selected a process (`__oom_kill_process`, mm/oom_kill.c).
     MarkVictim {
         /// The victim's thread ID.
@@ -158,26 +138,18 @@ pub enum EvidenceKind {
     CgroupEmpty,
     /// The preStop hook's process started.
     PreStopExec {
-        /// The process.
         pid: Tgid,
         /// `comm`.
         comm: String,
     },
     /// The preStop hook's process exited.
-    PreStopExit {
-        /// The exit status.
-        status: ExitStatus,
-    },
+    PreStopExit { status: ExitStatus },
     /// The pod's spec has a preStop hook without a process.
-    PreStopSpec {
-        /// The hook.
-        hook: Hook,
-    },
+    PreStopSpec { hook: Hook },
     /// The state in /proc of a process that survives SIGKILL.
     Process(ProcProcess),
 }
 
-/// The death of one container.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Death))]
 #[serde(rename_all = "camelCase")]
@@ -185,7 +157,6 @@ pub struct ContainerDeath {
     /// The node that the agent observes; absent in a termination's containers.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub node: String,
-    /// The container's id.
     pub id: ContainerId,
     /// The name in the pod; empty until the runtime reports it.
     pub name: String,
@@ -194,31 +165,25 @@ pub struct ContainerDeath {
     /// The workload that the pod belongs to, where the apiserver has shown it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload: Option<Workload>,
-    /// The container's kind.
     pub kind: ContainerKind,
     /// How the container died.
     pub verdict: Verdict,
-    /// The proof of the verdict.
     pub proof: Proof,
     /// Why the container was stopped.
     pub cause: Cause,
-    /// The source of the cause.
     pub cause_source: Source,
     /// The evidence for the cause; for `unknown`, what is missing. One sentence.
     pub cause_message: String,
-    /// Further findings.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "serialize::known")]
     pub findings: Vec<Finding>,
     /// How the init exited, from the kernel.
     pub exit: Option<ExitStatus>,
-    /// The stop signal's number.
     pub stop_signal: u8,
     /// The granted grace period, seconds.
     pub grace_seconds: Option<i64>,
     /// Used share of the allowed time, from the start of the stop to the empty cgroup. The allowed time is the grace
     /// period, or less if a later request shortened it.
     pub grace_ratio: Option<f64>,
-    /// The preStop hook in the spec.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pre_stop: Option<Hook>,
     /// The sender of the SIGKILL that ended the container.
@@ -241,7 +206,6 @@ pub struct ContainerDeath {
 }
 
 impl ContainerDeath {
-    /// The milestone, if it is known.
     pub fn milestone(&self, kind: MilestoneKind) -> Option<&Milestone> {
         self.milestones.iter().find(|m| m.kind == kind)
     }
@@ -262,7 +226,6 @@ pub struct PodTermination {
     /// The node that the agent observes; absent in the output of a replay.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub node: String,
-    /// The pod.
     pub pod: PodRef,
     /// 1 for the first incarnation of this UID; each return of a static pod's manifest adds 1.
     pub life: u32,
@@ -276,7 +239,6 @@ pub struct PodTermination {
     pub workload: Option<Workload>,
     /// Why the pod terminated.
     pub cause: Cause,
-    /// The source of the cause.
     pub cause_source: Source,
     /// The evidence for the cause; for `unknown`, what is missing. One sentence.
     pub cause_message: String,
@@ -316,7 +278,6 @@ pub struct PodTermination {
     pub phases: Vec<Phase>,
     /// The container whose cgroup became empty last: the critical path.
     pub critical: Option<ContainerId>,
-    /// The pod's containers.
     pub containers: Vec<ContainerDeath>,
     /// The pod's TCP connections; absent: the agent did not count them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -339,7 +300,6 @@ pub fn stop_began(containers: &[ContainerDeath]) -> Option<BootTime> {
 }
 
 impl PodTermination {
-    /// The milestone, if it is known.
     pub fn milestone(&self, kind: MilestoneKind) -> Option<&Milestone> {
         self.milestones.iter().find(|m| m.kind == kind)
     }
@@ -360,7 +320,6 @@ impl PodTermination {
         is_exact(self.took, self.uncertainty)
     }
 
-    /// Time spent in a phase.
     pub fn phase(&self, kind: PhaseKind) -> Duration {
         self.phases.iter().filter(|p| p.kind == kind).map(|p| p.took).sum()
     }

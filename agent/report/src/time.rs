@@ -58,7 +58,6 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// The length of the interval.
     pub fn uncertainty(self) -> Duration {
         self.latest.since(self.earliest)
     }
@@ -86,7 +85,6 @@ pub fn secs(time: Duration) -> String {
 pub struct WallTime(pub i64);
 
 impl WallTime {
-    /// From whole seconds since the epoch.
     pub fn from_secs(secs: i64) -> Self {
         Self(secs.saturating_mul(1_000_000_000))
     }
@@ -100,7 +98,6 @@ impl fmt::Display for WallTime {
     }
 }
 
-/// A point in time.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Moment {
@@ -116,22 +113,18 @@ pub struct Moment {
 }
 
 impl Moment {
-    /// A time of the boot clock.
     pub fn of_boot(at: BootTime, clock: &Anchor) -> Self {
         Self { boot: at, time: clock.wall(at) }
     }
 
-    /// A time of the wall clock.
     pub fn of_wall(time: WallTime, clock: &Anchor) -> Self {
         Self { boot: clock.boot(time), time }
     }
 
-    /// See [`BootTime::since`].
     pub fn since(self, earlier: impl Into<BootTime>) -> Duration {
         self.boot.since(earlier)
     }
 
-    /// See [`BootTime::signed_since`].
     pub fn signed_since(self, earlier: impl Into<BootTime>) -> i64 {
         self.boot.signed_since(earlier)
     }
@@ -180,7 +173,6 @@ pub struct Anchor {
 }
 
 impl Anchor {
-    /// The wall clock at `at`.
     pub fn wall(&self, at: BootTime) -> WallTime {
         WallTime(self.wall_ns.saturating_add(at.signed_since(BootTime(self.boot_ns))))
     }

@@ -5,10 +5,8 @@ use serde::{Deserialize, Serialize};
 
 /// All clients of the pod.
 pub const CLIENTS: [TrafficPeer; 2] = [TrafficPeer::Client, TrafficPeer::Node];
-/// New connections.
 pub const OPENED: [ConnectionEvent; 2] =
     [ConnectionEvent::Opened, ConnectionEvent::OpenedAfterStop];
-/// Refused connections.
 pub const REFUSED: [ConnectionEvent; 2] =
     [ConnectionEvent::Refused, ConnectionEvent::RefusedAfterStop];
 
@@ -55,15 +53,10 @@ pub struct OpenConnections {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TrafficShare {
-    /// The peer.
     pub peer: TrafficPeer,
-    /// The event.
     pub event: ConnectionEvent,
-    /// The number of events.
     pub count: u64,
-    /// The time of the first event.
     pub first: Moment,
-    /// The time of the last event.
     pub last: Moment,
 }
 
@@ -104,14 +97,10 @@ impl Traffic {
     }
 }
 
-/// How often something happened, and when.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Occurrences {
-    /// How often.
     pub count: u64,
-    /// The first time.
     pub first: Option<BootTime>,
-    /// The last time.
     pub last: Option<BootTime>,
 }
 

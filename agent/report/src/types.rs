@@ -171,7 +171,6 @@ labels! {
         Inferred = "inferred",
     }
 
-    /// The milestones of a termination.
     pub enum MilestoneKind {
         /// The deletion request reached this node.
         DeleteRequested = "delete_requested",
@@ -248,7 +247,6 @@ labels! {
 }
 
 impl Change {
-    /// The report has a new revision.
     pub fn is_revision(self) -> bool {
         matches!(self, Self::Verdict | Self::Other)
     }

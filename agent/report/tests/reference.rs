@@ -43,12 +43,16 @@ fn reference() -> String {
             let _ = writeln!(text, "| `{}` | {} |", value.as_str().unwrap(), line(meaning));
         }
     }
-    text
+    text.replace("|  |", "| |")
 }
 
 fn heading(text: &mut String, name: &str, schema: &Value) {
     let name = name.replace('_', " of ");
-    let _ = writeln!(text, "\n### {name}\n\n{}\n", line(&describe(schema)));
+    let _ = writeln!(text, "\n### {name}\n");
+    let described = line(&describe(schema));
+    if !described.is_empty() {
+        let _ = writeln!(text, "{described}\n");
+    }
 }
 
 fn is_enum(schema: &Value) -> bool {

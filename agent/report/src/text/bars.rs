@@ -49,27 +49,6 @@ impl Scale {
 mod tests {
     use super::*;
 
-    fn bar(from: u64, to: u64, hatched: bool) -> String {
-        Scale::new(BootTime(100), BootTime(180), 10).bar(BootTime(from), BootTime(to), hatched)
-    }
-
-    #[test]
-    fn to_scale() {
-        let cases = [
-            (100, 180, "██████████"),
-            (100, 140, "█████     "),
-            (140, 180, "     █████"),
-            (100, 101, "▏         "),
-            (108, 120, " █▌       "),
-            (180, 180, "         █"),
-            (179, 180, "         █"),
-        ];
-        for (from, to, wanted) in cases {
-            assert_eq!(bar(from, to, false), wanted, "{from}–{to}");
-        }
-        assert_eq!(bar(108, 120, true), " ░░       ");
-    }
-
     #[test]
     fn always_as_wide_as_asked() {
         const TIMES: [u64; 6] = [0, 1, 99, 1 << 40, u64::MAX - 1, u64::MAX];

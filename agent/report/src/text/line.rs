@@ -16,7 +16,6 @@ pub struct LogLine {
     pub is_final: bool,
     pub cause: &'static str,
     pub seconds: f64,
-    /// Seconds by phase.
     pub phases: BTreeMap<PhaseKind, f64>,
     /// By container: `app=graceful proxy=stop_signal_ignored`.
     pub verdicts: String,
@@ -27,7 +26,6 @@ pub struct LogLine {
     pub incomplete: String,
 }
 
-/// The fields of a finished termination.
 pub fn log_line(account: &PodTermination) -> LogLine {
     let mut phases: BTreeMap<PhaseKind, f64> = BTreeMap::new();
     for phase in &account.phases {
