@@ -4,8 +4,9 @@ use super::{TICK, stop::StopSignals};
 use crate::{
     linux::{allocator, clock, privileges, seccomp},
     outputs::http::SharedState,
-    sources::kernel::{self, Kernel, StartError},
+    sources::kernel::{self, Kernel},
 };
+use anyhow::anyhow;
 use coroner_core::input::{Input, Received};
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use std::time::Duration;
@@ -13,6 +14,9 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{error, info, warn};
 
 const RETRY: Duration = Duration::from_secs(30);
+
+const FAILED: &str =
+    "cannot start the kernel programs; run `coroner doctor` to see what this node lacks";
 
 /// Number of attempts after which the kernel side is used even if the self-test refused hooks.
 const ATTEMPTS: u32 = 3;
@@ -39,7 +43,7 @@ pub(super) async fn kernel(
         let failure = match kernel::start(options) {
             // On an overloaded node the self-test may have timed out.
             Ok(kernel) if stay && attempts < ATTEMPTS && kernel.report().is_refused() => {
-                StartError::Refused(kernel.report().refusals())
+                anyhow!("hooks refused: {}", kernel.report().refusals())
             }
             Ok(kernel) => {
                 // The programs' maps exist, so RLIMIT_MEMLOCK is high enough.
@@ -55,10 +59,10 @@ pub(super) async fn kernel(
         };
         allocator::trim_heap();
         if !stay {
-            return Err(explain(failure));
+            return Err(failure.context(FAILED));
         }
         shared.health.lock().kernel_failed(failure.to_string());
-        let failure = explain(failure);
+        let failure = failure.context(FAILED);
         error!("{}; retrying in {} s", crate::chain(failure.as_ref()), RETRY.as_secs());
         if !wait(shared, stop).await {
             return Ok(None);
@@ -77,12 +81,6 @@ fn confine(runs_programs: bool) -> Result<(), String> {
         Err(error) => warn!(error, "system calls are not filtered"),
     }
     confined
-}
-
-fn explain(failure: StartError) -> anyhow::Error {
-    anyhow::Error::new(failure).context(
-        "cannot start the kernel programs; run `coroner doctor` to see what this node lacks",
-    )
 }
 
 /// Waits for the next attempt. False: a signal stopped the agent.

@@ -2,7 +2,7 @@
 
 use crate::linux::{
     cgroupfs,
-    mountinfo::{self, Mount},
+    mountinfo::{Mount, mounts},
     procfs::read_lossy,
 };
 use coroner_core::ids::CgroupId;
@@ -37,16 +37,7 @@ pub fn of_process(proc: &Path, cgroup_root: &Path, pid: u32) -> Result<(CgroupId
     Ok((CgroupId(inode), format!("/{}", below.display())))
 }
 
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct CgroupMount {
-    /// It is of cgroup2, not one of the hierarchies of cgroup v1.
-    pub is_v2: bool,
-    /// Which of its directories is mounted; a bind mount or a cgroup namespace may show a part.
-    root: PathBuf,
-    pub at: PathBuf,
-}
-
-impl CgroupMount {
+impl Mount {
     /// Where a cgroup's directory is seen. `None`: outside of what is mounted.
     ///
     /// In a cgroup namespace, which a container has of its own, all paths are relative
@@ -101,16 +92,10 @@ fn is_normal(part: Component<'_>) -> bool {
 
 /// The mount of cgroup2 that holds `path`: the longest mount point, and of several there the last, which
 /// covers the others.
-fn mount_of(mountinfo: &str, path: &Path) -> Option<CgroupMount> {
-    mounts(mountinfo)
-        .filter(|mount| mount.is_v2 && path.starts_with(&mount.at))
+fn mount_of(mountinfo: &str, path: &Path) -> Option<Mount> {
+    mounts(mountinfo.as_bytes())
+        .filter(|mount| mount.kind == "cgroup2" && path.starts_with(&mount.at))
         .max_by_key(|mount| mount.at.components().count())
-}
-
-pub fn mounts(mountinfo: &str) -> impl Iterator<Item = CgroupMount> {
-    mountinfo::mounts(mountinfo.as_bytes())
-        .filter(|mount| matches!(&*mount.kind, "cgroup" | "cgroup2"))
-        .map(|Mount { root, at, kind }| CgroupMount { is_v2: kind == "cgroup2", root, at })
 }
 
 /// The path of a process' cgroup. Format: cgroups(7), `/proc/PID/cgroup`.

@@ -2,7 +2,10 @@
 
 use coroner::{
     linux::procfs::parse,
-    sources::kernel::{self, Kernel, KernelCommand, KernelCounters, KernelOptions, btf::Parameter},
+    sources::kernel::{
+        self, Kernel, KernelCommand, KernelCounters, KernelOptions,
+        btf::{Btf, Parameter},
+    },
 };
 use coroner_core::{
     ids::CgroupId,
@@ -111,9 +114,9 @@ pub(crate) fn release() -> (u32, u32) {
 
 /// What the kernel's BTF says of a tracepoint.
 pub(crate) fn tracepoint(name: &str) -> Vec<Parameter> {
-    let btf = kernel::btf_facts().unwrap();
-    let of = btf.tracepoints.into_iter().find(|(tracepoint, _)| *tracepoint == name);
-    of.and_then(|(_, with)| with).unwrap_or_else(|| panic!("no tracepoint {name}"))
+    let bytes = kernel::facts::btf_bytes().unwrap();
+    let of = Btf::parse(&bytes).unwrap().tracepoint(name);
+    of.unwrap_or_else(|| panic!("no tracepoint {name}"))
 }
 
 /// Where a hierarchy is mounted, by type and controller.

@@ -11,7 +11,7 @@ pub fn record(bytes: &[u8]) {
     for record in pieces::<2>(bytes) {
         match decode(record) {
             Ok((event, kind)) => {
-                assert!(KINDS.contains(&kind), "{kind}");
+                assert!(kind < KINDS.len(), "{kind}");
                 let word = |at: usize| u64::from_le_bytes(*record[at..].first_chunk().unwrap());
                 assert_eq!(event.time.0, word(8));
                 longest(&event.fact);

@@ -5,9 +5,6 @@
 
 use std::collections::HashMap;
 
-/// Where the kernel publishes it.
-pub const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
-
 const INT: u32 = 1;
 const PTR: u32 = 2;
 const ARRAY: u32 = 3;
@@ -44,7 +41,6 @@ struct Type {
     kind: u32,
     vlen: u32,
     flag: bool,
-    /// Size or type, by kind.
     size_or_type: u32,
     /// Offset of what follows the common part.
     rest: usize,
@@ -66,7 +62,6 @@ pub enum Parameter {
 }
 
 impl<'a> Btf<'a> {
-    /// Indexes the types.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, String> {
         if bytes.len() < 24 || bytes[..2] != 0xeb9fu16.to_le_bytes() {
             return Err("not BTF, or in another byte order".to_owned());
@@ -221,79 +216,5 @@ struct Words<'a>(&'a [u8]);
 impl Words<'_> {
     fn word(&self, at: usize) -> Option<u32> {
         self.0.get(at..)?.first_chunk().map(|bytes| u32::from_le_bytes(*bytes))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Assembles BTF by hand: one type a line.
-    fn btf(types: &[&[u32]], strings: &str) -> Vec<u8> {
-        let types: Vec<u8> =
-            types.iter().copied().flatten().flat_map(|w| w.to_le_bytes()).collect();
-        let mut bytes = vec![0x9f, 0xeb, 1, 0];
-        for word in [24, 0, types.len(), types.len(), strings.len()] {
-            bytes.extend((word as u32).to_le_bytes());
-        }
-        bytes.extend(types);
-        bytes.extend(strings.bytes());
-        bytes
-    }
-
-    const fn info(kind: u32, vlen: u32) -> u32 {
-        kind << 24 | vlen
-    }
-
-    /// Offsets: s=1, a=3, b=5, t=7, u=9, e=11.
-    const STRINGS: &str = "\0s\0a\0b\0t\0u\0e\0";
-    const FLAG: u32 = 1 << 31;
-
-    fn sample() -> Vec<u8> {
-        let int: &[u32] = &[0, info(INT, 0), 4, 32];
-        // struct s { int a; struct { union { int b; t t[3]; }; }; int u:3; }, with bit fields
-        let s: &[u32] = &[1, info(STRUCT, 3) | FLAG, 24, 3, 1, 0, 0, 3, 64, 9, 1, 3 << 24 | 161];
-        let inner: &[u32] = &[0, info(STRUCT, 1), 12, 0, 4, 0];
-        let union: &[u32] = &[0, info(UNION, 2), 12, 5, 1, 0, 7, 6, 0];
-        let typedef: &[u32] = &[7, info(TYPEDEF, 0), 7];
-        let array: &[u32] = &[0, info(ARRAY, 0), 0, 5, 1, 3];
-        let constant: &[u32] = &[0, info(CONST, 0), 8];
-        // struct t { int u; }, and another s that has e
-        let t: &[u32] = &[7, info(STRUCT, 1), 4, 9, 1, 0];
-        let other: &[u32] = &[1, info(STRUCT, 1), 8, 11, 1, 32];
-        let e: &[u32] = &[11, info(ENUM, 2), 4, 3, 7, 5, 8];
-        btf(&[int, s, inner, union, typedef, array, constant, t, other, e], STRINGS)
-    }
-
-    #[test]
-    fn members_are_found_through_all_that_c_allows() {
-        let bytes = sample();
-        let btf = Btf::parse(&bytes).unwrap();
-        assert_eq!(btf.offset("s", "a"), Some(0));
-        assert_eq!(btf.offset("s", "b"), Some(8), "in a union in a struct, both anonymous");
-        assert_eq!(btf.offset("s", "t"), Some(8));
-        assert_eq!(btf.offset("s", "t[2].u"), Some(16), "an array of a typedef of a const struct");
-        assert_eq!(btf.offset("s", "u"), None, "begins within a byte");
-        assert_eq!(btf.offset("s", "e"), Some(4), "the other struct of that name");
-        assert_eq!(btf.offset("s", "nothing"), None);
-        assert_eq!(btf.offset("nothing", "a"), None);
-        assert_eq!(btf.offset("s", "a.b"), None, "a number has no members");
-        assert_eq!(btf.offset("s", "a[1]"), None, "nor elements");
-        assert_eq!(btf.size("t"), Some(4));
-        assert_eq!(btf.tracepoint("s"), None);
-    }
-
-    #[test]
-    fn what_is_no_btf_is_refused() {
-        let good = sample();
-        assert!(Btf::parse(&[]).is_err() && Btf::parse(&good[..20]).is_err());
-        let mut swapped = good.clone();
-        swapped.swap(0, 1);
-        assert!(Btf::parse(&swapped).unwrap_err().contains("another byte order"));
-        for len in 24..good.len() {
-            assert!(Btf::parse(&good[..len]).is_err(), "cut to {len}");
-        }
-        let unknown = btf(&[&[0, info(31, 0), 0]], "\0");
-        assert!(Btf::parse(&unknown).unwrap_err().contains("unknown kind 31"));
     }
 }

@@ -20,9 +20,9 @@ use parking_lot::Mutex;
 use std::{net::IpAddr, sync::Arc};
 
 /// The hook without which nothing is counted.
-pub(super) const TRANSITIONS: &str = "inet_sock_set_state";
+pub const TRANSITIONS: &str = "inet_sock_set_state";
 /// The hook that shows refused connections.
-pub(super) const RESETS: &str = "tcp_send_reset";
+pub const RESETS: &str = "tcp_send_reset";
 
 /// `bpf(2)`: the key must not be there yet.
 const BPF_NOEXIST: u64 = 1;
@@ -54,10 +54,6 @@ impl Drop for Attached {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("the map of the programs is full")]
-pub struct MapIsFull;
-
 impl Counting {
     pub(super) fn new(
         entries: HashMap<MapData, u32, Value<Traffic>>,
@@ -76,14 +72,13 @@ impl Counting {
         self.attached.retain(|attached| attached.hook != hook);
     }
 
-    /// Connections can be counted at all.
-    pub fn is_usable(&self) -> bool {
-        self.loads(TRANSITIONS)
+    /// The kernel has accepted the programs of this hook.
+    pub fn loads(&self, hook: &str) -> bool {
+        self.loaded.iter().any(|loaded| loaded.name == hook)
     }
 
-    /// Refused connections are visible once the programs are attached.
-    pub fn shows_refusals(&self) -> bool {
-        self.loads(RESETS)
+    pub fn attaches(&self, hook: &str) -> bool {
+        self.attached.iter().any(|attached| attached.hook == hook)
     }
 
     /// How many events of connections, of any namespace, the programs have missed until now.
@@ -91,23 +86,7 @@ impl Counting {
         self.skipped.lost()
     }
 
-    fn loads(&self, hook: &str) -> bool {
-        self.loaded.iter().any(|loaded| loaded.name == hook)
-    }
-
-    pub fn is_attached(&self) -> bool {
-        self.attached.iter().any(|attached| attached.hook == TRANSITIONS)
-    }
-
-    /// Refused connections are visible now.
-    pub fn sees_refusals(&self) -> bool {
-        self.attached.iter().any(|attached| attached.hook == RESETS)
-    }
-
     /// Attaches the programs, unless they are. Takes up to 35 ms soon after they were detached (RCU).
-    ///
-    /// # Errors
-    /// The text of the kernel's error, if the hook without which nothing is counted cannot be attached.
     pub fn attach(&mut self) -> Result<(), String> {
         let mut programs = self.programs.lock();
         for hook in &self.loaded {
@@ -138,10 +117,7 @@ impl Counting {
     }
 
     /// Begins to count in a network namespace, with ports on which it listens.
-    ///
-    /// # Errors
-    /// There is no room.
-    pub fn insert(&mut self, netns: u32, listening: &[u16]) -> Result<(), MapIsFull> {
+    pub fn insert(&mut self, netns: u32, listening: &[u16]) -> Result<(), MapError> {
         let mut entry = Traffic::default();
         for (known, port) in entry.ports.iter_mut().zip(listening) {
             *known = *port;
@@ -150,44 +126,27 @@ impl Counting {
         self.put(netns, entry)
     }
 
-    pub(super) fn put(&mut self, netns: u32, entry: Traffic) -> Result<(), MapIsFull> {
-        self.entries.insert(netns, Value(entry), BPF_NOEXIST).map_err(|_| MapIsFull)
+    pub(super) fn put(&mut self, netns: u32, entry: Traffic) -> Result<(), MapError> {
+        self.entries.insert(netns, Value(entry), BPF_NOEXIST)
     }
 
-    /// What was counted; `None`: there is no such entry.
     pub fn read(&self, netns: u32) -> Option<Traffic> {
         self.entries.get(&netns, 0).ok().map(|Value(entry)| entry)
     }
 
-    /// Counts no longer.
     pub fn remove(&mut self, netns: u32) {
         // Not being there is as good.
         let _ = self.entries.remove(&netns);
     }
 
     /// Clients with this address are the node.
-    ///
-    /// # Errors
-    /// There is no room.
-    pub fn add_node_address(&mut self, address: IpAddr) -> Result<(), MapIsFull> {
-        self.node_addresses.insert(mapped(address), 1, 0).map_err(|_| MapIsFull)
+    pub fn add_node_address(&mut self, address: IpAddr) -> Result<(), MapError> {
+        self.node_addresses.insert(mapped(address), 1, 0)
     }
 
-    /// It is no longer the node's.
     pub fn remove_node_address(&mut self, address: IpAddr) {
         // Not being there is as good.
         let _ = self.node_addresses.remove(&mapped(address));
-    }
-
-    /// The calling thread can use the maps with the capabilities that it has.
-    ///
-    /// # Errors
-    /// Why not.
-    pub fn answers(&self) -> Result<(), MapError> {
-        match self.entries.get(&0, 0) {
-            Ok(_) | Err(MapError::KeyNotFound) => Ok(()),
-            Err(error) => Err(error),
-        }
     }
 }
 

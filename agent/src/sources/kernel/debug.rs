@@ -1,16 +1,15 @@
 //! The programs' own diagnostics (aya-log) into tracing. Debug builds of the programs only.
 
-use super::StartError;
+use anyhow::anyhow;
 use aya::Ebpf;
 use aya_log::EbpfLogger;
-use std::io;
 
 /// The diagnostics; its owner flushes it now and then.
 pub(super) type Diagnostics = EbpfLogger<ToTracing>;
 
-pub(super) fn diagnostics(ebpf: &mut Ebpf) -> Result<Diagnostics, StartError> {
-    EbpfLogger::init_with_logger(ebpf, ToTracing)
-        .map_err(|error| StartError::Diagnostics(io::Error::other(error)))
+pub(super) fn diagnostics(ebpf: &mut Ebpf) -> anyhow::Result<Diagnostics> {
+    let logger = EbpfLogger::init_with_logger(ebpf, ToTracing);
+    logger.map_err(|error| anyhow!("cannot read the diagnostics of the kernel programs: {error}"))
 }
 
 pub(super) struct ToTracing;

@@ -67,13 +67,8 @@ pub fn is_counted(kind: &str) -> bool {
     kind != KINDS[record::SPENT as usize - 1]
 }
 
-/// Reads one record. The second value names its kind, for the metrics: one of [`KINDS`].
-pub fn decode(bytes: &[u8]) -> Result<(KernelEvent, &'static str), Undecodable> {
-    read_record(bytes).map(|(event, kind)| (event, KINDS[kind]))
-}
-
-/// The same, with the kind's place among [`KINDS`].
-pub(super) fn read_record(bytes: &[u8]) -> Result<(KernelEvent, usize), Undecodable> {
+/// Reads one record. The second value is the place of its kind among [`KINDS`].
+pub fn decode(bytes: &[u8]) -> Result<(KernelEvent, usize), Undecodable> {
     let header: Option<Header> = bytes.get(..size_of::<Header>()).and_then(read);
     let wrong = Undecodable { kind: header.map_or(0, |header| header.kind), len: bytes.len() };
     let header = header.ok_or(wrong)?;
@@ -291,15 +286,15 @@ mod tests {
     fn kinds_are_named_in_the_order_of_their_numbers() {
         let kind = |number: u32| {
             let bytes = bytes(&Moment { header: header(number), value: 0 });
-            decode(&bytes).unwrap().1
+            KINDS[decode(&bytes).unwrap().1]
         };
         assert_eq!(kind(record::RMDIR), "cgroup_rmdir");
         assert_eq!(kind(record::FROZEN), "cgroup_frozen");
         let victim = bytes(&Victim { header: header(record::VICTIM), pid: 8 });
-        assert_eq!(decode(&victim).unwrap().1, "oom_victim");
+        assert_eq!(KINDS[decode(&victim).unwrap().1], "oom_victim");
         assert_eq!(kind(record::SPENT), "budget_spent");
         let zapped = record::Zapped { ..record::Zapped::NOTHING };
-        assert_eq!(decode(&bytes(&zapped)).unwrap().1, "namespace_killed");
+        assert_eq!(KINDS[decode(&bytes(&zapped)).unwrap().1], "namespace_killed");
         assert_eq!(KINDS.len(), record::ZAPPED as usize, "no kind without a name");
         assert!(!is_counted("budget_spent"));
         assert_eq!(counted_kinds().count(), KINDS.len() - 1);

@@ -1,23 +1,19 @@
 //! What this host offers the programs. Facts only: I/O here, decisions in
 //! [`layout`](super::layout) and [`plan`](super::plan).
 
-use super::{
-    btf,
-    plan::{self, Tracepoint},
-};
-use crate::linux::{
-    cgroupfs,
-    process_cgroup::{CgroupMount, mounts},
-    procfs::read_lossy,
-};
+use crate::linux::{cgroupfs, mountinfo::mounts};
+use anyhow::anyhow;
 use rustix::{
     fs::statfs,
     process::{Resource, getrlimit},
 };
 use std::{
-    io,
+    fs, io,
     path::{Path, PathBuf},
 };
+
+/// Where the kernel publishes its BTF.
+const BTF: &str = "/sys/kernel/btf/vmlinux";
 
 /// Locked memory that the maps take beside the rings, generously: CONTAINERS has 16,384 entries.
 const MAPS: u64 = 8 << 20;
@@ -38,13 +34,6 @@ pub fn version(release: &str) -> (u32, u32) {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
-/// The kernel's BTF and what is read from it at once.
-pub struct BtfFacts {
-    pub bytes: Vec<u8>,
-    /// Each hook's tracepoint.
-    pub tracepoints: Vec<(&'static str, Tracepoint)>,
-}
-
 /// Inode of the kernel's first PID namespace: `PROC_PID_INIT_INO` (`include/linux/proc_ns.h`).
 const FIRST_PID_NAMESPACE: u32 = 0xeffffffc;
 
@@ -59,25 +48,17 @@ pub(super) fn release() -> String {
     rustix::system::uname().release().to_string_lossy().into_owned()
 }
 
-/// The kernel's BTF, or why it cannot be read.
-pub fn btf_facts() -> Result<BtfFacts, String> {
-    let bytes = std::fs::read(btf::VMLINUX).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => format!(
-            "{} does not exist; this kernel was built without CONFIG_DEBUG_INFO_BTF",
-            btf::VMLINUX
-        ),
-        _ => format!("cannot read {}: {error}", btf::VMLINUX),
-    })?;
-    let tracepoints = btf::Btf::parse(&bytes)
-        .map(|btf| plan::tracepoints(&btf))
-        .map_err(|error| format!("cannot use {}: {error}", btf::VMLINUX))?;
-    Ok(BtfFacts { bytes, tracepoints })
+/// The bytes of the kernel's BTF.
+pub fn btf_bytes() -> anyhow::Result<Vec<u8>> {
+    fs::read(BTF).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => {
+            anyhow!("{BTF} does not exist; use a kernel with CONFIG_DEBUG_INFO_BTF=y")
+        }
+        _ => anyhow!("cannot read {BTF}: {error}; coroner requires kernel BTF"),
+    })
 }
 
 /// The cgroup2 hierarchy: the one that is `named`, or wherever it is mounted.
-///
-/// # Errors
-/// It is not mounted, what is named is not in it, or the pods are in cgroup v1 only.
 pub fn hierarchy(named: Option<&Path>) -> Result<PathBuf, String> {
     let failed = |path: &Path, error: io::Error| format!("cannot read {}: {error}", path.display());
     if let Some(root) = named {
@@ -91,19 +72,21 @@ pub fn hierarchy(named: Option<&Path>) -> Result<PathBuf, String> {
         }
     }
     let file = Path::new("/proc/self/mountinfo");
-    let mountinfo = read_lossy(file).map_err(|error| failed(file, error))?;
-    choose(named, mounts(&mountinfo), &cgroupfs::holds_pods)
+    let mountinfo = fs::read(file).map_err(|error| failed(file, error))?;
+    choose(named, &mountinfo, &cgroupfs::holds_pods)
 }
 
 /// The one that is named, or the cgroup2 mount that shows the pods, or any if there are none. A runtime of a hybrid
 /// machine may put its processes into both versions: cgroup2 counts. Pure.
 fn choose(
     named: Option<&Path>,
-    mounts: impl Iterator<Item = CgroupMount>,
+    mountinfo: &[u8],
     holds_pods: &dyn Fn(&Path) -> bool,
 ) -> Result<PathBuf, String> {
-    let (v2, v1): (Vec<_>, Vec<_>) = mounts.partition(|mount| mount.is_v2);
-    let [mut v2, v1] = [v2, v1].map(|of| of.into_iter().map(|mount| mount.at).collect::<Vec<_>>());
+    let [mut v2, v1] = ["cgroup2", "cgroup"].map(|kind| {
+        let of_kind = mounts(mountinfo).filter(|mount| mount.kind == kind);
+        of_kind.map(|mount| mount.at).collect::<Vec<_>>()
+    });
     if let Some(named) = named {
         v2 = vec![named.into()];
     }
@@ -148,7 +131,7 @@ mod tests {
 
     fn named(named: Option<&str>, mountinfo: &str, pods: &[&str]) -> Result<PathBuf, String> {
         let holds_pods = |root: &Path| pods.contains(&root.to_str().unwrap_or_default());
-        choose(named.map(Path::new), mounts(mountinfo), &holds_pods)
+        choose(named.map(Path::new), mountinfo.as_bytes(), &holds_pods)
     }
 
     fn v2(root: &str) -> Result<PathBuf, String> {

@@ -14,12 +14,6 @@ const REPORTED: [u32; 14] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 15, 24, 25, 31];
 /// Detail records of one container in about a second.
 const BUDGET: u32 = 256;
 
-/// The running kernel's BTF lacks something that the programs cannot do without.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the kernel's BTF lacks {}; the kernel is older than 5.10, or newer than this version of \
-         coroner supports", .0.join(", "))]
-pub struct LayoutError(pub Vec<String>);
-
 /// Resolves all offsets, or names all that are missing.
 ///
 /// `own_pid_namespace`: the inode of the agent's PID namespace; 0: it is the kernel's first one. `is_preemptible`: see
@@ -28,7 +22,7 @@ pub fn resolve(
     btf: &Btf<'_>,
     own_pid_namespace: u32,
     is_preemptible: bool,
-) -> Result<Layout, LayoutError> {
+) -> Result<Layout, String> {
     let mut missing = Vec::new();
     let mut known = |what: String, value: Option<u32>| {
         value.unwrap_or_else(|| {
@@ -95,12 +89,12 @@ pub fn resolve(
     layout.mark_victim_is_task = u32::from(
         btf.tracepoint("mark_victim").is_some_and(|with| with.first() == Some(&Parameter::Pointer)),
     );
-    if missing.is_empty() { Ok(layout) } else { Err(LayoutError(missing)) }
+    complete(layout, &missing)
 }
 
 /// Resolves what the programs that count connections need, or names all that is missing: then they are not
 /// loaded, and all else works.
-pub fn resolve_traffic(btf: &Btf<'_>) -> Result<TrafficLayout, LayoutError> {
+pub fn resolve_traffic(btf: &Btf<'_>) -> Result<TrafficLayout, String> {
     let mut missing = Vec::new();
     let mut at = |of: &str, path: &str| {
         btf.offset(of, path).unwrap_or_else(|| {
@@ -139,7 +133,17 @@ pub fn resolve_traffic(btf: &Btf<'_>) -> Result<TrafficLayout, LayoutError> {
         dev_net: at("net_device", "nd_net.net"),
         dev_ifindex: at("net_device", "ifindex"),
     };
-    if missing.is_empty() { Ok(layout) } else { Err(LayoutError(missing)) }
+    complete(layout, &missing)
+}
+
+fn complete<L>(layout: L, missing: &[String]) -> Result<L, String> {
+    match missing {
+        [] => Ok(layout),
+        _ => Err(format!(
+            "the kernel's BTF lacks {}; the kernel is older than 5.10, or newer than this version of coroner supports",
+            missing.join(", ")
+        )),
+    }
 }
 
 fn mask(signals: &[u32]) -> u64 {
@@ -239,10 +243,16 @@ mod tests {
     #[test]
     fn every_kernel_has_every_hook() {
         for bytes in ALL {
-            let tracepoints = plan::tracepoints(&Btf::parse(bytes).unwrap());
-            let plan = plan::plan(&tracepoints, false);
+            let btf = Btf::parse(bytes).unwrap();
+            let plan = plan::plan(&btf, false);
             assert_eq!(plan.len(), 9);
-            let traffic = plan::plan_traffic(&tracepoints, &Ok(()));
+            assert!(plan.iter().all(|planned| planned.hook.second().is_none()));
+            let preemptible = plan::plan(&btf, true);
+            let seconds: Vec<_> =
+                preemptible.iter().filter_map(|planned| planned.hook.second()).collect();
+            assert_eq!(seconds, ["sched_process_exit_backup", "sched_process_exec_backup"]);
+            let traffic = plan::plan_traffic(&btf, &Ok(()));
+            assert!(traffic.iter().all(|planned| planned.hook.second().is_some()));
             let has_reason = [V6_12, V6_18, V7_2, V7_2_ARM64].contains(&bytes);
             assert!(traffic[0].verdict.is_ok(), "{traffic:#?}");
             assert_eq!(traffic[1].verdict.is_ok(), has_reason, "{traffic:#?}");
@@ -254,8 +264,26 @@ mod tests {
     fn all_that_is_missing_is_named() {
         let nothing =
             [0x9f, 0xeb, 1, 0, 24, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-        let error = resolve(&Btf::parse(&nothing).unwrap(), 0, false).unwrap_err();
-        assert!(error.0.contains(&"task_struct.cgroups".to_owned()));
-        assert!(error.0.contains(&"size of upid".to_owned()));
+        let nothing = Btf::parse(&nothing).unwrap();
+        let error = resolve(&nothing, 0, false).unwrap_err();
+        assert!(error.contains("task_struct.cgroups, ") && error.contains("size of upid;"));
+        for plan::Planned { hook, verdict } in plan::plan(&nothing, true) {
+            let reason = format!("this kernel has no tracepoint {}: {}", hook.name, hook.loss);
+            assert_eq!(verdict, Err(reason));
+        }
+    }
+
+    #[test]
+    fn what_is_no_btf_is_refused() {
+        for len in (0..24).chain((24..V5_10.len()).step_by(997)) {
+            assert!(Btf::parse(&V5_10[..len]).is_err(), "cut to {len}");
+        }
+        let mut swapped = V5_10.to_vec();
+        swapped.swap(0, 1);
+        assert!(Btf::parse(&swapped).unwrap_err().contains("another byte order"));
+        // The kind of the first type.
+        let mut unknown = V5_10.to_vec();
+        unknown[24 + 7] = 31;
+        assert!(Btf::parse(&unknown).unwrap_err().contains("unknown kind 31"));
     }
 }

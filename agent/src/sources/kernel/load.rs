@@ -1,25 +1,25 @@
 //! Loads and attaches the programs: the effect of [`plan`](super::plan).
 
 use super::{
-    KernelOptions, StartError,
+    KernelOptions,
     counting::Counting,
     debug::{Diagnostics, diagnostics},
-    error::is_denied,
     object::{Value, raw_tracepoint},
     plan::{Hook, Planned},
     ring::Rings,
     skipped::Skipped,
 };
 use crate::linux::cgroupfs::Inserted;
+use anyhow::{Context, anyhow};
 use aya::{
-    Ebpf, EbpfLoader,
-    maps::{HashMap, Map, MapData, MapError, PerCpuArray, RingBuf},
+    Ebpf, EbpfError, EbpfLoader,
+    maps::{HashMap, Map, MapData, MapError},
     programs::{ProgramError, RawTracePointRunOptions, TestRun as _},
 };
 use coroner_core::{ids::CgroupId, input::Task};
 use coroner_ebpf::{CONTAINER_PID_ONE, Container, Layout, backup, maps, signal_bit};
 use parking_lot::Mutex;
-use std::{io, sync::Arc};
+use std::{fmt::Display, io, sync::Arc};
 
 /// `bpf(2)`: the key must not be there yet.
 const BPF_NOEXIST: u64 = 1;
@@ -33,6 +33,9 @@ pub(super) const OBJECT: Option<&[u8]> =
 /// The object with the programs, if one was there when this binary was built.
 #[cfg(not(coroner_bpf))]
 pub(super) const OBJECT: Option<&[u8]> = None;
+
+pub(super) const NO_OBJECT: &str =
+    "this binary was built without the kernel programs; build it with `cargo xtask build`";
 
 /// The same with diagnostics, which a debug build logs at the level debug.
 #[cfg(coroner_bpf_debug)]
@@ -56,9 +59,9 @@ pub(super) fn load(
     layout: &Layout,
     plan: &mut [Planned],
     traffic: &mut [Planned],
-) -> Result<(Watching, Rings, Counting), StartError> {
+) -> anyhow::Result<(Watching, Rings, Counting)> {
     let with_diagnostics = DEBUG_OBJECT.filter(|_| tracing::enabled!(tracing::Level::DEBUG));
-    let object = with_diagnostics.or(OBJECT).ok_or(StartError::NoObject)?;
+    let object = with_diagnostics.or(OBJECT).context(NO_OBJECT)?;
     let layout = Value(*layout);
     let mut ebpf = EbpfLoader::new()
         .override_global("LAYOUT", &layout, true)
@@ -66,9 +69,9 @@ pub(super) fn load(
         .map_max_entries(maps::DETAIL, options.ring_bytes)
         .map_max_entries(maps::NOTIFIED, options.notified)
         .load(object)
-        .map_err(|error| StartError::from_load(Box::new(error)))?;
+        .map_err(not_loaded)?;
 
-    let runs = Arc::new(PerCpuArray::try_from(take(&mut ebpf, backup::RUNS)?)?);
+    let runs = Arc::new(take(&mut ebpf, backup::RUNS)?);
     let mut skipped = Skipped::new(Arc::clone(&runs));
     let mut skipped_traffic = Skipped::new(runs);
     let attached = plan.iter_mut().map(|planned| (planned, true));
@@ -80,7 +83,7 @@ pub(super) fn load(
         if let Err(error) = loaded {
             unload(&mut ebpf, &planned.hook);
             if is_denied(&error) {
-                return Err(StartError::NotPermitted(error.to_string()));
+                return Err(not_permitted(&error));
             }
             planned.verdict = Err(format!(
                 "the kernel rejected program {}: {}: {}",
@@ -93,17 +96,17 @@ pub(super) fn load(
 
     let diagnostics = with_diagnostics.map(|_| diagnostics(&mut ebpf)).transpose()?;
     let rings = Rings::new(
-        RingBuf::try_from(take(&mut ebpf, maps::DECIDING)?)?,
-        RingBuf::try_from(take(&mut ebpf, maps::DETAIL)?)?,
-        PerCpuArray::try_from(take(&mut ebpf, maps::LOST)?)?,
+        take(&mut ebpf, maps::DECIDING)?,
+        take(&mut ebpf, maps::DETAIL)?,
+        take(&mut ebpf, maps::LOST)?,
         skipped,
     );
-    let containers = HashMap::try_from(take(&mut ebpf, maps::CONTAINERS)?)?;
+    let containers = take(&mut ebpf, maps::CONTAINERS)?;
     raw_tracepoint(&mut ebpf, maps::TELL)
         .and_then(|program| program.load())
-        .map_err(|error| StartError::from_load(Box::new(error.into())))?;
-    let entries = HashMap::try_from(take(&mut ebpf, maps::TRAFFIC)?)?;
-    let addresses = HashMap::try_from(take(&mut ebpf, maps::NODE_ADDRESSES)?)?;
+        .map_err(|error| not_loaded(error.into()))?;
+    let entries = take(&mut ebpf, maps::TRAFFIC)?;
+    let addresses = take(&mut ebpf, maps::NODE_ADDRESSES)?;
     let programs = Arc::new(Mutex::new(ebpf));
     let loaded = traffic.iter().filter(|planned| planned.verdict.is_ok());
     let loaded = loaded.map(|planned| planned.hook).collect();
@@ -216,8 +219,46 @@ fn unload(ebpf: &mut Ebpf, hook: &Hook) {
     }
 }
 
-fn take(ebpf: &mut Ebpf, name: &'static str) -> Result<Map, StartError> {
-    ebpf.take_map(name).ok_or(StartError::MapMissing(name))
+fn take<M: TryFrom<Map, Error = MapError>>(ebpf: &mut Ebpf, name: &str) -> anyhow::Result<M> {
+    let map = ebpf.take_map(name).with_context(|| {
+        format!("the kernel programs have no map {name}; rebuild with `cargo xtask build`")
+    })?;
+    M::try_from(map).map_err(|error| anyhow!("cannot use a map of the kernel programs: {error}"))
+}
+
+/// Tells want of privilege from all else.
+fn not_loaded(error: EbpfError) -> anyhow::Error {
+    let denied = match &error {
+        EbpfError::MapError(MapError::CreateError { io_error, .. }) => is_eperm(io_error),
+        EbpfError::MapError(MapError::SyscallError(error)) => is_eperm(&error.io_error),
+        EbpfError::ProgramError(error) => is_denied(error),
+        _ => false,
+    };
+    match denied {
+        true => not_permitted(&error),
+        false => anyhow!("cannot load the kernel programs: {}", crate::chain(&error)),
+    }
+}
+
+fn not_permitted(error: &impl Display) -> anyhow::Error {
+    anyhow!(
+        "not permitted to load BPF programs ({error}); run as root or with CAP_BPF and CAP_PERFMON \
+         (before Linux 5.11 also CAP_SYS_RESOURCE), in the initial user namespace, with a seccomp \
+         profile that allows bpf(2) (see deploy/seccomp)"
+    )
+}
+
+/// EPERM; not EACCES, which is the verifier's verdict on one program.
+fn is_denied(error: &ProgramError) -> bool {
+    match error {
+        ProgramError::LoadError { io_error, .. } => is_eperm(io_error),
+        ProgramError::SyscallError(error) => is_eperm(&error.io_error),
+        _ => false,
+    }
+}
+
+fn is_eperm(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EPERM)
 }
 
 /// An error with what the verifier said last, which is what counts.

@@ -6,7 +6,6 @@ pub mod counting;
 mod debug;
 pub mod decode;
 mod drain_schedule;
-mod error;
 pub mod facts;
 pub mod layout;
 mod load;
@@ -17,13 +16,13 @@ mod selftest;
 mod skipped;
 pub mod tiny;
 
+use anyhow::{Error, anyhow, bail, ensure};
 use coroner_core::{
     ids::CgroupId,
     input::{Input, KernelEvent, KernelFact, Loss, Received},
     time::BootTime,
 };
-pub use error::StartError;
-pub use facts::{btf_facts, hierarchy};
+pub use facts::hierarchy;
 
 use crate::linux::{
     cgroupfs::{self, Inserted, Scan, ScanRoom},
@@ -64,7 +63,6 @@ pub struct KernelOptions {
     pub ring_bytes: u32,
     /// How many processes of containers can be known to have been sent a signal.
     pub notified: u32,
-    /// Load the programs that count connections.
     pub counts_traffic: bool,
     /// For tests: of a hook with two programs attach only the second one, which then reports every event.
     pub only_second: bool,
@@ -110,7 +108,6 @@ pub struct StartReport {
 }
 
 impl StartReport {
-    /// What of connections is not visible, and why.
     pub fn traffic_losses(&self) -> String {
         let losses = self.traffic.values().filter_map(|how| how.as_ref().err());
         losses.map(String::as_str).collect::<Vec<_>>().join("; ")
@@ -121,12 +118,10 @@ impl StartReport {
         self.traffic.get(counting::TRANSITIONS).is_some_and(Result::is_ok)
     }
 
-    /// The self-test, or the kernel, has refused a hook.
     pub fn is_refused(&self) -> bool {
         self.hooks.values().any(Result::is_err)
     }
 
-    /// Which hooks were refused, and why.
     pub fn refusals(&self) -> String {
         let refused = self.hooks.iter().filter_map(|(hook, how)| Some((hook, how.as_ref().err()?)));
         refused.map(|(hook, why)| format!("{hook}: {why}")).collect::<Vec<_>>().join("; ")
@@ -164,7 +159,6 @@ pub struct KernelCounters {
     /// The same of the detail ring.
     pub detail_used: AtomicU64,
     pub ring_bytes: AtomicU64,
-    /// Entries in CONTAINERS.
     pub containers: AtomicU64,
     /// Cgroups that are not watched because they are nested too deeply below their container.
     pub too_deep: AtomicU64,
@@ -177,14 +171,12 @@ impl KernelCounters {
     }
 
     fn count_containers(&self, fact: &KernelFact) {
-        let count = |by: fn(u64) -> u64| {
-            // Always succeeds: `by` is total.
-            let _ =
-                self.containers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| Some(by(n)));
-        };
+        let now = self.containers.load(Ordering::Relaxed); // nobody else writes to it
         match fact {
-            KernelFact::CgroupCreated { .. } => count(|n| n + 1),
-            KernelFact::CgroupRemoved { .. } => count(|n| n.saturating_sub(1)),
+            KernelFact::CgroupCreated { .. } => self.containers.store(now + 1, Ordering::Relaxed),
+            KernelFact::CgroupRemoved { .. } => {
+                self.containers.store(now.saturating_sub(1), Ordering::Relaxed);
+            }
             _ => {}
         }
     }
@@ -219,35 +211,36 @@ pub fn frees_open_maps() -> bool {
 
 /// Probes the host, resolves the layout, loads, attaches, proves it by the self-test and scans the
 /// cgroups. Blocking work of well under a second.
-pub fn start(options: &KernelOptions) -> Result<Kernel, StartError> {
+pub fn start(options: &KernelOptions) -> anyhow::Result<Kernel> {
     let page = rustix::param::page_size();
     if !options.ring_bytes.is_power_of_two() || (options.ring_bytes as usize) < page {
-        return Err(StartError::RingSize(options.ring_bytes));
+        let size = options.ring_bytes;
+        bail!("invalid ring buffer size {size}; use a power of two of at least a page");
     }
     let began = clock::boot_now();
-    if !programs_embedded() {
-        return Err(StartError::NoObject);
-    }
+    ensure!(programs_embedded(), load::NO_OBJECT);
     privileges::raise_memlock_limit();
-    let btf_facts = btf_facts().map_err(StartError::NoBtf)?;
-    let cgroup_root = hierarchy(options.cgroup_root.as_deref()).map_err(StartError::Hierarchy)?;
+    let bytes = facts::btf_bytes()?;
+    let btf = btf::Btf::parse(&bytes).map_err(|error| {
+        anyhow!(
+            "cannot parse the kernel's BTF: {error}; please report it with the output of `uname -r`"
+        )
+    })?;
+    let cgroup_root = hierarchy(options.cgroup_root.as_deref()).map_err(Error::msg)?;
     // Since Linux 7.0; BTF does not show it. After a wrong guess, what the kernel skips is still counted: see `skipped`.
     let is_preemptible = facts::version(&facts::release()) >= (7, 0);
-    let (layout, offsets) = {
-        let btf = btf::Btf::parse(&btf_facts.bytes).map_err(StartError::Btf)?;
-        let layout = layout::resolve(&btf, facts::own_pid_namespace(), is_preemptible)?;
-        let (traffic, offsets) = match layout::resolve_traffic(&btf) {
-            Ok(traffic) => (traffic, Ok(())),
-            Err(error) => (TrafficLayout::default(), Err(error.to_string())),
-        };
-        (Layout { traffic, ..layout }, offsets)
+    let layout = layout::resolve(&btf, facts::own_pid_namespace(), is_preemptible);
+    let offsets = layout::resolve_traffic(&btf);
+    let layout = Layout {
+        traffic: *offsets.as_ref().unwrap_or(&TrafficLayout::default()),
+        ..layout.map_err(Error::msg)?
     };
-    let mut plan = plan::plan(&btf_facts.tracepoints, is_preemptible);
+    let mut plan = plan::plan(&btf, is_preemptible);
     let mut traffic = match options.counts_traffic {
-        true => plan::plan_traffic(&btf_facts.tracepoints, &offsets),
+        true => plan::plan_traffic(&btf, &offsets.map(drop)),
         false => Vec::new(),
     };
-    drop(btf_facts);
+    drop(bytes);
 
     let (mut watching, mut rings, mut counting) =
         load::load(options, &layout, &mut plan, &mut traffic)?;

@@ -18,7 +18,6 @@ unsafe impl aya::Pod for Value<Container> {}
 // SAFETY: as above.
 unsafe impl aya::Pod for Value<Traffic> {}
 
-/// The program of a hook.
 pub(super) fn raw_tracepoint<'e>(
     ebpf: &'e mut Ebpf,
     name: &str,

@@ -1,6 +1,6 @@
 //! Facts → which programs are loaded and which hooks are given up, and what that costs. Pure.
 
-use super::btf::{Btf, Parameter};
+use super::btf::Btf;
 use coroner_ebpf::backup;
 
 /// A hook: a program of the object and the tracepoint that it is attached to. Both bear the same
@@ -76,42 +76,28 @@ pub struct Planned {
     pub verdict: Result<(), String>,
 }
 
-/// A tracepoint's parameters, or that it does not exist.
-pub type Tracepoint = Option<Vec<Parameter>>;
-
-/// What the running kernel's BTF says of each hook's tracepoint.
-pub fn tracepoints(btf: &Btf<'_>) -> Vec<(&'static str, Tracepoint)> {
-    let all = HOOKS.iter().chain(&TRAFFIC_HOOKS);
-    all.map(|hook| (hook.name, btf.tracepoint(hook.name))).collect()
-}
-
 /// Decides about each hook. `is_preemptible`: the kernel may preempt the programs; where it does not, none of these has a
 /// second one.
-pub fn plan(tracepoints: &[(&'static str, Tracepoint)], is_preemptible: bool) -> Vec<Planned> {
+pub fn plan(btf: &Btf<'_>, is_preemptible: bool) -> Vec<Planned> {
     let planned = |hook: &Hook| {
         let backup = hook.backup.filter(|_| is_preemptible);
-        Planned { hook: Hook { backup, ..*hook }, verdict: check(hook, tracepoints) }
+        Planned { hook: Hook { backup, ..*hook }, verdict: check(hook, btf) }
     };
     HOOKS.iter().map(planned).collect()
 }
 
 /// The same about the hooks that count connections. `offsets`: all that these need was found, or what was not.
-pub fn plan_traffic(
-    tracepoints: &[(&'static str, Tracepoint)],
-    offsets: &Result<(), String>,
-) -> Vec<Planned> {
+pub fn plan_traffic(btf: &Btf<'_>, offsets: &Result<(), String>) -> Vec<Planned> {
     let verdict = |hook: &Hook| match offsets {
-        Ok(()) => check(hook, tracepoints),
+        Ok(()) => check(hook, btf),
         Err(error) => Err(format!("{error}: {}", hook.loss)),
     };
     TRAFFIC_HOOKS.iter().map(|hook| Planned { hook: *hook, verdict: verdict(hook) }).collect()
 }
 
-fn check(hook: &Hook, tracepoints: &[(&'static str, Tracepoint)]) -> Result<(), String> {
+fn check(hook: &Hook, btf: &Btf<'_>) -> Result<(), String> {
     let Hook { name, arguments, loss, .. } = hook;
-    let tracepoint = tracepoints.iter().find(|(tracepoint, _)| tracepoint == name);
-    let tracepoint = tracepoint.and_then(|(_, with)| with.as_ref());
-    match tracepoint {
+    match btf.tracepoint(name) {
         None => Err(format!("this kernel has no tracepoint {name}: {loss}")),
         // The kernel would refuse the attachment of a program that reads beyond them.
         Some(with) if with.len() < *arguments => Err(format!(
@@ -119,58 +105,5 @@ fn check(hook: &Hook, tracepoints: &[(&'static str, Tracepoint)]) -> Result<(), 
             with.len()
         )),
         Some(_) => Ok(()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use Parameter::{Pointer, Scalar};
-
-    /// A host that has it all; each test takes something away.
-    fn capable() -> Vec<(&'static str, Tracepoint)> {
-        [
-            ("cgroup_mkdir", vec![Pointer, Pointer]),
-            ("cgroup_rmdir", vec![Pointer, Pointer]),
-            ("cgroup_notify_populated", vec![Pointer, Pointer, Scalar]),
-            ("cgroup_notify_frozen", vec![Pointer, Pointer, Scalar]),
-            ("sched_process_exit", vec![Pointer, Scalar]),
-            ("sched_process_exec", vec![Pointer, Scalar, Pointer]),
-            ("signal_deliver", vec![Scalar, Pointer, Pointer]),
-            ("signal_generate", vec![Scalar, Pointer, Pointer, Scalar, Scalar]),
-            ("mark_victim", vec![Pointer, Scalar]),
-        ]
-        .into_iter()
-        .map(|(name, with)| (name, Some(with)))
-        .collect()
-    }
-
-    fn without(plan: &[Planned]) -> Vec<(&str, &str)> {
-        plan.iter()
-            .filter_map(|planned| {
-                Some((planned.hook.name, planned.verdict.as_ref().err()?.as_str()))
-            })
-            .collect()
-    }
-
-    #[test]
-    fn hooks_outside_interrupts_have_a_second_program_only_where_they_are_preempted() {
-        let seconds = |is_preemptible| {
-            let plan = plan(&capable(), is_preemptible);
-            plan.iter().filter_map(|planned| planned.hook.second()).collect::<Vec<_>>()
-        };
-        assert_eq!(seconds(true), ["sched_process_exit_backup", "sched_process_exec_backup"]);
-        assert_eq!(seconds(false), [""; 0]);
-        assert!(TRAFFIC_HOOKS.iter().all(|hook| hook.second().is_some()));
-    }
-
-    #[test]
-    fn a_missing_tracepoint_costs_its_hook_only_and_says_what() {
-        for hook in &HOOKS {
-            let mut host = capable();
-            host.iter_mut().find(|(name, _)| *name == hook.name).unwrap().1 = None;
-            let reason = format!("this kernel has no tracepoint {}: {}", hook.name, hook.loss);
-            assert_eq!(without(&plan(&host, true)), [(hook.name, reason.as_str())]);
-        }
     }
 }

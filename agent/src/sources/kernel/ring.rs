@@ -2,7 +2,7 @@
 
 use super::{
     KernelCounters,
-    decode::{KINDS, read_record},
+    decode::{KINDS, decode},
     drain_schedule::DrainResult,
     plan::Hook,
     skipped::Skipped,
@@ -67,7 +67,6 @@ impl Rings {
         Ok([waker(&self.deciding)?, waker(&self.detail)?])
     }
 
-    /// What the last drain found.
     pub(super) fn found(&self) -> DrainResult {
         self.found
     }
@@ -176,7 +175,7 @@ struct LossTotals {
 impl LossTotals {
     /// Decodes a record, with the place of its kind in [`KINDS`].
     fn read(&mut self, record: &[u8]) -> Option<(KernelEvent, usize)> {
-        read_record(record)
+        decode(record)
             .inspect_err(|error| {
                 tracing::warn!(%error, "cannot decode a record from the kernel programs");
                 self.undecodable += 1;

@@ -140,7 +140,6 @@ impl ExpectedRecord {
     }
 }
 
-/// Whether what was seen proves a hook.
 fn verify(hook: &str, expected: &ExpectedRecord, seen: &[KernelFact]) -> Result<(), String> {
     // The actors are in the agent's own PID namespace, whichever of the kernel's that is.
     let is = |task: &Task, pid: u32| {
@@ -153,34 +152,27 @@ fn verify(hook: &str, expected: &ExpectedRecord, seen: &[KernelFact]) -> Result<
         }
     };
     let any = |wanted: &dyn Fn(&KernelFact) -> bool| seen.iter().any(wanted);
-    let leaf = expected.leaf;
+    let has = |fact: KernelFact| seen.contains(&fact);
+    let cgroup = expected.leaf;
     if !expected.tests(hook) {
         return Ok(());
     }
     let (proven, what) = match hook {
         "cgroup_mkdir" => {
-            let made = KernelFact::CgroupCreated {
-                cgroup: leaf,
-                parent: Some(expected.base),
-                name: expected.name.clone().unwrap_or_default(),
-                scanned: false,
-            };
-            (seen.contains(&made), "no record of a new cgroup, its parent and its name")
+            let (parent, name) = (Some(expected.base), expected.name.clone().unwrap_or_default());
+            let made = KernelFact::CgroupCreated { cgroup, parent, name, scanned: false };
+            (has(made), "no record of a new cgroup, its parent and its name")
         }
-        "cgroup_rmdir" => (
-            seen.contains(&KernelFact::CgroupRemoved { cgroup: leaf }),
-            "no record of a removed cgroup",
-        ),
-        "cgroup_notify_populated" => (
-            seen.contains(&KernelFact::CgroupEmpty { cgroup: leaf }),
-            "no record of an emptied cgroup",
-        ),
-        "cgroup_notify_frozen" => (
-            [true, false].iter().all(|frozen| {
-                seen.contains(&KernelFact::CgroupFrozen { cgroup: leaf, frozen: *frozen })
-            }),
-            "no record of a frozen and thawed cgroup",
-        ),
+        "cgroup_rmdir" => {
+            (has(KernelFact::CgroupRemoved { cgroup }), "no record of a removed cgroup")
+        }
+        "cgroup_notify_populated" => {
+            (has(KernelFact::CgroupEmpty { cgroup }), "no record of an emptied cgroup")
+        }
+        "cgroup_notify_frozen" => {
+            let both = [true, false].map(|frozen| has(KernelFact::CgroupFrozen { cgroup, frozen }));
+            (both == [true; 2], "no record of a frozen and thawed cgroup")
+        }
         "sched_process_exec" => (
             expected.execer.is_some_and(|pid| {
                 any(&|fact| {
@@ -240,7 +232,6 @@ impl Stage {
         Ok(Self { path, base, is_own: false })
     }
 
-    /// The cgroup that the agent is in.
     fn own(root: &Path) -> Option<Self> {
         let path = cgroupfs::own_cgroup(root)?;
         let base = cgroupfs::inode(&path).map(CgroupId)?;

@@ -14,7 +14,6 @@ use std::{
     sync::Arc,
 };
 
-/// What both programs of some hooks have missed.
 pub(super) struct Skipped {
     hooks: Vec<Programs>,
     runs: Arc<PerCpuArray<MapData, u64>>,
@@ -54,7 +53,6 @@ impl Skipped {
         self.hooks.retain(|one| one.hook != *hook);
     }
 
-    /// How many events were lost until now.
     pub(super) fn lost(&mut self) -> u64 {
         for programs in &mut self.hooks {
             match programs.count(&self.runs) {

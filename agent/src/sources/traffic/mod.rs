@@ -6,7 +6,10 @@
 
 mod pods;
 
-use crate::{linux::clock, sources::kernel::counting::Counting};
+use crate::{
+    linux::clock,
+    sources::kernel::counting::{Counting, RESETS, TRANSITIONS},
+};
 use coroner_core::{
     input::{Input, Received, TrafficBlindness, TrafficEvent, TrafficFact},
     output::TrafficRequest,
@@ -37,7 +40,6 @@ pub enum Attachment {
 }
 
 pub struct TrafficOptions {
-    /// Root of the host's file system, for its /proc.
     pub host_root: PathBuf,
     pub attachment: Attachment,
     /// The programs; `None`: there are none.
@@ -47,13 +49,13 @@ pub struct TrafficOptions {
 impl TrafficOptions {
     /// Refused connections are visible.
     pub fn shows_refusals(&self) -> bool {
-        self.usable().is_some_and(Counting::shows_refusals)
+        self.usable().is_some_and(|counting| counting.loads(RESETS))
     }
 
     fn usable(&self) -> Option<&Counting> {
         self.counting
             .as_ref()
-            .filter(|counting| self.attachment != Attachment::Off && counting.is_usable())
+            .filter(|counting| self.attachment != Attachment::Off && counting.loads(TRANSITIONS))
     }
 }
 
@@ -93,16 +95,14 @@ pub async fn run(
         let answers = to.clone();
         let is_wanted;
         (pods, is_wanted) = spawn_blocking(move || {
-            let is_wanted = batch.into_iter().filter_map(|one| pods.answer(one)).all(|event| {
-                let received = Received { at: clock::boot_now(), input: Input::Traffic(event) };
-                answers.blocking_send(received).is_ok()
-            });
+            let send =
+                |input| answers.blocking_send(Received { at: clock::boot_now(), input }).is_ok();
+            let mut events = batch.into_iter().filter_map(|one| pods.answer(one));
+            let is_wanted = events.all(|event| send(Input::Traffic(event)));
+            drop(events);
             pods.sweep();
-            let loss = pods.take_loss().map(Input::Lost);
-            let is_wanted = is_wanted
-                && loss.is_none_or(|input| {
-                    answers.blocking_send(Received { at: clock::boot_now(), input }).is_ok()
-                });
+            let is_wanted =
+                is_wanted && pods.take_loss().is_none_or(|loss| send(Input::Lost(loss)));
             (pods, is_wanted)
         })
         .await?;

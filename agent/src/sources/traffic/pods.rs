@@ -5,7 +5,7 @@ use crate::{
         clock,
         procfs::{host_proc, net, read_stat},
     },
-    sources::kernel::counting::{Counting, counts},
+    sources::kernel::counting::{Counting, RESETS, TRANSITIONS, counts},
 };
 use coroner_core::{
     exit_blockers::same_start,
@@ -37,7 +37,6 @@ const HOSTS: [u32; 2] = [1, 2];
 
 /// The pods whose connections are counted, and the programs that do.
 pub(super) struct CountedPods {
-    /// The host's /proc.
     proc: PathBuf,
     /// The process whose root is the host's: its network has the node's addresses, too, where the node is a
     /// namespace of its own (`/proc/PID/root`).
@@ -46,7 +45,6 @@ pub(super) struct CountedPods {
     /// Attached even while nothing is counted.
     always: bool,
     pods: BTreeMap<SandboxId, CountedPod>,
-    /// The node's own addresses.
     node: BTreeSet<IpAddr>,
     /// When they were read.
     node_read: Option<Instant>,
@@ -90,7 +88,7 @@ impl CountedPods {
 
     /// Nothing is to be done until the next request.
     pub(super) fn is_idle(&self) -> bool {
-        self.pods.is_empty() && self.counting.is_attached() == self.always
+        self.pods.is_empty() && self.counting.attaches(TRANSITIONS) == self.always
     }
 
     /// Does what is asked; the answer, if there is one.
@@ -142,7 +140,7 @@ impl CountedPods {
         let pod = CountedPod { netns, processes, asked, is_stop_read, frozen };
         self.pods.insert(sandbox, pod);
         let reading = TrafficReading { at, counts: Vec::new(), network, skipped };
-        Ok(TrafficFact::Began { reading, sees_refusals: self.counting.sees_refusals() })
+        Ok(TrafficFact::Began { reading, sees_refusals: self.counting.attaches(RESETS) })
     }
 
     /// The number of a namespace that is gone is used again: the pod that had it keeps what was counted.
@@ -210,7 +208,7 @@ impl CountedPods {
             // Tried again if it fails, and logged once.
             let _ = self.attach();
         } else if self.pods.is_empty()
-            && self.counting.is_attached()
+            && self.counting.attaches(TRANSITIONS)
             && now.duration_since(self.idle_since) >= LINGER
         {
             self.counting.detach();
@@ -219,7 +217,7 @@ impl CountedPods {
     }
 
     fn attach(&mut self) -> Result<(), TrafficBlindness> {
-        if self.counting.is_attached() {
+        if self.counting.attaches(TRANSITIONS) {
             return Ok(());
         }
         match self.counting.attach() {
@@ -228,7 +226,7 @@ impl CountedPods {
                     info!("connections of terminating pods are counted again");
                 }
                 self.idle_since = Instant::now();
-                let refusals = self.counting.sees_refusals();
+                let refusals = self.counting.attaches(RESETS);
                 match self.always {
                     true => info!(refusals, "counting connections"),
                     false => debug!(refusals, "counting connections"),

@@ -129,7 +129,6 @@ impl Actor {
         Ok(kill_process(self.pid, Signal::TERM)?)
     }
 
-    /// Waits for its end; the wait status.
     pub(super) fn wait(&mut self) -> io::Result<i32> {
         let ended = retry_on_intr(|| waitpid(Some(self.pid), WaitOptions::empty()))?;
         self.reaped = true;

@@ -29,7 +29,7 @@ pub(in crate::sources::kernel) fn prove_counting(
     counting: &mut Counting,
     plan: &mut [Planned],
 ) -> Option<String> {
-    if !counting.is_usable() {
+    if !counting.loads(TRANSITIONS) {
         return None;
     }
     let refuse = |counting: &mut Counting, plan: &mut [Planned], hook: &str, what: &str| {
