@@ -1,5 +1,6 @@
 //! Asks a running agent on its unix socket.
 
+use crate::config::args::AgentArgs;
 use anyhow::{Context, bail};
 use coroner_report::{List, ListQuery, printable::shown};
 use http::{Request, StatusCode, header::HOST};
@@ -7,7 +8,7 @@ use http_body_util::{BodyExt, Empty, Limited};
 use hyper::{body::Bytes, client::conn::http1};
 use hyper_util::rt::TokioIo;
 use serde::de::DeserializeOwned;
-use std::{path::PathBuf, time::Duration};
+use std::time::Duration;
 use tokio::net::UnixStream;
 
 /// Larger than any list.
@@ -15,17 +16,14 @@ const MAX_BODY: usize = 256 << 20;
 /// An agent answers from memory.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-#[derive(Debug)]
-pub struct AgentAddress(pub PathBuf);
-
-impl AgentAddress {
-    pub async fn list<T: DeserializeOwned>(
+impl AgentArgs {
+    pub(super) async fn list<T: DeserializeOwned>(
         &self,
         path: &str,
         query: &ListQuery,
     ) -> anyhow::Result<List<T>> {
         let path = query.on(path);
-        let page = format!("{} {path}", self.0.display());
+        let page = format!("{} {path}", self.socket.display());
         let json = match tokio::time::timeout(TIMEOUT, self.fetch(&path, &page)).await {
             Ok(answer) => answer?,
             Err(_) => bail!("{page} did not answer within {} s", TIMEOUT.as_secs()),
@@ -37,10 +35,10 @@ impl AgentAddress {
     /// The body of a successful answer; anything else is an error.
     async fn fetch(&self, path: &str, page: &str) -> anyhow::Result<Bytes> {
         let request = Request::get(path).header(HOST, "localhost").body(Empty::<Bytes>::new())?;
-        let stream = UnixStream::connect(&self.0).await.with_context(|| {
+        let stream = UnixStream::connect(&self.socket).await.with_context(|| {
             format!(
                 "no agent answers at {}; check that `coroner run` is running and that --socket names its socket",
-                self.0.display()
+                self.socket.display()
             )
         })?;
         let server = stream.peer_cred()?.uid();

@@ -1,7 +1,7 @@
 //! `coroner doctor`: whether `run` works on this node. Does what `run` does at its start, until each source has answered,
 //! and prints the same checks as /readyz.
 
-use super::{observer::Observer, output::document};
+use super::{observer::Observer, output::document, print};
 use crate::{
     config::{
         Sources, StandaloneConfig,
@@ -12,11 +12,7 @@ use crate::{
     store::health::{Check, Checks, Health, Severity},
 };
 use coroner_core::input::{ApiEvent, Input, Received};
-use std::{
-    io::{self, Write},
-    process::ExitCode,
-    time::Duration,
-};
+use std::{process::ExitCode, time::Duration};
 use tokio::time::timeout;
 
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -28,9 +24,7 @@ pub(super) fn main(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
         TextOutput::Text => checks.to_string(),
         form => document(&checks, form == TextOutput::Yaml)?,
     };
-    let mut stdout = io::stdout().lock();
-    stdout.write_all(text.as_bytes())?;
-    stdout.flush()?;
+    print(&text)?;
     Ok(if checks.ready { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

@@ -1,10 +1,9 @@
 //! `coroner explain`: one pod's end, from a running agent, a recording, or the sample.
 
 use super::{
-    client::AgentAddress,
     kubelet_log,
     output::document,
-    print_note,
+    print, print_note,
     replay::open,
     select::{PodSelector, SelectError},
 };
@@ -17,11 +16,7 @@ use crate::{
 };
 use anyhow::{Context, anyhow, bail};
 use coroner_report::{ListQuery, PodTermination, openapi};
-use std::{
-    io::{self, Write},
-    sync::Arc,
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 /// Beyond a recording's end: more than the engine waits for the sources' last word.
 const GO_ON: Duration = Duration::from_secs(120);
@@ -43,8 +38,7 @@ pub(super) fn main(args: &ExplainArgs) -> anyhow::Result<()> {
         from_agent(args, &wanted)?
     };
     let same: Vec<_> = same.iter().map(AsRef::as_ref).collect();
-    let mut stdout = io::stdout().lock();
-    let text = match args.output {
+    print(&match args.output {
         TextOutput::Text => {
             let style = report::stdout_style();
             let mut text = report::explain(&account, &same, args.verbose, &style);
@@ -54,10 +48,7 @@ pub(super) fn main(args: &ExplainArgs) -> anyhow::Result<()> {
             text
         }
         form => document(&account, form == TextOutput::Yaml)?,
-    };
-    stdout.write_all(text.as_bytes())?;
-    stdout.flush()?;
-    Ok(())
+    })
 }
 
 /// The termination that is meant, and the others of the same workload.
@@ -82,9 +73,9 @@ impl Chosen {
 }
 
 fn from_agent(args: &ExplainArgs, wanted: &PodSelector) -> anyhow::Result<Chosen> {
-    let agent = AgentAddress(args.agent.socket.clone());
-    let asked =
-        super::wait(agent.list::<PodTermination>(openapi::TERMINATIONS, &ListQuery::default()));
+    let asked = super::wait(
+        args.agent.list::<PodTermination>(openapi::TERMINATIONS, &ListQuery::default()),
+    );
     let list = asked.context(
         "cannot query an agent; use --from FILE to read a recording, or --sample to see the \
          built-in one",

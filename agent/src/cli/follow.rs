@@ -1,6 +1,7 @@
 //! Follows a list of a running agent for as long as the user wants.
 
-use super::{client::AgentAddress, print_note};
+use super::print_note;
+use crate::config::args::AgentArgs;
 use coroner_report::{List, ListQuery};
 use serde::de::DeserializeOwned;
 use std::time::Duration;
@@ -11,7 +12,7 @@ const EVERY: Duration = Duration::from_secs(1);
 /// Passes the list to `each`, and then every second what has changed. An agent that does not answer may be restarting; an
 /// error if there is none at first.
 pub(super) async fn follow<T: DeserializeOwned>(
-    agent: &AgentAddress,
+    agent: &AgentArgs,
     path: &str,
     query: &ListQuery,
     mut each: impl FnMut(List<T>) -> anyhow::Result<()>,

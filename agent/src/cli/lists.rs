@@ -1,11 +1,10 @@
 //! `coroner terminations` and `coroner deaths`: the lists of a running agent, once or as they grow.
 
 use super::{
-    client::AgentAddress,
     columns::Columns,
     follow::follow,
     output::{document, json_line},
-    print_note,
+    print, print_note,
 };
 use crate::config::args::{ListArgs, ListOutput};
 use crate::outputs::report::{self, ended_at, printable, seconds};
@@ -13,7 +12,6 @@ use coroner_report::{
     ContainerDeath, List, ListQuery, MilestoneKind, PodRef, PodTermination, openapi,
 };
 use serde::{Serialize, de::DeserializeOwned};
-use std::io::{self, Write};
 
 pub(super) trait Row: Serialize + DeserializeOwned + 'static {
     const PATH: &'static str;
@@ -134,7 +132,6 @@ fn pod_name(pod: Option<&PodRef>) -> String {
 }
 
 pub(super) fn main<T: Row>(args: &ListArgs) -> anyhow::Result<()> {
-    let agent = AgentAddress(args.agent.socket.clone());
     let query = ListQuery {
         namespace: args.namespaces.chosen().map(str::to_owned),
         pod: args.pod.clone(),
@@ -144,14 +141,14 @@ pub(super) fn main<T: Row>(args: &ListArgs) -> anyhow::Result<()> {
     };
     if args.watch {
         let mut columns = columns::<T>(args);
-        return super::wait(follow::<T>(&agent, T::PATH, &query, |mut list| {
+        return super::wait(follow::<T>(&args.agent, T::PATH, &query, |mut list| {
             if list.complete {
                 list.items.reverse(); // the oldest first, as what follows
             }
             print(&watched(&mut columns, &list.items, args)?)
         }));
     }
-    let list: List<T> = super::wait(agent.list(T::PATH, &query))?;
+    let list: List<T> = super::wait(args.agent.list(T::PATH, &query))?;
     if list.items.is_empty() && !matches!(args.output, ListOutput::Json | ListOutput::Yaml) {
         print_note(&nothing(&list, query != ListQuery::default()));
     }
@@ -186,12 +183,6 @@ fn rows<T: Row>(items: &[T], args: &ListArgs) -> impl Iterator<Item = Vec<String
         row.extend(wide.then(|| or_none(item.node())));
         row
     })
-}
-
-fn print(text: &str) -> anyhow::Result<()> {
-    let mut stdout = io::stdout().lock();
-    stdout.write_all(text.as_bytes())?;
-    Ok(stdout.flush()?)
 }
 
 fn watched<T: Row>(columns: &mut Columns, items: &[T], args: &ListArgs) -> anyhow::Result<String> {

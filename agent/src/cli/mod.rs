@@ -1,6 +1,6 @@
 //! The command line: parse, set up the log, do it, say how it went.
 
-pub mod client;
+mod client;
 mod columns;
 mod doctor;
 mod explain;
@@ -14,12 +14,8 @@ mod replay;
 mod select;
 mod version;
 
-use crate::config::args::{Cli, Command, LogArgs, LogFormat};
-use crate::{
-    app,
-    config::Config,
-    outputs::log::{self, Form},
-};
+use crate::config::args::{Cli, Command, LogArgs};
+use crate::{app, config::Config, outputs::log};
 use clap::{CommandFactory, Parser, error::ErrorKind};
 use coroner_report::{ContainerDeath, PodTermination, printable::shown};
 use std::{
@@ -79,6 +75,12 @@ fn wait<T>(answer: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T>
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(answer)
 }
 
+fn print(text: &str) -> anyhow::Result<()> {
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(text.as_bytes())?;
+    Ok(stdout.flush()?)
+}
+
 /// Beside the answer, on stderr: what to know before trusting it.
 fn print_note(text: &str) {
     for line in text.lines() {
@@ -126,9 +128,5 @@ fn print_failure(failure: &anyhow::Error) -> ExitCode {
 fn start_log(args: &LogArgs, level: &str) -> Result<(), ParseError> {
     let rust_log = || std::env::var("RUST_LOG").ok().filter(|text| !text.is_empty());
     let directives = args.log_level.clone().or_else(rust_log).unwrap_or_else(|| level.to_owned());
-    let form = match args.log_format {
-        LogFormat::Json => Form::Json,
-        LogFormat::Text => Form::Text,
-    };
-    log::start(&directives, form)
+    log::start(&directives, args.log_format)
 }

@@ -32,7 +32,7 @@ pub(super) struct Observer {
     pub(super) survey: Option<HostSurvey>,
     inputs: mpsc::Receiver<Received>,
     cri: mpsc::Sender<CriRequest>,
-    host: mpsc::Sender<host::RuntimeConnected>,
+    host: mpsc::Sender<host::Runtime>,
     api: mpsc::Sender<Vec<PodRef>>,
     adapters: Adapters,
     ticks: Interval,
@@ -101,7 +101,7 @@ impl Observer {
         self.health.note(&received);
         match &received.input {
             Input::Cri(CriEvent::Connected { process, .. }) => {
-                let _ = self.host.try_send(host::RuntimeConnected(*process));
+                let _ = self.host.try_send(*process);
             }
             Input::Host(HostEvent::Survey(survey)) => self.survey = Some(survey.clone()),
             _ => {}

@@ -1,25 +1,20 @@
 //! `coroner replay`: says again what the agent said while it recorded.
 
-use super::{lists::termination_table, output::json_line, print_note};
+use super::{lists::termination_table, output::json_line, print, print_note};
 use crate::config::args::{ReplayArgs, ReplayOutput};
 use crate::outputs::{
     recording::{Reader, replay::Replay},
     report,
 };
 use anyhow::Context;
-use std::{
-    io::{self, Write},
-    path::Path,
-};
+use std::path::Path;
 
 pub(super) fn main(args: &ReplayArgs) -> anyhow::Result<()> {
     let mut reader = open(&args.file)?;
     let mut replay = Replay::new(reader.header());
     replay.run(&mut reader);
     let open_at_end = replay.open();
-    let mut stdout = io::stdout().lock();
-    print(&mut stdout, &replay, args.output)?;
-    stdout.flush()?;
+    print(&text(&replay, args.output)?)?;
     print_note(&reader.status().to_string());
     if replay.timelines().next().is_none() {
         print_note("the recording contains no pod termination");
@@ -38,27 +33,19 @@ pub(super) fn open(file: &Path) -> anyhow::Result<Reader> {
     Reader::open(file).with_context(|| format!("cannot replay {}", file.display()))
 }
 
-fn print(to: &mut impl Write, replay: &Replay, form: ReplayOutput) -> anyhow::Result<()> {
+fn text(replay: &Replay, form: ReplayOutput) -> anyhow::Result<String> {
     match form {
-        ReplayOutput::Json => {
-            for account in replay.timelines() {
-                to.write_all(json_line(&**account)?.as_bytes())?;
-            }
-        }
+        ReplayOutput::Json => replay.timelines().map(|account| json_line(&**account)).collect(),
         ReplayOutput::Text => {
             let style = report::stdout_style();
-            for (number, account) in replay.timelines().enumerate() {
-                if number > 0 {
-                    to.write_all(b"\n")?;
-                }
-                to.write_all(report::explain(account, &[], false, &style).as_bytes())?;
-            }
+            let all = replay.timelines();
+            let all: Vec<_> = all.map(|one| report::explain(one, &[], false, &style)).collect();
+            Ok(all.join("\n"))
         }
         ReplayOutput::Table | ReplayOutput::Wide => {
             let newest_first: Vec<_> =
                 replay.timelines().rev().map(|one| (**one).clone()).collect();
-            to.write_all(termination_table(&newest_first, form == ReplayOutput::Wide).as_bytes())?;
+            Ok(termination_table(&newest_first, form == ReplayOutput::Wide))
         }
     }
-    Ok(())
 }

@@ -24,7 +24,6 @@ pub(super) enum SelectError {
 }
 
 impl PodSelector<'_> {
-    /// Whether a pod matches.
     pub(super) fn fits(&self, namespace: &str, name: &str, uid: &str) -> bool {
         if self.namespace.is_some_and(|wanted| wanted != namespace) {
             return false;
@@ -116,26 +115,16 @@ fn list(text: &mut String, found: &[&PodTermination]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::outputs::report::samples;
-    use coroner_core::ids::PodUid;
-
-    fn account(namespace: &str, name: &str, uid: &str, life: u32) -> PodTermination {
-        let mut account = samples::graceful();
-        account.pod.namespace = namespace.into();
-        account.pod.name = name.into();
-        account.pod.uid = PodUid::new(uid);
-        account.life = life;
-        account
-    }
+    use crate::outputs::report::samples::of;
 
     fn all() -> Vec<PodTermination> {
         vec![
-            account("shop", "web-0", "u1", 1),
-            account("shop", "web-0", "u2", 1),
-            account("test", "web-0", "u3", 1),
-            account("shop", "db-0", "u4", 1),
-            account("kube-system", "etcd", "u5", 2),
-            account("kube-system", "etcd", "u5", 1),
+            of("shop", "web-0", "u1", 1),
+            of("shop", "web-0", "u2", 1),
+            of("test", "web-0", "u3", 1),
+            of("shop", "db-0", "u4", 1),
+            of("kube-system", "etcd", "u5", 2),
+            of("kube-system", "etcd", "u5", 1),
         ]
     }
 

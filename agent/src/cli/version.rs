@@ -1,9 +1,8 @@
 //! `coroner version`.
 
-use super::output::document;
+use super::{output::document, print};
 use crate::config::args::{TextOutput, VersionArgs};
 use serde::Serialize;
-use std::io::{self, Write};
 
 #[derive(Serialize)]
 struct VersionInfo {
@@ -23,13 +22,11 @@ pub(super) fn main(args: &VersionArgs) -> anyhow::Result<()> {
         target: env!("CORONER_TARGET"),
         profile: if cfg!(debug_assertions) { "debug" } else { "release" },
     };
-    let text = match args.output {
+    print(&match args.output {
         TextOutput::Text => format!(
             "coroner {} (commit {}, {}, {})\n",
             version.version, version.commit, version.target, version.profile
         ),
         form => document(&version, form == TextOutput::Yaml)?,
-    };
-    io::stdout().lock().write_all(text.as_bytes())?;
-    Ok(())
+    })
 }

@@ -1,9 +1,12 @@
 //! Command-line flags and their environment variables. What contradicts itself is refused in [`crate::config`].
 
 use super::parse::{self, OrOff};
-use crate::outputs::{http::DEFAULT_SOCKET, metrics};
+use crate::outputs::{http::DEFAULT_SOCKET, log::LogFormat, metrics};
 use crate::sources::{cri::parse_endpoint, traffic::Attachment};
-use clap::{Args, Parser, Subcommand, ValueEnum, builder::BoolishValueParser};
+use clap::{
+    Args, Parser, Subcommand, ValueEnum,
+    builder::{BoolishValueParser, RangedU64ValueParser},
+};
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
@@ -17,10 +20,8 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
                   Exit status: 0 success, 1 error, 64 usage error."
 )]
 pub struct Cli {
-    /// The subcommand.
     #[command(subcommand)]
     pub command: Command,
-    /// Logging flags.
     #[command(flatten)]
     pub log: LogArgs,
 }
@@ -62,14 +63,6 @@ pub struct LogArgs {
     pub log_level: Option<String>,
 }
 
-#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-pub enum LogFormat {
-    /// Human-readable text.
-    Text,
-    /// One JSON object per line.
-    Json,
-}
-
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Sources of evidence")]
 pub struct NodeArgs {
@@ -97,7 +90,6 @@ pub struct NodeArgs {
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Sources of evidence")]
 pub struct SourceArgs {
-    /// This node.
     #[command(flatten)]
     pub node: NodeArgs,
     /// Run without the apiserver, for a trial: deletion requests and the removal of pod objects are then
@@ -162,7 +154,7 @@ pub struct RunArgs {
     pub api_listen: OrOff<SocketAddr>,
     /// Number of pod terminations to keep for the API, at most 100000; each takes some kilobytes.
     #[arg(long, env = "CORONER_HISTORY_LIMIT", value_name = "N", default_value = "256")]
-    #[arg(value_parser = |text: &str| parse::at_most(text, 100_000))]
+    #[arg(value_parser = RangedU64ValueParser::<usize>::new().range(..=100_000))]
     pub history_limit: usize,
     /// Interval of full lists from the runtime while no pod is terminating, at least 10ms.
     #[arg(long, env = "CORONER_CRI_POLL_INTERVAL", value_name = "DURATION", default_value = "10s")]
@@ -199,12 +191,10 @@ pub struct RunArgs {
     /// Number of series in each metric by workload; the series that was counted least recently makes room for a new one.
     /// 0 counts by namespace only; at most 2000.
     #[arg(long, env = "CORONER_WORKLOAD_METRICS", value_name = "N", default_value_t = metrics::SERIES)]
-    #[arg(value_parser = |text: &str| parse::at_most(text, 2_000))]
+    #[arg(value_parser = RangedU64ValueParser::<usize>::new().range(..=2_000))]
     pub workload_metrics: usize,
-    /// Flags of leak detection.
     #[command(flatten)] // these two last: a heading applies to all flags after it
     pub leaks: LeakArgs,
-    /// Sources of evidence.
     #[command(flatten)]
     pub sources: SourceArgs,
 }
@@ -226,7 +216,6 @@ pub struct LeakArgs {
     #[arg(long, env = "CORONER_LEAK_THRESHOLD", value_name = "DURATION", default_value = "5m")]
     #[arg(value_parser = parse::threshold)]
     pub leak_threshold: Duration,
-    /// The kubelet.
     #[command(flatten)]
     pub kubelet: KubeletArgs,
     /// Directory for the first-seen times of leaks, so that they survive a restart of the agent. Created if
@@ -240,14 +229,12 @@ pub struct DoctorArgs {
     /// Output format.
     #[arg(short, long, env = "CORONER_OUTPUT", value_name = "FORM", default_value = "text")]
     pub output: TextOutput,
-    /// Sources of evidence.
     #[command(flatten)]
     pub sources: SourceArgs,
 }
 
 #[derive(Args, Clone, Debug)]
 pub struct ListArgs {
-    /// The agent to query.
     #[command(flatten)]
     pub agent: AgentArgs,
     /// Only pods of this name.
@@ -260,7 +247,7 @@ pub struct ListArgs {
     pub since: Option<Duration>,
     /// Maximum number of entries to show.
     #[arg(long, env = "CORONER_LIMIT", value_name = "N", conflicts_with = "watch")]
-    #[arg(value_parser = parse::limit)]
+    #[arg(value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     pub limit: Option<usize>,
     /// Run until Ctrl-C: print the existing entries, oldest first, then each new one and each update.
     #[arg(short, long, env = "CORONER_WATCH", value_parser = BoolishValueParser::new())]
@@ -287,7 +274,6 @@ pub struct VersionArgs {
 #[derive(Args, Clone, Debug)]
 #[command(after_help = LEAKS_HELP)]
 pub struct LeaksArgs {
-    /// The agent to query.
     #[command(flatten)]
     pub agent: AgentArgs,
     /// Do not query an agent: observe runtime, apiserver and host for --for, without eBPF. What looked leaked for all
@@ -316,10 +302,8 @@ pub struct LeaksArgs {
     /// Exit with status 3 if any leak is confirmed, and with 1 if the agent has not observed for long enough to know.
     #[arg(long, env = "CORONER_EXIT_CODE", value_parser = BoolishValueParser::new())]
     pub exit_code: bool,
-    /// The kubelet, for --standalone.
     #[command(flatten)]
     pub kubelet: KubeletArgs,
-    /// Sources of --standalone.
     #[command(flatten)]
     pub node: NodeArgs,
 }
@@ -362,7 +346,6 @@ pub struct ExplainArgs {
     /// Output format.
     #[arg(short, long, env = "CORONER_OUTPUT", value_name = "FORM", default_value = "text")]
     pub output: TextOutput,
-    /// The agent to query.
     #[command(flatten)]
     pub agent: AgentArgs,
 }

@@ -1,5 +1,6 @@
 //! Values of flags and variables. Each error says what to use instead.
 
+use crate::sources::kube::lookup::is_name;
 use std::{
     fmt::Display,
     net::SocketAddr,
@@ -50,16 +51,6 @@ pub(super) fn threshold(text: &str) -> Parsed<Duration> {
     Some(given).filter(is_useful).ok_or_else(|| "use at most 7d".to_owned())
 }
 
-pub(super) fn at_most(text: &str, most: usize) -> Parsed<usize> {
-    let given = text.parse().ok().filter(|given| *given <= most);
-    given.ok_or_else(|| format!("use a number, at most {most}"))
-}
-
-pub(super) fn limit(text: &str) -> Parsed<usize> {
-    let given = text.parse().ok().filter(|limit| *limit > 0);
-    given.ok_or_else(|| "use a number, at least 1".to_owned())
-}
-
 /// `4096`, `64KiB`, `1MiB`.
 pub(super) fn size(text: &str) -> Parsed<u32> {
     let (digits, unit) = [("KiB", 1 << 10), ("MiB", 1 << 20)]
@@ -99,16 +90,8 @@ pub(super) fn comm(text: &str) -> Parsed<String> {
     }
 }
 
-/// A DNS subdomain (RFC 1123), as `ValidateNodeName` has it (kubernetes `pkg/apis/core/validation/validation.go`).
 pub(super) fn node_name(name: &str) -> Parsed<String> {
-    let letter = |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit();
-    let is_label = |part: &str| {
-        let bytes = part.as_bytes();
-        bytes.first().is_some_and(letter)
-            && bytes.last().is_some_and(letter)
-            && bytes.iter().all(|b| letter(b) || *b == b'-')
-    };
-    match name.len() <= 253 && name.split('.').all(is_label) {
+    match is_name(name) {
         true => Ok(name.to_owned()),
         false => {
             Err("use at most 253 lower-case letters, digits, '-' and '.'; see `kubectl get nodes`"
@@ -137,19 +120,16 @@ mod tests {
         }
         assert_eq!(or_off("off", address), Ok(OrOff(None)));
         assert_eq!(or_off("/a", absolute), Ok(OrOff(Some("/a".into()))));
-        assert_eq!((at_most("0", 9), limit("1")), (Ok(0), Ok(1)));
         assert_eq!(node_name("n-1.a"), Ok("n-1.a".to_owned()));
     }
 
     #[test]
     fn what_cannot_work_is_refused_with_what_can() {
         type Refuses = fn(&str) -> Option<String>;
-        let refusals: [(Refuses, &[&str], &str); 10] = [
+        let refusals: [(Refuses, &[&str], &str); 8] = [
             (|text| duration(text).err(), &["", "5", "-1s", "soon", "1y"], "for example 250ms"),
             (|text| threshold(text).err(), &["999ms"], "at least 1s"),
             (|text| threshold(text).err(), &["8d"], "at most 7d"),
-            (|text| at_most(text, 9).err(), &["10", "-1", "x"], "at most 9"),
-            (|text| limit(text).err(), &["0", "x"], "at least 1"),
             (|text| ring_bytes(text).err(), &["", "MiB", "-1", "4096MiB", "1GiB"], "64KiB or 1MiB"),
             (|text| ring_bytes(text).err(), &["5000"], "try 8192"),
             (

@@ -35,19 +35,21 @@ fn of_own(directive: &str) -> String {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Form {
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LogFormat {
+    /// Human-readable text.
     Text,
+    /// One JSON object per line.
     Json,
 }
 
 /// Writes the log to stderr from now on, for the whole process.
-pub fn start(directives: &str, form: Form) -> Result<(), ParseError> {
+pub fn start(directives: &str, form: LogFormat) -> Result<(), ParseError> {
     dispatch(filter(directives)?, form, io::stderr).init();
     Ok(())
 }
 
-fn dispatch<W>(filter: EnvFilter, form: Form, to: W) -> Dispatch
+fn dispatch<W>(filter: EnvFilter, form: LogFormat, to: W) -> Dispatch
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
@@ -56,15 +58,15 @@ where
         .with_writer(Shown { to, form })
         .log_internal_errors(false); // a closed stderr is no reason to panic
     match form {
-        Form::Json => log.json().flatten_event(true).into(),
-        Form::Text => log.with_ansi(false).into(),
+        LogFormat::Json => log.json().flatten_event(true).into(),
+        LogFormat::Text => log.with_ansi(false).into(),
     }
 }
 
 /// Writes lines with [what is hidden](crate::printable) as escapes, whoever put it into them.
 struct Shown<W> {
     to: W,
-    form: Form,
+    form: LogFormat,
 }
 
 impl<'a, W: MakeWriter<'a>> MakeWriter<'a> for Shown<W> {
@@ -88,14 +90,14 @@ impl<W: Write> Write for Shown<W> {
     }
 }
 
-fn line(text: &str, form: Form) -> String {
+fn line(text: &str, form: LogFormat) -> String {
     let (text, end) = match text.strip_suffix('\n') {
         Some(line) => (line, "\n"),
         None => (text, ""),
     };
     let safe = match form {
-        Form::Json => json(text),
-        Form::Text => shown(text),
+        LogFormat::Json => json(text),
+        LogFormat::Text => shown(text),
     };
     safe.into_owned() + end
 }
@@ -121,10 +123,10 @@ pub(crate) mod tests {
 
     /// What is logged at the level of `run`, as text.
     pub(crate) fn logged(log: impl FnOnce()) -> String {
-        logged_by("info", Form::Text, log)
+        logged_by("info", LogFormat::Text, log)
     }
 
-    pub(crate) fn logged_by(directives: &str, form: Form, log: impl FnOnce()) -> String {
+    pub(crate) fn logged_by(directives: &str, form: LogFormat, log: impl FnOnce()) -> String {
         let text = WrittenLog::default();
         let to = text.clone();
         let dispatch = dispatch(filter(directives).unwrap(), form, move || to.clone());
@@ -153,7 +155,7 @@ pub(crate) mod tests {
             ("[{answer}]=trace", 0, 0),
             ("", 0, 1),
         ] {
-            let text = logged_by(directives, Form::Text, log);
+            let text = logged_by(directives, LogFormat::Text, log);
             let counted = (text.matches("theirs").count(), text.matches("ours").count());
             assert_eq!(counted, (theirs, ours), "{directives}");
         }
@@ -164,10 +166,10 @@ pub(crate) mod tests {
     fn no_line_hides_anything() {
         let odd = "a\u{1b}[2J\u{9b}b\u{202e}c\u{e0041}\nforged";
         let log = || tracing::error!(target: "coroner", display = %odd, text = odd, "{odd}");
-        let text = logged_by("info", Form::Text, log);
+        let text = logged_by("info", LogFormat::Text, log);
         assert_eq!(text.lines().count(), 1, "{text:?}");
         assert!(!text.trim_end().contains(is_hidden), "{text:?}");
-        let text = logged_by("info", Form::Json, log);
+        let text = logged_by("info", LogFormat::Json, log);
         assert!(!text.trim_end().contains(is_hidden), "{text:?}");
         let json: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!(json["text"], odd);

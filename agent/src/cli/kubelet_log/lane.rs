@@ -28,12 +28,10 @@ const BESIDE: usize = 2 + NAME + 2 + 2 + 11 + 2 + 9 + 2 + 4;
 const MAX_STAGES: usize = 64;
 const MAX_QUOTES: usize = 16;
 
-/// A span of a stage.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Span {
     pub(super) stage: Stage,
     pub(super) from: WallTime,
-    /// `None`: its end is not logged.
     pub(super) to: Option<WallTime>,
     pub(super) container: Option<String>,
     pub(super) failed: bool,
@@ -61,7 +59,6 @@ impl NamedPod {
         }
     }
 
-    /// Whether a line is about the pod.
     pub(super) fn is_in(&mut self, statement: &Statement) -> bool {
         let Subject { uid, pods, id, .. } = &statement.subject;
         let is_its = uid.as_ref() == Some(&self.uid);
@@ -80,7 +77,6 @@ impl NamedPod {
     }
 }
 
-/// The lane as text: from this log, for this report.
 pub(in crate::cli) fn lane(
     path: &Path,
     account: &PodTermination,
@@ -136,7 +132,6 @@ pub(in crate::cli) fn lane(
     Ok(text)
 }
 
-/// What a log shows of a termination.
 pub(super) struct KubeletLane {
     pub(super) spans: Vec<Span>,
     /// The newest one first.

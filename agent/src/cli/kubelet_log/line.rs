@@ -6,67 +6,57 @@
 
 use super::table::{self, Message, Topic};
 use coroner_core::time::WallTime;
+use jiff::{Timestamp, civil::DateTime, tz::TimeZone};
 use serde_json::Value as Json;
 use std::borrow::Cow;
 
 /// The longest text of a line that is kept, bytes.
 const MAX_TEXT: usize = 2_000;
-/// The longest prefix, bytes.
 const MAX_PREFIX: usize = 400;
 /// Before a message in `journalctl -o export`.
 const EXPORTED: &str = "MESSAGE=";
 /// The downstream builds of the kubelet mark their lines with it, before the header or in it.
 const MARK: &str = "??? ";
 
-/// The time of a line, which has neither year nor zone in klog's text.
+/// The time of a line. klog's header has neither year nor zone: its time is that of the year 2000 and in UTC.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum LineTime {
-    Exact(WallTime),
-    Klog { month: i8, day: i8, hour: i8, minute: i8, second: i8, micros: i32 },
+pub(super) struct LineTime {
+    time: WallTime,
+    pub(super) is_exact: bool,
 }
 
 impl LineTime {
     /// The time in this zone (ns ahead of UTC), in the year that is nearest to a moment.
     pub(super) fn near(self, moment: WallTime, zone: i64) -> Option<WallTime> {
-        let Self::Klog { month, day, hour, minute, second, micros } = self else {
-            let Self::Exact(time) = self else { return None };
-            return Some(time);
+        if self.is_exact {
+            return Some(self.time);
+        }
+        let civil = |time: WallTime| {
+            let time = Timestamp::from_nanosecond(time.0.into()).ok()?;
+            Some(time.to_zoned(TimeZone::UTC).datetime())
         };
-        let year = jiff::Timestamp::from_nanosecond(moment.0.into()).ok()?;
-        let year = year.to_zoned(jiff::tz::TimeZone::UTC).year();
-        let of = |year: i16| -> Option<i64> {
-            let time =
-                jiff::civil::DateTime::new(year, month, day, hour, minute, second, micros * 1_000);
-            let time = time.ok()?.to_zoned(jiff::tz::TimeZone::UTC).ok()?;
-            i64::try_from(time.timestamp().as_nanosecond()).ok()?.checked_sub(zone)
-        };
+        let (own, year) = (civil(self.time)?, civil(moment)?.year());
+        let of = |year: i16| wall(own.with().year(year).build().ok()?)?.0.checked_sub(zone);
         // 29 February exists in some of them only.
         let years = [year.checked_sub(1)?, year, year.checked_add(1)?];
         years.into_iter().filter_map(of).min_by_key(|time| time.abs_diff(moment.0)).map(WallTime)
     }
 
-    /// A number by which lines of one log can be compared.
-    fn order(self) -> i64 {
-        match self {
-            Self::Exact(time) => time.0 / 1_000,
-            Self::Klog { month, day, hour, minute, second, micros } => {
-                let days = i64::from(month) * 31 + i64::from(day);
-                let minutes = (days * 24 + i64::from(hour)) * 60 + i64::from(minute);
-                (minutes * 60 + i64::from(second)) * 1_000_000 + i64::from(micros)
-            }
-        }
-    }
-
     /// How much later this is than another line of the log, µs; negative: earlier. New year is later than December.
     pub(super) fn since(self, other: Self) -> i64 {
-        let year = 12 * 31 * 86_400 * 1_000_000;
-        let since = self.order() - other.order();
-        match (self, other) {
-            (Self::Klog { .. }, Self::Klog { .. }) if since < -year / 2 => since + year,
-            (Self::Klog { .. }, Self::Klog { .. }) | (Self::Exact(_), Self::Exact(_)) => since,
+        let year = 366 * 86_400 * 1_000_000;
+        let since = self.time.0 / 1_000 - other.time.0 / 1_000;
+        match (self.is_exact, other.is_exact) {
+            (false, false) if since < -year / 2 => since + year,
+            (own, others) if own == others => since,
             _ => 0,
         }
     }
+}
+
+fn wall(utc: DateTime) -> Option<WallTime> {
+    let time = utc.to_zoned(TimeZone::UTC).ok()?.timestamp();
+    i64::try_from(time.as_nanosecond()).ok().map(WallTime)
 }
 
 /// Where the text of the kubelet stands in the lines of a log.
@@ -175,14 +165,10 @@ fn header_at(text: &str) -> Option<KlogHeader> {
     if !signs.iter().all(|(at, sign)| text.get(*at..at + 1) == Some(*sign)) {
         return None;
     }
-    let time = LineTime::Klog {
-        month: number(1)?,
-        day: number(3)?,
-        hour: number(6)?,
-        minute: number(9)?,
-        second: number(12)?,
-        micros: digits(15, 21)?.parse().ok()?,
-    };
+    let micros: i32 = digits(15, 21)?.parse().ok()?;
+    let (hour, minute, second) = (number(6)?, number(9)?, number(12)?);
+    let time = DateTime::new(2000, number(1)?, number(3)?, hour, minute, second, micros * 1_000);
+    let time = LineTime { time: wall(time.ok()?)?, is_exact: false };
     let rest = text[21..].trim_start_matches(' ');
     let (process, rest) = rest.split_once(' ')?;
     let rest = rest.strip_prefix(MARK).unwrap_or(rest);
@@ -282,7 +268,7 @@ fn json(line: &str) -> Option<KlogLine<'_>> {
             (nanos.abs() < 9e18).then_some(WallTime(nanos as i64))?
         }
         Json::String(text) => {
-            let time: jiff::Timestamp = text.parse().ok()?;
+            let time: Timestamp = text.parse().ok()?;
             WallTime(i64::try_from(time.as_nanosecond()).ok()?)
         }
         _ => return None,
@@ -291,23 +277,18 @@ fn json(line: &str) -> Option<KlogLine<'_>> {
     let (file, number) = caller.rsplit_once(':')?;
     let fits = file.ends_with(".go") && number.parse::<u32>().is_ok();
     members.get("msg")?.as_str()?;
-    let (time, text) = (LineTime::Exact(time), Cow::Borrowed(&line[start..]));
+    let (time, text) = (LineTime { time, is_exact: true }, Cow::Borrowed(&line[start..]));
     let clock = clock(&line[..start]);
     fits.then_some(KlogLine { time, clock, place, text, members: Some(members) })
 }
 
-/// What a line of the table is about.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Subject {
-    /// The pod's UID.
     pub(super) uid: Option<String>,
     /// `namespace/name` of the pods.
     pub(super) pods: Vec<String>,
-    /// The container's name.
     pub(super) container: Option<String>,
-    /// The id of a container or a sandbox.
     pub(super) id: Option<String>,
-    /// The volume.
     pub(super) volume: Option<String>,
     /// The source is a manifest, not the apiserver.
     pub(super) from_manifest: bool,
@@ -334,7 +315,7 @@ impl PartialEq for Message {
 pub(super) fn statement(line: &KlogLine<'_>) -> Option<Statement> {
     if let Some(members) = &line.members {
         let text = members.get("msg")?.as_str()?;
-        let fields = members.iter().map(|(key, value)| (key.as_str(), Field::Json(value.clone())));
+        let fields = members.iter().map(|(key, value)| (key.as_str(), value.clone()));
         return of(text, fields.collect(), &line.text);
     }
     if let Some(rest) = line.text.strip_prefix(table::OPERATION) {
@@ -364,18 +345,18 @@ fn operation(rest: &str, line: &str) -> Option<Statement> {
     Some(Statement { message, subject, why: Some((Topic::Volume, shortened(line))) })
 }
 
-fn of(text: &str, fields: Vec<(&str, Field)>, line: &str) -> Option<Statement> {
+fn of(text: &str, fields: Vec<(&str, Json)>, line: &str) -> Option<Statement> {
     let is_it = |message: &&Message| {
         message.text == text
             || message.text.ends_with(" for volume") && text.starts_with(message.text)
     };
     let message = table::MESSAGES.iter().find(is_it)?;
     let mut subject = Subject::default();
-    let mut error = String::new();
+    let mut error = "";
     for (key, field) in &fields {
         subject.set(key, field);
         if *key == "err" {
-            error = field.text().unwrap_or_default();
+            error = field.as_str().unwrap_or_default();
         }
     }
     if message.text != text {
@@ -416,88 +397,48 @@ fn shortened(text: &str) -> String {
     }
 }
 
-/// A value, of klog's text or JSON.
-#[derive(Clone, PartialEq, Debug)]
-enum Field {
-    Text(String),
-    /// As Go prints it: `&{ID:u Type:ContainerDied Data:c}`, `[default/a default/b]`.
-    Go(String),
-    Json(Json),
-}
-
-impl Field {
-    fn text(&self) -> Option<String> {
-        match self {
-            Self::Text(text) => Some(text.clone()),
-            Self::Json(Json::String(text)) => Some(text.clone()),
-            _ => None,
-        }
-    }
-
-    fn member(&self, name: &str) -> Option<String> {
-        match self {
-            Self::Json(Json::Object(members)) => members.get(name)?.as_str().map(str::to_owned),
-            Self::Go(text) => {
-                let inner = text.trim_start_matches('&').strip_prefix('{')?.strip_suffix('}')?;
-                let mut members = inner.split(' ').filter_map(|member| member.split_once(':'));
-                members.find(|(key, _)| *key == name).map(|(_, value)| value.to_owned())
-            }
-            _ => None,
-        }
-    }
-
-    fn items(&self) -> Vec<String> {
-        let pod = |item: &Json| match item {
-            Json::String(text) => Some(text.clone()),
-            Json::Object(pod) => {
-                Some(format!("{}/{}", pod.get("namespace")?.as_str()?, pod.get("name")?.as_str()?))
-            }
-            _ => None,
-        };
-        match self {
-            Self::Json(Json::Array(items)) => items.iter().filter_map(pod).collect(),
-            Self::Json(object @ Json::Object(_)) => pod(object).into_iter().collect(),
-            Self::Go(text) => {
-                let inner = text.strip_prefix('[').and_then(|text| text.strip_suffix(']'));
-                inner.unwrap_or_default().split_ascii_whitespace().map(str::to_owned).collect()
-            }
-            _ => self.text().into_iter().collect(),
-        }
-    }
-}
-
 impl Subject {
-    fn set(&mut self, key: &str, field: &Field) {
-        let text = || field.text();
-        let id = || {
-            let id = field.member("ID").or_else(text)?;
-            word(id.rsplit_once("://").map_or(&*id, |(_, id)| id))
-        };
+    fn set(&mut self, key: &str, field: &Json) {
+        let text = field.as_str();
+        let own = || text.and_then(word);
+        let member = |name| field.get(name).and_then(Json::as_str);
+        let id = || word(member("ID").or(text)?.rsplit("://").next()?);
         match key {
-            "podUID" | "podID" => self.uid = text().as_deref().and_then(word),
-            "pod" | "pods" => self.pods = field.items(),
+            "podUID" | "podID" => self.uid = own(),
+            "pod" | "pods" => self.pods = items(field),
             // `name_namespace`.
             "podName" => {
-                let name = text().and_then(|text| {
-                    text.rsplit_once('_').map(|(name, namespace)| format!("{namespace}/{name}"))
-                });
+                let name = text.and_then(|text| text.rsplit_once('_'));
+                let name = name.map(|(name, namespace)| format!("{namespace}/{name}"));
                 self.pods = name.into_iter().collect();
             }
-            "containerName" | "container" => self.container = text().as_deref().and_then(word),
+            "containerName" | "container" => self.container = own(),
             "containerID" | "containerStatusID" | "podSandboxID" | "sandboxID" => self.id = id(),
-            "source" => self.from_manifest = text().is_some_and(|source| source != "api"),
+            "source" => self.from_manifest = text.is_some_and(|source| source != "api"),
             "event" => {
-                self.uid = field.member("ID").as_deref().and_then(word);
-                self.id = field.member("Data").as_deref().and_then(word);
-                self.goes_on = field.member("Type").as_deref() != Some("ContainerDied");
+                self.uid = member("ID").and_then(word);
+                self.id = member("Data").and_then(word);
+                self.goes_on = member("Type") != Some("ContainerDied");
             }
             "cgroupName" => {
-                let parts = field.items();
+                let parts = items(field);
                 let uid = parts.iter().rev().find_map(|part| part.strip_prefix("pod"));
                 self.uid = uid.and_then(word);
             }
             _ => {}
         }
+    }
+}
+
+/// The texts and pods of a list, or the only one.
+fn items(field: &Json) -> Vec<String> {
+    let item = |item: &Json| match item {
+        Json::String(text) => Some(text.clone()),
+        pod => Some(format!("{}/{}", pod.get("namespace")?.as_str()?, pod.get("name")?.as_str()?)),
+    };
+    match field {
+        Json::Array(items) => items.iter().filter_map(item).collect(),
+        one => item(one).into_iter().collect(),
     }
 }
 
@@ -508,7 +449,7 @@ fn word(text: &str) -> Option<String> {
 }
 
 /// All fields of a structured line; `None`: something else stands among them.
-fn fields(mut rest: &str) -> Option<Vec<(&str, Field)>> {
+fn fields(mut rest: &str) -> Option<Vec<(&str, Json)>> {
     let mut found = Vec::new();
     while !rest.is_empty() {
         let (key, value) = rest.strip_prefix(' ')?.split_once('=')?;
@@ -523,32 +464,32 @@ fn fields(mut rest: &str) -> Option<Vec<(&str, Field)>> {
 }
 
 /// The value at the beginning of a text, and what follows it.
-fn value_of(text: &str) -> Option<(Field, &str)> {
+fn value_of(text: &str) -> Option<(Json, &str)> {
     match text.as_bytes().first() {
         Some(b'"') => {
             let (value, rest) = unquoted(&text[1..])?;
-            Some((Field::Text(value), rest))
+            Some((value.into(), rest))
         }
         // Its lines come next; in a quoted string they are here.
-        Some(b'<') if text == "<" => Some((Field::Text(String::new()), "")),
+        Some(b'<') if text == "<" => Some(("".into(), "")),
         Some(b'<') if text.starts_with("<\n") => {
             let (value, rest) = text[2..].split_once("\n >")?;
             let lines = value.lines().map(|line| line.strip_prefix('\t').unwrap_or(line));
-            Some((Field::Text(lines.collect::<Vec<_>>().join(" ")), rest))
+            Some((lines.collect::<Vec<_>>().join(" ").into(), rest))
         }
         Some(b'{' | b'[' | b'&') => group(text),
         _ => {
             let end = text.find(' ').unwrap_or(text.len());
-            Some((Field::Text(text[..end].to_owned()), &text[end..]))
+            Some((text[..end].into(), &text[end..]))
         }
     }
 }
 
 /// A struct, a map or a list: in JSON, or as Go prints it.
-fn group(text: &str) -> Option<(Field, &str)> {
+fn group(text: &str) -> Option<(Json, &str)> {
     let mut json = serde_json::Deserializer::from_str(text).into_iter::<Json>();
     if let Some(Ok(value)) = json.next() {
-        return Some((Field::Json(value), &text[json.byte_offset()..]));
+        return Some((value, &text[json.byte_offset()..]));
     }
     let mut depth = 0usize;
     for (at, byte) in text.bytes().enumerate() {
@@ -557,11 +498,21 @@ fn group(text: &str) -> Option<(Field, &str)> {
             b'}' | b']' => {
                 depth = depth.checked_sub(1)?;
                 if depth == 0 {
-                    return Some((Field::Go(text[..=at].to_owned()), &text[at + 1..]));
+                    return Some((go(&text[..=at]), &text[at + 1..]));
                 }
             }
             _ => {}
         }
     }
     None
+}
+
+/// As Go prints it: `&{ID:u Type:ContainerDied Data:c}`, `[default/a default/b]`.
+fn go(text: &str) -> Json {
+    if let Some(items) = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')) {
+        return items.split_ascii_whitespace().collect();
+    }
+    let inner =
+        text.trim_start_matches('&').strip_prefix('{').and_then(|text| text.strip_suffix('}'));
+    inner.unwrap_or_default().split(' ').filter_map(|member| member.split_once(':')).collect()
 }

@@ -17,7 +17,6 @@ use std::{
     path::Path,
 };
 
-/// Quotes below one leak.
 const MAX_QUOTES: usize = 8;
 /// The last line of a log that goes on is at most so much older than this machine's clock, or ahead of it, ns.
 const RECENT: std::ops::RangeInclusive<i64> = -60_000_000_000..=300_000_000_000;
@@ -29,7 +28,6 @@ pub(super) struct Quote {
     pub(super) first: WallTime,
     pub(super) last: WallTime,
     pub(super) count: u32,
-    /// The last one's text.
     pub(super) text: String,
 }
 
@@ -71,7 +69,6 @@ pub(super) fn of_entries<'a>(all: impl Iterator<Item = (WallTime, &'a Statement)
     quotes
 }
 
-/// The quotes for leaks, from one log.
 pub(in crate::cli) struct LeakQuotes {
     of: Vec<Vec<Quote>>,
     /// What a reader should know of the log.

@@ -34,7 +34,6 @@ pub(super) struct LogEntry {
     pub(super) statement: Statement,
 }
 
-/// What was read of a log.
 #[derive(Debug, Default)]
 pub(super) struct KubeletLog {
     /// Lines of the table that were wanted, as they stand in the log.

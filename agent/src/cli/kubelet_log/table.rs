@@ -12,7 +12,6 @@ labels! {
         Noticed = "noticed",
         /// The pod worker's step that stops the containers and the sandbox (`SyncTerminatingPod`).
         Terminating = "terminating",
-        /// A preStop hook.
         PreStop = "pre_stop",
         /// The call that stops a container, until the runtime has answered it.
         Kill = "kill",
@@ -22,7 +21,6 @@ labels! {
         Terminated = "terminated",
         /// That step waits for the volumes to be unmounted.
         Unmount = "unmount",
-        /// The pod's cgroup is removed.
         Cgroup = "cgroup",
         /// The sync loop got the mirror pod's new status.
         StatusUpdate = "status_update",
@@ -36,9 +34,7 @@ labels! {
         MirrorDelete = "mirror_delete",
         /// The sync loop got the deletion and the removal of a mirror pod.
         MirrorRemoved = "mirror_removed",
-        /// The kubelet creates a mirror pod.
         MirrorCreate = "mirror_create",
-        /// The kubelet removes a container.
         ContainerRemoval = "container_removal",
         /// Garbage collection removes the sandbox and the logs.
         GarbageCollection = "garbage_collection",
@@ -52,12 +48,9 @@ impl Stage {
     }
 }
 
-/// What a message is for its stage.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Edge {
-    /// It begins.
     Begin,
-    /// It ends.
     End,
     /// It ends with a failure.
     Failed,
@@ -86,7 +79,6 @@ pub enum Topic {
     Object,
 }
 
-/// One message.
 #[derive(Clone, Copy, Debug)]
 pub struct Message {
     /// The text between the quotes; of a volume's message, which names its objects there, the beginning.
@@ -95,9 +87,7 @@ pub struct Message {
     pub versions: (u8, u8),
     /// `-v` that it needs; errors and warnings need none.
     pub level: u8,
-    /// The stage.
     pub stage: Option<(Edge, Stage)>,
-    /// It states why something is not removed.
     pub why: Option<Topic>,
     /// It states that these succeeded.
     pub success: &'static [Topic],
@@ -123,7 +113,6 @@ impl Message {
     }
 }
 
-/// The whole table.
 pub const MESSAGES: &[Message] = &[
     message("SyncLoop DELETE", ALL, 2).is(Edge::Moment, Noticed),
     message("SyncLoop REMOVE", ALL, 2).is(Edge::Moment, Removed),

@@ -8,7 +8,6 @@ const MINUTE: i64 = 60_000_000_000;
 const QUARTERS: std::ops::RangeInclusive<i64> = -48..=56;
 const ODD: [i64; 13] = [-38, -14, -10, 14, 18, 22, 23, 26, 35, 38, 42, 51, 55];
 
-/// The zone of a log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Zone {
     /// Ahead of UTC, ns.
@@ -26,7 +25,7 @@ impl Zone {
         moment: WallTime,
         fits: impl Fn(WallTime) -> bool,
     ) -> Self {
-        let is_exact = times.clone().any(|time| matches!(time, LineTime::Exact(_)));
+        let is_exact = times.clone().any(|time| time.is_exact);
         let exist = QUARTERS.filter(|quarters| quarters % 4 == 0 || ODD.contains(quarters));
         let mut zones: Vec<i64> = exist.map(|quarters| quarters * 15 * MINUTE).collect();
         zones.sort_by_key(|ahead| ahead.abs());

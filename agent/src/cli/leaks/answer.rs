@@ -15,7 +15,6 @@ use coroner_report::{Detection, DetectionState, Leak, LeakKey, WallTime};
 use serde::Serialize;
 use std::{fmt::Write, path::Path, time::Duration};
 
-/// The list to print, and as JSON.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub(super) struct LeaksAnswer {
     #[serde(skip)]

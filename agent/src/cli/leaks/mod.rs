@@ -3,21 +3,18 @@
 mod answer;
 mod standalone;
 
-use super::{client::AgentAddress, print_note, usage};
+use super::{print, print_note, usage};
 use crate::{
     config::{
         StandaloneConfig,
-        args::{LeaksArgs, ListOutput},
+        args::{AgentArgs, LeaksArgs, ListOutput},
     },
     outputs::report::span,
 };
 use answer::LeaksAnswer;
 use anyhow::{Context, bail};
 use coroner_report::{DetectionState, Leak, ListQuery, openapi};
-use std::{
-    io::{self, Write},
-    process::ExitCode,
-};
+use std::process::ExitCode;
 
 const EXIT_LEAKS: u8 = 3;
 
@@ -34,7 +31,7 @@ pub(super) fn main(args: &LeaksArgs) -> anyhow::Result<ExitCode> {
             Ok(look) => runtime.block_on(standalone::observe(look, namespace)),
         }
     } else {
-        runtime.block_on(ask(&AgentAddress(args.agent.socket.clone()), namespace, args.exit_code))
+        runtime.block_on(ask(&args.agent, namespace, args.exit_code))
     };
     // A survey of the host that hangs (a dead mount) must not keep the process alive.
     runtime.shutdown_background();
@@ -43,9 +40,7 @@ pub(super) fn main(args: &LeaksArgs) -> anyhow::Result<ExitCode> {
     if let Some(since) = args.since {
         answer.retain_younger(since);
     }
-    let mut stdout = io::stdout().lock();
-    stdout.write_all(answer.text(args)?.as_bytes())?;
-    stdout.flush()?;
+    print(&answer.text(args)?)?;
     if is_table && answer.is_empty() {
         print_note(&answer.nothing());
     }
@@ -57,7 +52,7 @@ pub(super) fn main(args: &LeaksArgs) -> anyhow::Result<ExitCode> {
 
 /// The agent's list. `conclusive`: an empty list must mean that there is no leak.
 async fn ask(
-    agent: &AgentAddress,
+    agent: &AgentArgs,
     namespace: Option<&str>,
     conclusive: bool,
 ) -> anyhow::Result<LeaksAnswer> {

@@ -24,7 +24,6 @@ const LOSS_EVERY: Duration = Duration::from_secs(60);
 pub(crate) struct Losses(Vec<(LossKind, u64, Instant)>);
 
 impl Losses {
-    /// Records `count` losses.
     pub(crate) fn note(&mut self, kind: LossKind, count: u64, now: Instant) {
         match self.0.iter_mut().find(|(known, ..)| *known == kind) {
             Some((_, sum, _)) => *sum += count,
@@ -187,7 +186,7 @@ mod tests {
     use super::*;
     use crate::outputs::{
         log::{
-            Form,
+            LogFormat,
             tests::{logged, logged_by},
         },
         report::samples,
@@ -254,7 +253,7 @@ mod tests {
             more_leaks(7);
         };
         let mut logged: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-        for line in logged_by("debug", Form::Json, log).lines() {
+        for line in logged_by("debug", LogFormat::Json, log).lines() {
             let line: serde_json::Map<String, Value> = serde_json::from_str(line).unwrap();
             let general = ["timestamp", "level", "target", "message"];
             let fields = line.keys().filter(|name| !general.contains(&name.as_str())).cloned();

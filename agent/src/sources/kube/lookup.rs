@@ -319,10 +319,17 @@ fn is(object: &ApiPod, uid: &PodUid) -> bool {
     object.uid == uid.as_str() || object.mirror_of.as_ref() == Some(uid)
 }
 
-/// What may stand in a path as a namespace or a pod's name (RFC 1123).
+/// A DNS subdomain (RFC 1123), as `ValidateNodeName` has it (kubernetes `pkg/apis/core/validation/validation.go`): what
+/// may stand in a path as a namespace, or as a pod's or node's name.
 pub(crate) fn is_name(text: &str) -> bool {
-    let fits = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'.');
-    (1..=253).contains(&text.len()) && text.bytes().all(fits) && !text.starts_with('.')
+    let letter = |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    let is_label = |part: &str| {
+        let bytes = part.as_bytes();
+        bytes.first().is_some_and(letter)
+            && bytes.last().is_some_and(letter)
+            && bytes.iter().all(|b| letter(b) || *b == b'-')
+    };
+    text.len() <= 253 && text.split('.').all(is_label)
 }
 
 /// An answer in time; `None`: there is no such thing. `name`: what was asked for; `right`: what the agent's role must allow.
