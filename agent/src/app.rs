@@ -428,8 +428,7 @@ impl EventLoop {
             self.losses.note(loss.kind, loss.count, Instant::now());
         }
         if let Input::Cri(CriEvent::Connected { process, .. }) = &received.input {
-            let request = host::RuntimeConnected(*process);
-            self.senders.hand(&self.senders.host, request, Adapter::Host);
+            self.senders.hand(&self.senders.host, *process, Adapter::Host);
         }
         let received = Received { input: recording::redact(received.input), ..received };
         if let Some(recorder) = &mut self.recorder {

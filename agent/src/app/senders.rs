@@ -20,13 +20,12 @@ pub(super) struct Senders {
     pub(super) cri: Sender<CriRequest>,
     pub(super) kernel: Sender<KernelCommand>,
     pub(super) proc: Sender<InspectProcesses>,
-    pub(super) host: Sender<host::RuntimeConnected>,
+    pub(super) host: Sender<host::Runtime>,
     pub(super) traffic: Sender<TrafficRequest>,
     /// `None`: the agent runs without the apiserver.
     pub(super) api: Option<Sender<Vec<PodRef>>>,
     /// `None`: the Events of pods are not looked up.
     pub(super) lookups: Option<Sender<PodRef>>,
-    /// `None`: Events are disabled.
     pub(super) events: Option<Events>,
     pub(super) shared: Arc<SharedState>,
 }

@@ -13,7 +13,6 @@ const KNOWN: ABI = ABI::V10;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum FileAccess {
-    /// What it has opened.
     Opened,
     /// Files below these directories, to read.
     Read(Vec<PathBuf>),
@@ -25,9 +24,6 @@ pub enum FileAccess {
 
 /// Restricts the calling thread, and the threads and processes that it starts, to these files. Unless they are any, it
 /// may also listen on no TCP port, nor connect to an abstract unix socket. What is open stays open.
-///
-/// # Errors
-/// The kernel cannot do that; nothing is restricted then.
 pub fn restrict(files: &FileAccess) -> Result<(), String> {
     let reads = AccessFs::ReadFile | AccessFs::ReadDir;
     let writes =
@@ -58,9 +54,6 @@ pub fn restrict(files: &FileAccess) -> Result<(), String> {
 }
 
 /// Whether this kernel can restrict threads.
-///
-/// # Errors
-/// It cannot, and why.
 pub fn probe() -> Result<(), String> {
     let required = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
     let made = required.handle_access(AccessFs::from_all(ABI::V1)).and_then(Ruleset::create);

@@ -1,7 +1,6 @@
 //! What Linux has and Rust's library lacks: /proc, cgroups, privileges, clocks, calls that may hang.
 
 pub(crate) mod allocator;
-pub(crate) mod below;
 pub(crate) mod blocking;
 pub mod cgroupfs;
 pub mod clock;

@@ -82,9 +82,6 @@ pub fn raise_memlock_limit() {
 /// `kernel.unprivileged_bpf_disabled` refuses every bpf(2) call, also on a map that is open, without
 /// CAP_BPF (`__sys_bpf`, `kernel/bpf/syscall.c`). There it is kept.
 ///
-/// # Errors
-/// When the kernel refuses to take something away; then the capabilities are as they were.
-///
 /// A thread's capabilities are its own, and those it starts inherit them: threads that run already keep theirs
 /// ([`keep_none`]).
 pub fn drop_privileges(works: impl FnOnce() -> bool) -> io::Result<CapabilitySet> {
@@ -107,9 +104,6 @@ pub fn drop_privileges(works: impl FnOnce() -> bool) -> io::Result<CapabilitySet
 
 /// Takes all capabilities from the calling thread for good, but those that open files of other users where
 /// `opens_files`.
-///
-/// # Errors
-/// The kernel refuses to take something away.
 pub fn keep_none(opens_files: bool) -> io::Result<()> {
     set_no_new_privs(true)?;
     let kept = match opens_files {

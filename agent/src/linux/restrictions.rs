@@ -3,7 +3,6 @@
 use super::procfs::ProcVisibility;
 use std::{fs, path::Path};
 
-/// Below a root: the kernel's lockdown.
 const LOCKDOWN: &str = "sys/kernel/security/lockdown";
 /// This process' label: an AppArmor profile, or an SELinux context.
 const OWN_LABEL: &str = "/proc/self/attr/current";

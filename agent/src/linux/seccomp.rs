@@ -65,10 +65,6 @@ const NAMESPACES: i32 = libc::CLONE_NEWNS
 /// that gets credentials).
 ///
 /// Needs `no_new_privs`, or CAP_SYS_ADMIN.
-///
-/// # Errors
-///
-/// The kernel has no seccomp filters, or refuses this one; all calls are allowed then.
 pub fn confine(runs_programs: bool) -> Result<(), seccompiler::Error> {
     // A filter cannot read clone3's flags, which are in memory. Where it fails so, the C library uses clone(2).
     let clone3 = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);

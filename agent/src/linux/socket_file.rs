@@ -1,13 +1,15 @@
 //! The file of a unix socket, which may be in another root or mount namespace: a socket answers wherever its file is
 //! opened.
 
-use super::below::{self, PATH};
-use rustix::fs::{FileType, Mode, fstat, open};
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, fstat, open, openat2};
 use std::{
     io,
     os::fd::{AsRawFd, OwnedFd},
     path::{Path, PathBuf},
 };
+
+/// To look at what is there, and not to read it.
+const PATH: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
 /// A socket, whichever of its names it was found by.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -36,9 +38,11 @@ impl SocketFile {
         Self::of(open(path, PATH, Mode::empty())?, path)
     }
 
-    /// Opens it by its path below a root; symlinks (`/var/run`) lead to places below that root.
+    /// Opens it by its path below a root. Symlinks, absolute ones (`/var/run`) and `..` lead to places below that root, as
+    /// they do for the programs that live there.
     pub(crate) fn open_below(root: &Path, path: &Path) -> io::Result<Self> {
-        Self::of(below::open(root, path)?, path)
+        let root = open(root, PATH | OFlags::DIRECTORY, Mode::empty())?;
+        Self::of(openat2(&root, path, PATH, Mode::empty(), ResolveFlags::IN_ROOT)?, path)
     }
 
     fn of(file: OwnedFd, path: &Path) -> io::Result<Self> {

@@ -116,7 +116,6 @@ impl SharedState {
         }
     }
 
-    /// The same, of this node.
     pub fn of(self, observed: Observed) -> Self {
         Self { observed, ..self }
     }

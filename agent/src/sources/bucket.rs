@@ -12,7 +12,6 @@ pub struct Rate {
     pub every: Duration,
 }
 
-/// A bucket of tokens.
 #[derive(Debug)]
 pub(crate) struct Bucket {
     rate: Rate,
@@ -22,7 +21,6 @@ pub(crate) struct Bucket {
 }
 
 impl Bucket {
-    /// A full one.
     pub(crate) fn full(rate: Rate, now: Instant) -> Self {
         Self { rate, left: rate.burst, since: now }
     }

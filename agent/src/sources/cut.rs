@@ -6,15 +6,12 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 labels! {
     /// What was cut: the label `field` of `coroner_source_truncated_total`.
     pub enum Cut {
-        /// A string.
         Text = "text",
-        /// A pod's finalizers.
         Finalizers = "finalizers",
         /// A pod's containers, of one kind, or their statuses.
         Containers = "containers",
         /// The conditions of a pod or node.
         Conditions = "conditions",
-        /// A pod's owners.
         Owners = "owners",
         /// Pods that have ended, of a node that has more than are kept.
         Pods = "pods",

@@ -11,7 +11,6 @@ pub(crate) struct Adapters {
 }
 
 impl Adapters {
-    /// Starts an adapter.
     pub(crate) fn spawn(
         &mut self,
         name: &'static str,
@@ -20,7 +19,6 @@ impl Adapters {
         self.spawn_on(&Handle::current(), name, task);
     }
 
-    /// Starts an adapter on another thread.
     pub(crate) fn spawn_on(
         &mut self,
         thread: &Handle,

@@ -23,7 +23,6 @@ const RESOLVED: usize = 256;
 #[derive(Debug, Default)]
 pub struct LeakStore {
     leaks: BTreeMap<LeakKey, Entry<Leak>>,
-    /// The leaks that were resolved last.
     resolved: VecDeque<Entry<Leak>>,
     changes: u64,
     /// The last change that readers who have not seen it can no longer find: a resolved leak that was dropped.

@@ -17,7 +17,6 @@ pub struct History {
 }
 
 impl History {
-    /// Keeps at most `bound`.
     pub fn new(bound: usize) -> Self {
         Self { kept: VecDeque::new(), deaths: VecDeque::new(), bound, changes: 0 }
     }
@@ -82,11 +81,7 @@ mod tests {
     use crate::outputs::report::samples;
 
     fn account(name: &str, life: u32) -> PodTermination {
-        let mut account = samples::graceful();
-        account.pod.name = name.into();
-        account.pod.uid = PodUid::new(name);
-        account.life = life;
-        account
+        samples::of("shop", name, name, life)
     }
 
     fn names(history: &History) -> Vec<String> {

@@ -1,7 +1,7 @@
 //! Files that are not what they should be: each says what it is, and gives what it has.
 
 use super::{NODES, header, live, reader, record, replayed, said_live};
-use coroner::outputs::recording::{ReadError, Reader, VERSION, Writer};
+use coroner::outputs::recording::{Reader, VERSION, Writer};
 use coroner_core::input::{Input, Loss, LossKind, Received};
 use flate2::read::GzDecoder;
 use std::io::{Cursor, Read};
@@ -12,8 +12,8 @@ fn plain(file: &[u8]) -> String {
     text
 }
 
-fn refused(file: &[u8]) -> ReadError {
-    Reader::new(Cursor::new(file.to_vec())).expect_err("it is refused")
+fn refused(file: &[u8]) -> String {
+    Reader::new(Cursor::new(file.to_vec())).expect_err("it is refused").to_string()
 }
 
 #[test]
@@ -56,20 +56,20 @@ fn what_is_no_recording_is_refused() {
     for file in
         [other.to_vec(), gzip.finish().unwrap(), b"\x1f\x8bno gzip at all".to_vec(), vec![0; 99]]
     {
-        assert!(matches!(refused(&file), ReadError::Foreign), "{file:?}");
+        assert!(refused(&file).starts_with("not a recording"), "{file:?}");
     }
-    assert!(matches!(refused(b""), ReadError::Empty));
+    assert!(refused(b"").starts_with("the file is empty"));
 }
 
 #[test]
 fn another_version_is_refused_and_says_what_to_do() {
     let line = format!("{{\"coroner_recording\":{},\"agent\":\"9.1\\u001b[2J\"}}\n", VERSION + 1);
-    let said = refused(line.as_bytes()).to_string();
+    let said = refused(line.as_bytes());
     assert!(said.contains(&format!("format {}, written by coroner 9.1", VERSION + 1)), "{said}");
     assert!(said.contains("at least as new"), "{said}");
     assert!(!said.contains('\x1b'), "a terminal must not obey it: {said:?}");
     let broken = b"{\"coroner_recording\":1}\n";
-    assert!(matches!(refused(broken), ReadError::Header(_)));
+    assert!(refused(broken).starts_with("the first line is invalid"));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::io::Cursor;
 pub fn recording(bytes: &[u8]) {
     let (header, inputs, status) = match read(bytes) {
         Ok(read) => read,
-        Err(problem) => return plain(&problem.to_string()),
+        Err(problem) => return plain(&problem),
     };
     plain(&status.to_string());
     let unread = inputs.len() as u64 - status.inputs;
@@ -24,8 +24,8 @@ pub fn recording(bytes: &[u8]) {
 
 type Read = (Header, Vec<Received>, RecordingStatus);
 
-fn read(bytes: &[u8]) -> Result<Read, coroner::outputs::recording::ReadError> {
-    let mut reader = Reader::new(Cursor::new(bytes.to_vec()))?;
+fn read(bytes: &[u8]) -> Result<Read, String> {
+    let mut reader = Reader::new(Cursor::new(bytes.to_vec())).map_err(|problem| problem.to_string())?;
     let inputs = reader.by_ref().collect();
     Ok((reader.header().clone(), inputs, reader.status().clone()))
 }

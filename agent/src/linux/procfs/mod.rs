@@ -4,7 +4,7 @@ pub mod net;
 pub mod parse;
 mod visibility;
 
-pub use visibility::{Hidden, ProcVisibility};
+pub use visibility::ProcVisibility;
 pub(crate) use visibility::{host_proc, is_of_the_host};
 
 use parse::Stat;

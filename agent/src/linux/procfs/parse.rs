@@ -12,6 +12,13 @@ pub struct Stat {
     pub started: u64,
 }
 
+impl Stat {
+    /// It has not ended: a zombie holds nothing but its number.
+    pub fn lives(&self) -> bool {
+        self.state != TaskState::Zombie
+    }
+}
+
 /// /proc/PID/stat and /proc/PID/task/TID/stat. The name may hold blanks, parentheses and bytes that are no
 /// UTF-8: any name is cut at 15 bytes.
 pub fn stat(text: &[u8]) -> Option<Stat> {

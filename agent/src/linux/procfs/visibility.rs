@@ -27,13 +27,6 @@ pub struct ProcVisibility {
     pub wait_channels: bool,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Hidden {
-    /// What cannot be read, and what is not reported because of it.
-    pub cost: &'static str,
-    pub todo: &'static str,
-}
-
 impl ProcVisibility {
     /// Looks at this process' rights, and at what is below `host_root`.
     pub fn probe(host_root: &Path) -> Self {
@@ -47,35 +40,35 @@ impl ProcVisibility {
         }
     }
 
-    /// Each part that cannot be read although no capability is missing for it. Those that are
-    /// missing are named by [`privileges::lacking`].
-    pub fn hidden(self) -> Vec<Hidden> {
+    /// What is not reported, and the remedy, of each part that cannot be read although no capability is missing for it.
+    /// Those that are missing are named by [`privileges::lacking`].
+    pub fn hidden(self) -> Vec<(&'static str, &'static str)> {
         let mut hidden = Vec::new();
         if !self.root {
-            hidden.push(Hidden {
-                cost: "cannot enter the file system under --host-root; the container runtime is \
-                       reached only if its socket is mounted here, and leaks of class \
-                       orphan_netns are not reported",
-                todo: "grant access (/proc/1/root needs hostPID, CAP_SYS_PTRACE and no AppArmor or \
-                       SELinux confinement, as in deploy/), or mount the host's / into the pod \
-                       and set --host-root to the mount point",
-            });
+            hidden.push((
+                "cannot enter the file system under --host-root; the container runtime is \
+                 reached only if its socket is mounted here, and leaks of class \
+                 orphan_netns are not reported",
+                "grant access (/proc/1/root needs hostPID, CAP_SYS_PTRACE and no AppArmor or \
+                 SELinux confinement, as in deploy/), or mount the host's / into the pod \
+                 and set --host-root to the mount point",
+            ));
         }
         if !self.host {
-            hidden.push(Hidden {
-                cost: "the host's processes are not visible; leaks of class orphan_shim, \
-                       orphan_netns and orphan_pod_cgroup, kubelet restarts and unkillable \
-                       processes are not reported",
-                todo: "set hostPID: true and check --host-root; if the host mounts /proc with \
-                       hidepid, add the SYS_PTRACE capability to the container",
-            });
+            hidden.push((
+                "the host's processes are not visible; leaks of class orphan_shim, \
+                 orphan_netns and orphan_pod_cgroup, kubelet restarts and unkillable \
+                 processes are not reported",
+                "set hostPID: true and check --host-root; if the host mounts /proc with \
+                 hidepid, add the SYS_PTRACE capability to the container",
+            ));
         } else if !self.namespaces && self.wait_channels {
-            hidden.push(Hidden {
-                cost: "a security module restricts CAP_SYS_PTRACE; leaks of class orphan_shim and \
-                       orphan_netns are not reported, nor where in the kernel a process hangs",
-                todo: "run the container with appArmorProfile: Unconfined (SELinux: type spc_t), \
-                       as deploy/ does",
-            });
+            hidden.push((
+                "a security module restricts CAP_SYS_PTRACE; leaks of class orphan_shim and \
+                 orphan_netns are not reported, nor where in the kernel a process hangs",
+                "run the container with appArmorProfile: Unconfined (SELinux: type spc_t), \
+                 as deploy/ does",
+            ));
         }
         hidden
     }

@@ -37,12 +37,10 @@ const UNKILLABLE_EVERY: Duration = Duration::from_secs(600);
 /// Interval at which a lasting failure is logged again.
 const LOG_EVERY: Duration = Duration::from_secs(3600);
 
-/// A draft, and when it was made.
 pub type QueuedDraft = (EventDraft, Instant);
 
 #[derive(Clone, Debug)]
 pub struct EventOptions {
-    /// A kubeconfig; `None`: $KUBECONFIG, ~/.kube/config or the service account.
     pub kubeconfig: Option<PathBuf>,
     /// This node's name: the object of Events about leaks, and the reporting instance.
     pub node: String,

@@ -36,7 +36,7 @@ use crate::{
 };
 use catalogue::Families;
 use parking_lot::Mutex;
-use prometheus::{Encoder, IntCounter, Registry, TextEncoder};
+use prometheus::{Encoder, IntCounter, IntCounterVec, Registry, TextEncoder};
 use std::{
     collections::HashMap,
     ops::Deref,
@@ -54,6 +54,8 @@ pub const SERIES: usize = 150;
 const LEAK_SERIES: usize = 50;
 /// A deletion that takes longer is slow: the usual grace of 30 s, the kubelet's 2 s, and 13 s for the node's own work.
 const SLOW: Duration = Duration::from_secs(45);
+/// Of a family without labels.
+const NONE: &[&str] = &[];
 /// The label value of the rest.
 const OTHER: &str = "other";
 
@@ -83,11 +85,9 @@ pub struct SourceCounters {
     /// The kernel shows refused connections.
     pub shows_refusals: bool,
     pub cri: Arc<cri::CriCounters>,
-    /// The apiserver; `None`: done without.
     pub api: Option<Arc<kube::KubeCounters>>,
     pub proc: Arc<processes::ProcessesCounters>,
     pub host: Arc<host::HostCounters>,
-    /// `None`: no Events are made.
     pub events: Option<Arc<events::EventCounters>>,
 }
 
@@ -205,9 +205,9 @@ impl Metrics {
     pub fn engine(&self, gauges: &Gauges) {
         let of = &self.families;
         for (kind, count) in &gauges.losses {
-            set_counter_to(&of.evidence_lost.with_label_values(&[kind.as_str()]), *count);
+            total(&of.evidence_lost, &[kind.as_str()], *count);
         }
-        of.terminating.with_label_values::<&str>(&[]).set(gauges.terminating as f64);
+        of.terminating.with_label_values(NONE).set(gauges.terminating as f64);
         for state in TaskState::ALL.iter().filter(|state| **state != TaskState::Zombie) {
             let count = gauges.unkillable.get(state).copied().unwrap_or_default();
             of.unkillable.with_label_values(&[state.as_str()]).set(count as f64);
@@ -242,7 +242,7 @@ impl Metrics {
             let on = if gauges.detection_state == *state { 1.0 } else { 0.0 };
             of.leak_detection_state.with_label_values(&[state.as_str()]).set(on);
         }
-        of.leaked_ips.with_label_values::<&str>(&[]).set(gauges.ips as f64);
+        of.leaked_ips.with_label_values(NONE).set(gauges.ips as f64);
         set_counter_to(&of.leak_detection_active, gauges.watched.as_secs());
     }
 
@@ -451,10 +451,10 @@ impl Metrics {
         let of = &self.families;
         let flag = |on: bool| if on { 1.0 } else { 0.0 };
         if let Some(connected) = health.cri_connected() {
-            of.cri_connected.with_label_values::<&str>(&[]).set(flag(connected));
+            of.cri_connected.with_label_values(NONE).set(flag(connected));
         }
         if let Some(in_sync) = health.api_in_sync() {
-            of.api_in_sync.with_label_values::<&str>(&[]).set(flag(in_sync));
+            of.api_in_sync.with_label_values(NONE).set(flag(in_sync));
         }
         let ready = health.checks(clock::boot_now()).ready;
         of.ready.set(flag(ready));
@@ -464,17 +464,16 @@ impl Metrics {
         }
         if let Some(sources) = self.sources.get() {
             for (outcome, count) in sources.events.iter().flat_map(|events| events.all()) {
-                set_counter_to(&of.events.with_label_values(&[outcome]), count.load(Relaxed));
+                total(&of.events, &[outcome], count.load(Relaxed));
             }
             self.refresh_kernel(&sources.kernel);
             set_counter_to(&of.cri_calls, sources.cri.calls.load(Relaxed));
             let slowest = sources.cri.latency.slowest().as_secs_f64();
-            of.cri_slowest_call.with_label_values::<&str>(&[]).set(slowest);
+            of.cri_slowest_call.with_label_values(NONE).set(slowest);
             self.refresh_source("cri", &sources.cri.errors, &sources.cri.skipped);
             self.refresh_cuts("cri", &sources.cri.truncated);
-            let errors = |source| of.source_errors.with_label_values(&[source]);
-            set_counter_to(&errors("proc"), sources.proc.errors.load(Relaxed));
-            set_counter_to(&errors("host"), sources.host.errors.load(Relaxed));
+            total(&of.source_errors, &["proc"], sources.proc.errors.load(Relaxed));
+            total(&of.source_errors, &["host"], sources.host.errors.load(Relaxed));
             if let Some(api) = &sources.api {
                 self.refresh_source("api", &api.errors, &api.skipped);
                 self.refresh_cuts("api", &api.truncated);
@@ -484,15 +483,14 @@ impl Metrics {
 
     fn refresh_source(&self, source: &str, errors: &AtomicU64, skipped: &AtomicU64) {
         let of = &self.families;
-        set_counter_to(&of.source_errors.with_label_values(&[source]), errors.load(Relaxed));
-        set_counter_to(&of.source_skipped.with_label_values(&[source]), skipped.load(Relaxed));
+        total(&of.source_errors, &[source], errors.load(Relaxed));
+        total(&of.source_skipped, &[source], skipped.load(Relaxed));
     }
 
     /// Only what ever was cut has a series: on nearly every node that is nothing.
     fn refresh_cuts(&self, source: &str, cuts: &Cuts) {
         for cut in Cut::ALL.iter().copied().filter(|cut| cuts.of(*cut) > 0) {
-            let of = &self.families.source_truncated;
-            set_counter_to(&of.with_label_values(&[source, cut.as_str()]), cuts.of(cut));
+            total(&self.families.source_truncated, &[source, cut.as_str()], cuts.of(cut));
         }
     }
 
@@ -500,7 +498,7 @@ impl Metrics {
         let of = &self.families;
         let records = counters.records().filter(|(kind, _)| kernel::decode::is_counted(kind));
         for (kind, count) in records {
-            set_counter_to(&of.kernel_records.with_label_values(&[kind]), count);
+            total(&of.kernel_records, &[kind], count);
         }
         set_counter_to(&of.cgroups_too_deep, counters.too_deep.load(Relaxed));
         let size = counters.ring_bytes.load(Relaxed).max(1) as f64;
@@ -510,7 +508,7 @@ impl Metrics {
             of.ring_used.with_label_values(&[ring]).set(used.load(Relaxed) as f64 / size);
         }
         let watched = counters.containers.load(Relaxed) as f64;
-        of.watched_cgroups.with_label_values::<&str>(&[]).set(watched);
+        of.watched_cgroups.with_label_values(NONE).set(watched);
     }
 }
 
@@ -518,6 +516,10 @@ fn count(family: &ZeroFirst, findings: &[Finding]) {
     for finding in findings {
         family.add(&[finding.kind.as_str()], 1.0);
     }
+}
+
+fn total(family: &IntCounterVec, labels: &[&str], to: u64) {
+    set_counter_to(&family.with_label_values(labels), to);
 }
 
 fn set_counter_to(counter: &IntCounter, to: u64) {

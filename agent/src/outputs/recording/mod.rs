@@ -14,7 +14,7 @@ pub mod replay;
 mod write;
 
 pub use format::{Header, NodeFacts, RecordingEnd, Stopped, VERSION};
-pub use read::{ReadError, Reader, RecordingStatus};
+pub use read::{Reader, RecordingStatus};
 pub use recorder::{Recorder, create};
 pub use redact::redact;
 pub use write::Writer;
@@ -26,6 +26,6 @@ const SAMPLE: &[u8] = include_bytes!("../../../samples/lab.jsonl.gz");
 /// Its pod that shows most.
 pub const SAMPLE_POD: &str = "one-of-two-overruns";
 
-pub fn sample() -> Result<Reader, ReadError> {
+pub fn sample() -> anyhow::Result<Reader> {
     Reader::new(SAMPLE)
 }

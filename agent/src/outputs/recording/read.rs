@@ -2,6 +2,7 @@
 
 use super::format::{Header, Mark, MarkKind, RecordingEnd, Stopped, VERSION};
 use crate::outputs::report::printable;
+use anyhow::{Context, anyhow, bail};
 use coroner_core::{
     input::{Input, Loss, LossKind, Received},
     time::BootTime,
@@ -18,28 +19,9 @@ use std::{
 /// A list of a full node's containers has some hundred kilobytes: what is longer is no line.
 const MAX_LINE: u64 = 64 << 20;
 
-/// Why something cannot be read as a recording. Each message says what to do.
-#[derive(Debug, thiserror::Error)]
-pub enum ReadError {
-    #[error(transparent)]
-    Io(#[from] io::Error),
-    #[error(
-        "the file is empty: the disk was full, or the agent was killed right after its start. \
-         Free space and record again with `coroner run --record FILE`"
-    )]
-    Empty,
-    #[error("not a recording; create one with `coroner run --record FILE`")]
-    Foreign,
-    #[error(
-        "unsupported format {found}, written by coroner {agent}; coroner {} reads format \
-         {VERSION}. Use a version at least as new as the recording agent's",
-        env!("CARGO_PKG_VERSION")
-    )]
-    Version { found: u32, agent: String },
-    /// The first line is that of a recording of this format, but broken.
-    #[error("the first line is invalid ({0}); the file was probably modified")]
-    Header(serde_json::Error),
-}
+const EMPTY: &str = "the file is empty: the disk was full, or the agent was killed right after its start. \
+     Free space and record again with `coroner run --record FILE`";
+const FOREIGN: &str = "not a recording; create one with `coroner run --record FILE`";
 
 /// How whole a recording is, as far as it was read.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -126,7 +108,7 @@ pub struct Reader {
 
 impl Reader {
     /// Opens a file; `-` is stdin.
-    pub fn open(file: &Path) -> Result<Self, ReadError> {
+    pub fn open(file: &Path) -> anyhow::Result<Self> {
         if file == Path::new("-") {
             return Self::new(io::stdin());
         }
@@ -134,11 +116,11 @@ impl Reader {
     }
 
     /// Reads the header. Takes the lines compressed or plain.
-    pub fn new(from: impl Read + 'static) -> Result<Self, ReadError> {
+    pub fn new(from: impl Read + 'static) -> anyhow::Result<Self> {
         let mut from = BufReader::with_capacity(64 << 10, from);
         let start = from.fill_buf()?;
         if start.is_empty() {
-            return Err(ReadError::Empty);
+            bail!(EMPTY);
         }
         let compressed = start.starts_with(&[0x1f, 0x8b]);
         let mut lines: Box<dyn BufRead> = if compressed {
@@ -151,10 +133,10 @@ impl Reader {
             Ok(true) => {}
             // Compression had begun, and nothing had been flushed.
             Err(error) if compressed && is_end(&error) && line.is_empty() => {
-                return Err(ReadError::Empty);
+                bail!(EMPTY);
             }
-            Ok(false) => return Err(ReadError::Foreign),
-            Err(error) if is_content(&error) => return Err(ReadError::Foreign),
+            Ok(false) => bail!(FOREIGN),
+            Err(error) if is_content(&error) => bail!(FOREIGN),
             Err(error) => return Err(error.into()),
         }
         let header = header(&line)?;
@@ -162,7 +144,6 @@ impl Reader {
         Ok(Self { lines, header, line, last, over: false, status: RecordingStatus::default() })
     }
 
-    /// The first line.
     pub fn header(&self) -> &Header {
         &self.header
     }
@@ -256,7 +237,7 @@ fn is_content(error: &io::Error) -> bool {
     matches!(error.kind(), InvalidData | InvalidInput | UnexpectedEof)
 }
 
-fn header(line: &[u8]) -> Result<Header, ReadError> {
+fn header(line: &[u8]) -> anyhow::Result<Header> {
     /// What every version of the format keeps.
     #[derive(Deserialize)]
     struct Any {
@@ -264,10 +245,17 @@ fn header(line: &[u8]) -> Result<Header, ReadError> {
         #[serde(default)]
         agent: serde_json::Value,
     }
-    let Ok(any) = serde_json::from_slice::<Any>(line) else { return Err(ReadError::Foreign) };
+    let any: Any = serde_json::from_slice(line).ok().context(FOREIGN)?;
     if any.coroner_recording != VERSION {
-        let agent = printable(any.agent.as_str().unwrap_or("of an unknown version"));
-        return Err(ReadError::Version { found: any.coroner_recording, agent });
+        bail!(
+            "unsupported format {}, written by coroner {}; coroner {} reads format {VERSION}. Use a version at least as \
+             new as the recording agent's",
+            any.coroner_recording,
+            printable(any.agent.as_str().unwrap_or("of an unknown version")),
+            env!("CARGO_PKG_VERSION")
+        );
     }
-    serde_json::from_slice(line).map_err(ReadError::Header)
+    serde_json::from_slice(line).map_err(|error| {
+        anyhow!("the first line is invalid ({error}); the file was probably modified")
+    })
 }

@@ -89,7 +89,6 @@ impl Recorder {
         Ok(Self { to: Some(entries), gap: 0, last, ended })
     }
 
-    /// Records an input. Never waits.
     pub fn record(&mut self, received: &Received) {
         self.last = received.at;
         let Some(to) = &self.to else { return };

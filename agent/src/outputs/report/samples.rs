@@ -1,6 +1,7 @@
 //! Reports for the tests, most of them those that pin the API's form, and the comparison with golden files.
 
 use coroner_core::{
+    ids::PodRef,
     input::{ConnectionEvent, TrafficPeer, Workload},
     leak::Leak,
     report::{Finding, Milestone, OpenConnections, Phase, PodTermination, Traffic, TrafficShare},
@@ -102,6 +103,12 @@ pub(crate) fn graceful() -> PodTermination {
     account.findings.clear();
     account.incomplete.clear();
     account
+}
+
+/// [`graceful`], of another pod.
+pub(crate) fn of(namespace: &str, name: &str, uid: &str, life: u32) -> PodTermination {
+    let pod = PodRef { namespace: namespace.into(), name: name.into(), uid: uid.into() };
+    PodTermination { pod, life, ..graceful() }
 }
 
 /// One is graceful, the other ignores SIGTERM until SIGKILL; evidence was lost.

@@ -95,7 +95,6 @@ impl From<CallFailure> for CriError {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Scope {
     All,
-    /// One sandbox or container.
     One,
     /// Behind it is a shim that may hang or be dead, so that whatever the runtime answers
     /// (`UNAVAILABLE` too), or that it is late, says nothing of the connection.
@@ -114,10 +113,6 @@ pub(super) struct Connection {
 
 impl Connection {
     /// Connects.
-    ///
-    /// # Errors
-    ///
-    /// What to look at.
     pub(super) async fn open(
         socket: &SocketFile,
         proc: &Path,

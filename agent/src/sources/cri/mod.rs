@@ -10,7 +10,7 @@ mod endpoint;
 mod latency;
 mod poll;
 
-pub use endpoint::{Dialed, EndpointError, KNOWN_SOCKETS, parse_endpoint};
+pub use endpoint::{Dialed, KNOWN_SOCKETS, parse_endpoint};
 pub use latency::Latency;
 
 use crate::sources::cut::Cuts;
@@ -31,7 +31,6 @@ pub struct CriOptions {
     pub idle: Duration,
     /// Filtered lists of sandboxes in which a stop is in progress.
     pub busy: Duration,
-    /// Root of the host's file system, for /proc/PID/cgroup.
     pub host_root: PathBuf,
     /// Mount point of cgroup2, as this process sees it. `None`: [`CriRequest::FindCgroup`] cannot be answered.
     pub cgroup_root: Option<PathBuf>,

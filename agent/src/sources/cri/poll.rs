@@ -93,7 +93,6 @@ pub(super) struct Poller {
     /// What was answered; nothing is asked before the engine has taken it.
     outbox: VecDeque<(BootTime, CriEvent)>,
     index: Index,
-    /// Sandboxes to poll often.
     fast: BTreeSet<SandboxId>,
     /// Sandboxes to list now, and whether all are to be listed.
     poll_now: BTreeSet<SandboxId>,

@@ -1,6 +1,6 @@
 //! Whether the runtime and the kubelet live: their processes are looked at every second.
 
-use super::table::process;
+use crate::linux::procfs::read_stat;
 use coroner_core::input::{Daemon, DaemonProcess, DaemonState, HostEvent};
 use std::path::{Path, PathBuf};
 use tracing::info;
@@ -17,7 +17,6 @@ struct WatchedDaemon {
 }
 
 impl Daemons {
-    /// Nothing is known of either.
     pub(super) fn new(proc: &Path) -> Self {
         let watched = |daemon| WatchedDaemon { daemon, state: DaemonState::Unknown };
         Self {
@@ -57,12 +56,10 @@ impl Daemons {
         both.filter_map(|watched| watched.look(&self.proc)).collect()
     }
 
-    /// The runtime, while it runs.
     pub(super) fn runtime(&self) -> Option<DaemonProcess> {
         self.runtime.running()
     }
 
-    /// The kubelet, while it runs.
     pub(super) fn kubelet(&self) -> Option<DaemonProcess> {
         self.kubelet.running()
     }
@@ -93,11 +90,10 @@ impl WatchedDaemon {
         ended.into_iter().chain([now]).collect()
     }
 
-    /// Whether it has ended.
     fn look(&mut self, proc: &Path) -> Option<HostEvent> {
         let known = self.running()?;
-        let lives =
-            process(proc, known.pid).is_some_and(|now| now.lives && now.started == known.started);
+        let lives = read_stat(&proc.join(known.pid.to_string()))
+            .is_some_and(|now| now.lives() && now.started == known.started);
         (!lives).then(|| {
             self.set(DaemonState::Ended { process: known });
             self.event()

@@ -11,7 +11,6 @@ pub(super) struct Fake {
 }
 
 impl Fake {
-    /// One without any process.
     pub(super) fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let (root, cgroup_root) = (folder.path().to_owned(), folder.path().join("cgroup"));

@@ -17,7 +17,7 @@ mod table;
 mod tools;
 
 use coroner_core::input::{DaemonProcess, HostSurvey};
-pub use run::{HostCounters, HostOptions, RuntimeConnected, run, survey};
+pub use run::{HostCounters, HostOptions, Runtime, run};
 
 use crate::linux::{blocking::CallError, clock, socket_file::SocketId};
 use std::{
@@ -158,6 +158,7 @@ fn boot_id_in(procs: [&Path; 2]) -> Option<String> {
 mod tests {
     use super::*;
     use fake::Fake;
+    use run::survey;
 
     #[test]
     fn no_more_than_can_be_held() {

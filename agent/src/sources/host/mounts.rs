@@ -34,31 +34,24 @@ fn read(host: &HostView) -> Result<Vec<u8>, SurveyError> {
 
 /// Every mount at a pod's volume, whether the pod lives or not.
 pub(super) fn volumes(host: &HostView) -> Result<Vec<PodVolume>, SurveyError> {
-    Ok(volumes_in(&read(host)?))
-}
-
-fn volumes_in(mountinfo: &[u8]) -> Vec<PodVolume> {
     let mut found = Vec::new();
     let mut known = BTreeSet::new();
-    for volume in mounts(mountinfo).filter_map(|mount| volume(&mount.at.to_string_lossy())) {
+    for volume in mounts(&read(host)?).filter_map(|mount| volume(&mount.at.to_string_lossy())) {
         if known.insert((volume.pod.clone(), volume.volume.clone())) {
             found.push(volume);
         }
     }
-    found
+    Ok(found)
 }
 
 /// The inodes of the network namespaces that are mounted, by mount point.
 pub(super) fn net_namespaces(host: &HostView) -> Result<BTreeMap<PathBuf, u64>, SurveyError> {
-    Ok(net_namespaces_in(&read(host)?))
-}
-
-fn net_namespaces_in(mountinfo: &[u8]) -> BTreeMap<PathBuf, u64> {
     let network = |root: &Path| {
         let root = root.to_str().filter(|root| root.starts_with("net:["))?;
         namespace_inode(root)
     };
-    mounts(mountinfo).filter_map(|mount| Some((mount.at, network(&mount.root)?))).collect()
+    let all = read(host)?;
+    Ok(mounts(&all).filter_map(|mount| Some((mount.at, network(&mount.root)?))).collect())
 }
 
 /// `…/pods/UID/volumes/PLUGIN/NAME`, or something below. A plugin's name always has a `~`, which is
@@ -99,8 +92,10 @@ garbage
 ";
 
     #[test]
-    fn volumes_of_pods_and_nothing_else() {
-        let found = volumes_in(MOUNTS.replace("{pod}", POD).as_bytes());
+    fn volumes_of_pods_and_namespaces_that_are_mounted() {
+        let fake = Fake::new();
+        fake.file("proc/1/mountinfo", MOUNTS.replace("{pod}", POD));
+        let found = volumes(&fake.host).unwrap();
         let all: Vec<_> = found.iter().map(|v| (v.pod.as_str(), v.volume.as_str())).collect();
         assert_eq!(
             all,
@@ -110,12 +105,8 @@ garbage
                 ("5d41402abc4b2a76b9719d911017c592", "kubernetes.io~csi/pv-1"),
             ]
         );
-    }
-
-    #[test]
-    fn namespaces_that_are_mounted() {
         let expected = BTreeMap::from([(PathBuf::from("/run/netns/cni-1"), 4_026_532_567)]);
-        assert_eq!(net_namespaces_in(MOUNTS.as_bytes()), expected);
+        assert_eq!(net_namespaces(&fake.host).unwrap(), expected);
     }
 
     #[test]

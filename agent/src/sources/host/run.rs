@@ -38,7 +38,6 @@ const MIN_PAUSE: Duration = Duration::from_secs(1);
 /// Between two looks at the daemons' processes.
 const DAEMON_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Where to look, and how often.
 #[derive(Clone, Debug)]
 pub struct HostOptions {
     pub host_root: PathBuf,
@@ -77,14 +76,13 @@ pub struct HostCounters {
 }
 
 /// The CRI adapter connected to the runtime, which is this process, if known.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct RuntimeConnected(pub Option<DaemonProcess>);
+pub type Runtime = Option<DaemonProcess>;
 
 /// Surveys for ever; ends when either channel is closed.
 pub async fn run(
     options: HostOptions,
     to: mpsc::Sender<Received>,
-    connected: mpsc::Receiver<RuntimeConnected>,
+    connected: mpsc::Receiver<Runtime>,
 ) -> anyhow::Result<()> {
     let boot_id = boot_id(&options.host_root);
     if boot_id.is_none() {
@@ -122,7 +120,7 @@ impl HostAdapter {
     async fn turn(
         mut self,
         boot_id: Option<String>,
-        mut connected: mpsc::Receiver<RuntimeConnected>,
+        mut connected: mpsc::Receiver<Runtime>,
     ) -> Result<(), Closed> {
         self.emit(HostEvent::Boot { boot_id }).await?;
         let mut under_way: Option<BoxFuture<'static, Findings>> = None;
@@ -133,7 +131,7 @@ impl HostAdapter {
         loop {
             tokio::select! {
                 connected = connected.recv() => {
-                    if let RuntimeConnected(Some(process)) = connected.ok_or(Closed)? {
+                    if let Some(process) = connected.ok_or(Closed)? {
                         self.emit_all(|daemons| daemons.connected(process)).await?;
                     }
                     if std::mem::replace(&mut answered, true) {
@@ -219,13 +217,9 @@ impl HostAdapter {
 
 type Findings = (PartialSurvey, DaemonState);
 
-/// Surveys the host once; the errors of its parts are logged.
-pub async fn survey(host: &HostView) -> HostSurvey {
-    let (looked, _) = look(host.clone(), BlockingPool::new(TIMEOUT, MAX_HANGING)).await;
-    for (part, why) in &looked.errors {
-        warn!(?part, %why, not_reported = part.cost(), "the host survey is incomplete");
-    }
-    looked.survey
+#[cfg(test)]
+pub(super) async fn survey(host: &HostView) -> HostSurvey {
+    look(host.clone(), BlockingPool::new(TIMEOUT, MAX_HANGING)).await.0.survey
 }
 
 /// A survey, of which each part may hang.
@@ -286,7 +280,7 @@ mod tests {
 
     struct HostBench {
         events: mpsc::Receiver<Received>,
-        connected: mpsc::Sender<RuntimeConnected>,
+        connected: mpsc::Sender<Runtime>,
         counters: Arc<HostCounters>,
         adapter: tokio::task::JoinHandle<anyhow::Result<()>>,
     }
@@ -316,7 +310,7 @@ mod tests {
         }
 
         async fn connect(&self, process: Option<DaemonProcess>) {
-            self.connected.send(RuntimeConnected(process)).await.unwrap();
+            self.connected.send(process).await.unwrap();
         }
 
         async fn event(&mut self) -> HostEvent {

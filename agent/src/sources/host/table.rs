@@ -1,33 +1,20 @@
 //! The processes of the host, read in one pass.
 
 use super::{HostView, SurveyError};
-use crate::linux::procfs::{is_of_the_host, read_stat};
-use coroner_core::input::{DaemonProcess, TaskState};
-use std::{
-    collections::BTreeMap,
-    fs, io,
-    path::{Path, PathBuf},
-};
+use crate::linux::procfs::{is_of_the_host, parse::Stat, read_stat};
+use coroner_core::input::DaemonProcess;
+use std::{collections::BTreeMap, fs, io, path::PathBuf};
 
 /// More processes than this are not gone through.
 const MAX_PROCESSES: usize = 1 << 17;
 /// The parent of all kernel threads.
 const KTHREADD: u32 = 2;
 
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct TableEntry {
-    pub(super) comm: String,
-    pub(super) parent: u32,
-    pub(super) started: u64,
-    /// It has not ended: a zombie holds nothing but its number.
-    pub(super) lives: bool,
-}
-
 /// The processes of the host by number: all of them, or there is no table.
 #[derive(Debug)]
 pub(super) struct Table {
     proc: PathBuf,
-    processes: BTreeMap<u32, TableEntry>,
+    processes: BTreeMap<u32, Stat>,
 }
 
 /// A namespace that a process is in could not be told.
@@ -52,7 +39,7 @@ impl Table {
             if processes.len() >= MAX_PROCESSES {
                 return Err(SurveyError::TooManyProcesses(MAX_PROCESSES));
             }
-            if let Some(process) = process(&proc, pid) {
+            if let Some(process) = read_stat(&entry.path()) {
                 processes.insert(pid, process);
             }
         }
@@ -64,11 +51,11 @@ impl Table {
         Err(SurveyError::NotTheHostView(table.proc))
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &TableEntry)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Stat)> {
         self.processes.iter().map(|(pid, process)| (*pid, process))
     }
 
-    pub(super) fn get(&self, pid: u32) -> Option<&TableEntry> {
+    pub(super) fn get(&self, pid: u32) -> Option<&Stat> {
         self.processes.get(&pid)
     }
 
@@ -76,17 +63,16 @@ impl Table {
     pub(super) fn has(&self, daemon: DaemonProcess) -> bool {
         self.processes
             .get(&daemon.pid)
-            .is_some_and(|process| process.lives && process.started == daemon.started)
+            .is_some_and(|process| process.lives() && process.started == daemon.started)
     }
 
     /// Processes that have not ended and are no kernel threads.
-    pub(super) fn living(&self) -> impl Iterator<Item = (u32, &TableEntry)> {
+    pub(super) fn living(&self) -> impl Iterator<Item = (u32, &Stat)> {
         // In a PID namespace of containers 2 is somebody else.
         let is_first = self.get(KTHREADD).is_some_and(|process| process.comm == "kthreadd");
-        let is_kernel = move |pid, process: &TableEntry| {
-            is_first && (pid == KTHREADD || process.parent == KTHREADD)
-        };
-        self.iter().filter(move |(pid, process)| process.lives && !is_kernel(*pid, process))
+        let is_kernel =
+            move |pid, process: &Stat| is_first && (pid == KTHREADD || process.parent == KTHREADD);
+        self.iter().filter(move |(pid, process)| process.lives() && !is_kernel(*pid, process))
     }
 
     /// A namespace of a process (`net`, `mnt`, `pid`), by its inode.
@@ -100,17 +86,6 @@ impl Table {
             Err(_) => Err(NoNamespace::Gone),
         }
     }
-}
-
-/// A process as it is now. `None`: there is none of that number.
-pub(super) fn process(proc: &Path, pid: u32) -> Option<TableEntry> {
-    let stat = read_stat(&proc.join(pid.to_string()))?;
-    Some(TableEntry {
-        comm: stat.comm,
-        parent: stat.parent,
-        started: stat.started,
-        lives: stat.state != TaskState::Zombie,
-    })
 }
 
 /// The inode in `net:[4026531840]`.

@@ -17,7 +17,6 @@ pub(crate) fn describe(error: &(dyn Error + 'static), code: Option<u16>, right: 
     with_remedy(with_causes(error), code.unwrap_or_default(), right)
 }
 
-/// The same of a refusal.
 pub(crate) fn refused(status: &Status, right: &str) -> String {
     with_remedy(refusal(status), status.code, right)
 }
@@ -35,7 +34,6 @@ const NO_STATUS: &str = "Failed to parse error data";
 /// Of a refusal so much is shown, bytes.
 const MAX_SHOWN: usize = 512;
 
-/// What a refusal says.
 pub(super) fn refusal(status: &Status) -> String {
     let cut = |text: &str| shown(&text[..text.floor_char_boundary(MAX_SHOWN)]).into_owned();
     let (message, reason, code) = (cut(&status.message), cut(&status.reason), status.code);

@@ -31,7 +31,6 @@ use tokio::{
 };
 use tracing::{debug, info};
 
-/// So many lists at once.
 const BURST: u32 = 3;
 /// Events of one pod that are read. A pod has some dozens; the apiserver keeps them for an hour.
 const MAX_EVENTS: u32 = 64;
@@ -48,7 +47,6 @@ const FORBIDDEN_FOR: Duration = Duration::from_secs(600);
 
 #[derive(Clone, Debug)]
 pub struct EventsOptions {
-    /// A kubeconfig; `None`: $KUBECONFIG, ~/.kube/config or the service account.
     pub kubeconfig: Option<PathBuf>,
     /// One list after each such time, on average.
     pub every: Duration,
@@ -56,7 +54,6 @@ pub struct EventsOptions {
     pub node: String,
 }
 
-/// An Event, as far as it is read.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Posted {
@@ -268,7 +265,6 @@ fn failed_probe(message: &str) -> Option<ProbeKind> {
     }
 }
 
-/// A container's name, if it looks like one.
 fn name_of(text: &str) -> Option<String> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     (!text.is_empty() && text.len() <= MAX_NAME && text.bytes().all(plain)).then(|| text.to_owned())

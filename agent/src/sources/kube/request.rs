@@ -41,7 +41,6 @@ pub(super) enum RequestFailure {
 }
 
 impl RequestFailure {
-    /// The HTTP status of a refusal.
     pub(super) fn code(&self) -> Option<u16> {
         match self {
             Self::Refused(status) => Some(status.code),

@@ -377,7 +377,6 @@ pub(super) fn read_line(line: Item<Line>, counters: &KubeCounters) -> ReadLine {
     Ok((line, version))
 }
 
-/// The pods of this node.
 pub(super) fn on_node(node: &str) -> String {
     format!("spec.nodeName={node}")
 }

@@ -34,7 +34,6 @@ const MAX_HANGING: usize = 4;
 
 #[derive(Clone, Debug)]
 pub struct ProcessesOptions {
-    /// Root of the host's file system, for its /proc.
     pub host_root: PathBuf,
     pub cgroup_root: PathBuf,
     pub counters: Arc<ProcessesCounters>,

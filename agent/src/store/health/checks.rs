@@ -23,7 +23,6 @@ pub enum Severity {
 
 use Severity::{Degraded, Failing, Ok as Fine};
 
-/// One check of the agent, its sources or its node.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Check {
     /// `privileges`, `lockdown`, `confinement`, `kernel`, `host`, `cri`, `api`, `traffic`, `leaks`, `losses`.
@@ -174,8 +173,7 @@ impl Health {
     /// Degraded at most: without the host's processes terminations are still measured correctly.
     fn host_check(&self) -> Option<Check> {
         let hidden = self.restrictions.visibility.map(|visibility| visibility.hidden());
-        let parts = hidden.iter().flatten();
-        let (cost, todo): (Vec<_>, Vec<_>) = parts.map(|part| (part.cost, part.todo)).unzip();
+        let (cost, todo): (Vec<_>, Vec<_>) = hidden.iter().flatten().copied().unzip();
         first(
             "host",
             [
