@@ -21,7 +21,7 @@ const STALLED: Duration = Duration::from_secs(10);
 /// Duration of a call after which the runtime counts as slow: the settle window.
 const SLOW: Duration = Duration::from_secs(5);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Health {
     pub lacks: Vec<MissingCapability>,
     /// What of the kernel confines the agent, or why it does not.
@@ -46,39 +46,30 @@ pub struct Health {
     ticked: BootTime,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 enum KernelSide {
+    #[default]
     Starting,
     Failed(String),
     Started(StartReport),
 }
 
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 enum SourceHealth {
+    #[default]
     Waiting,
     Up(String),
-    Down { since: BootTime, error: String },
+    Down {
+        since: BootTime,
+        error: String,
+    },
 }
 
 impl Health {
     /// Health before the first input. `with_api`: the apiserver is one of the sources.
     pub fn new(with_api: bool, now: BootTime) -> Self {
-        Self {
-            lacks: Vec::new(),
-            confinement: BTreeMap::new(),
-            kernel: KernelSide::Starting,
-            restrictions: Restrictions::default(),
-            asks: false,
-            cri: SourceHealth::Waiting,
-            cri_takes: None,
-            unreadable: 0,
-            runtime_told: (false, 0),
-            api: with_api.then_some(SourceHealth::Waiting),
-            losses: BTreeMap::new(),
-            detection_state: DetectionState::default(),
-            node_error: None,
-            ticked: now,
-        }
+        let api = with_api.then_some(SourceHealth::Waiting);
+        Self { api, ticked: now, ..Self::default() }
     }
 
     pub fn kernel_started(&mut self, report: StartReport) {

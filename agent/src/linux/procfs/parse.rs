@@ -17,6 +17,11 @@ impl Stat {
     pub fn lives(&self) -> bool {
         self.state != TaskState::Zombie
     }
+
+    /// Since boot, ns: whole clock ticks.
+    pub fn started_ns(&self) -> u64 {
+        self.started.saturating_mul(1_000_000_000 / rustix::param::clock_ticks_per_second().max(1))
+    }
 }
 
 /// /proc/PID/stat and /proc/PID/task/TID/stat. The name may hold blanks, parentheses and bytes that are no

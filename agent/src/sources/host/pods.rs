@@ -84,6 +84,7 @@ fn whose(table: &Table, shims: &BTreeSet<u32>, pid: u32) -> Ownership {
 }
 
 /// One kubelet's.
+#[derive(Default)]
 struct Tree {
     /// Of its top, from the hierarchy's root.
     path: String,
@@ -94,12 +95,7 @@ struct Tree {
 
 impl Tree {
     fn read(root: &Path, top: &Path, whose: impl Fn(u32) -> Ownership) -> Self {
-        let mut tree = Self {
-            path: cgroupfs::path_below(root, top),
-            pods: Vec::new(),
-            has_ours: false,
-            has_anothers: false,
-        };
+        let mut tree = Self { path: cgroupfs::path_below(root, top), ..Self::default() };
         for (folder, pod) in cgroupfs::pods_below(root, top) {
             let path = cgroupfs::path_below(root, &folder);
             let pod = pod_cgroup(&folder, path, pod, |pid| match whose(pid) {

@@ -2,7 +2,7 @@
 //! while they are not, they cost nothing.
 
 use super::{
-    object::{Value, raw_tracepoint},
+    object::{BPF_NOEXIST, Value, raw_tracepoint},
     plan::Hook,
     skipped::Skipped,
 };
@@ -24,25 +24,22 @@ pub const TRANSITIONS: &str = "inet_sock_set_state";
 /// The hook that shows refused connections.
 pub const RESETS: &str = "tcp_send_reset";
 
-/// `bpf(2)`: the key must not be there yet.
-const BPF_NOEXIST: u64 = 1;
-
 /// The programs that count connections, and their maps. Dropping it detaches them.
 pub struct Counting {
     /// By the inode of /proc/PID/ns/net.
-    entries: HashMap<MapData, u32, Value<Traffic>>,
-    node_addresses: HashMap<MapData, [u8; 16], u32>,
-    programs: Arc<Mutex<Ebpf>>,
+    pub(super) entries: HashMap<MapData, u32, Value<Traffic>>,
+    pub(super) node_addresses: HashMap<MapData, [u8; 16], u32>,
+    pub(super) programs: Arc<Mutex<Ebpf>>,
     /// The hooks whose programs the kernel has accepted.
-    loaded: Vec<Hook>,
-    attached: Vec<Attached>,
-    skipped: Skipped,
+    pub(super) loaded: Vec<Hook>,
+    pub(super) attached: Vec<Attached>,
+    pub(super) skipped: Skipped,
     /// See [`KernelOptions::only_second`](super::KernelOptions::only_second).
     pub(super) only_second: bool,
 }
 
 /// A hook whose programs are attached, in the order in which they run.
-struct Attached {
+pub(super) struct Attached {
     hook: &'static str,
     links: Vec<RawTracePointLink>,
 }
@@ -55,17 +52,6 @@ impl Drop for Attached {
 }
 
 impl Counting {
-    pub(super) fn new(
-        entries: HashMap<MapData, u32, Value<Traffic>>,
-        node_addresses: HashMap<MapData, [u8; 16], u32>,
-        programs: Arc<Mutex<Ebpf>>,
-        loaded: Vec<Hook>,
-        skipped: Skipped,
-    ) -> Self {
-        let (attached, only_second) = (Vec::new(), false);
-        Self { entries, node_addresses, programs, loaded, attached, skipped, only_second }
-    }
-
     /// The self-test has refused this hook.
     pub(super) fn refuse(&mut self, hook: &str) {
         self.loaded.retain(|loaded| loaded.name != hook);

@@ -4,7 +4,7 @@ use super::{
     KernelOptions,
     counting::Counting,
     debug::{Diagnostics, diagnostics},
-    object::{Value, raw_tracepoint},
+    object::{BPF_NOEXIST, Value, raw_tracepoint},
     plan::{Hook, Planned},
     ring::Rings,
     skipped::Skipped,
@@ -21,8 +21,6 @@ use coroner_ebpf::{CONTAINER_PID_ONE, Container, Layout, backup, maps, signal_bi
 use parking_lot::Mutex;
 use std::{fmt::Display, io, sync::Arc};
 
-/// `bpf(2)`: the key must not be there yet.
-const BPF_NOEXIST: u64 = 1;
 /// `bpf(2)`: the key must be there.
 const BPF_EXIST: u64 = 2;
 
@@ -106,13 +104,18 @@ pub(super) fn load(
         .and_then(|program| program.load())
         .map_err(|error| not_loaded(error.into()))?;
     let entries = take(&mut ebpf, maps::TRAFFIC)?;
-    let addresses = take(&mut ebpf, maps::NODE_ADDRESSES)?;
+    let node_addresses = take(&mut ebpf, maps::NODE_ADDRESSES)?;
     let programs = Arc::new(Mutex::new(ebpf));
     let loaded = traffic.iter().filter(|planned| planned.verdict.is_ok());
-    let loaded = loaded.map(|planned| planned.hook).collect();
-    let mut counting =
-        Counting::new(entries, addresses, Arc::clone(&programs), loaded, skipped_traffic);
-    counting.only_second = options.only_second;
+    let counting = Counting {
+        entries,
+        node_addresses,
+        programs: Arc::clone(&programs),
+        loaded: loaded.map(|planned| planned.hook).collect(),
+        attached: Vec::new(),
+        skipped: skipped_traffic,
+        only_second: options.only_second,
+    };
     Ok((Watching { containers, programs, diagnostics }, rings, counting))
 }
 

@@ -240,6 +240,7 @@ pub fn start(options: &KernelOptions) -> anyhow::Result<Kernel> {
         true => plan::plan_traffic(&btf, &offsets.map(drop)),
         false => Vec::new(),
     };
+    drop(btf);
     drop(bytes);
 
     let (mut watching, mut rings, mut counting) =

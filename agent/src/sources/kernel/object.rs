@@ -7,6 +7,9 @@ use aya::{
 use coroner_ebpf::{Container, Layout, traffic::Traffic};
 use std::io;
 
+/// `bpf(2)`: the key must not be there yet.
+pub(super) const BPF_NOEXIST: u64 = 1;
+
 /// The ABI's types as aya wants them: newtypes, for the trait is foreign and so are they.
 #[repr(transparent)]
 #[derive(Clone, Copy)]

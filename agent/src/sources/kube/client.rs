@@ -75,10 +75,8 @@ async fn infer() -> anyhow::Result<Config> {
 }
 
 fn client(config: Config) -> anyhow::Result<Client> {
-    let builder = ClientBuilder::try_from(config);
-    Ok(builder
-        .map_err(|error| {
-            anyhow!("cannot use the apiserver's address or certificates: {}", with_causes(&error))
-        })?
-        .build())
+    let builder = ClientBuilder::try_from(config).map_err(|error| {
+        anyhow!("cannot use the apiserver's address or certificates: {}", with_causes(&error))
+    })?;
+    Ok(builder.build())
 }

@@ -99,7 +99,8 @@ fn members(root: &Path, wanted: InspectProcesses) -> Option<BTreeMap<u32, Rc<Pat
 
 fn process(proc: &Path, pid: u32) -> Option<InspectedProcess> {
     let mut folder = proc.join(pid.to_string());
-    let Stat { comm, mut state, started, .. } = read_stat(&folder)?;
+    let stat = read_stat(&folder)?;
+    let (started, Stat { comm, mut state, .. }) = (stat.started_ns(), stat);
     let mut thread = None;
     if state == TaskState::Zombie
         && let Some((tid, left)) = thread_left(&folder, pid)
@@ -107,11 +108,10 @@ fn process(proc: &Path, pid: u32) -> Option<InspectedProcess> {
         (thread, state) = (Some(tid), left);
         folder = folder.join(format!("task/{tid}"));
     }
-    let tick = 1_000_000_000 / rustix::param::clock_ticks_per_second().max(1);
     let process = ProcProcess {
         tgid: Tgid(pid),
         comm,
-        started: started.saturating_mul(tick),
+        started,
         state,
         thread,
         wchan: None,

@@ -11,8 +11,8 @@ use coroner_core::{
     exit_blockers::same_start,
     ids::{SandboxId, Tgid},
     input::{
-        Loss, LossKind, NetworkCounters, TaskState, TrafficBlindness, TrafficCount, TrafficEvent,
-        TrafficFact, TrafficReading,
+        Loss, LossKind, NetworkCounters, TrafficBlindness, TrafficCount, TrafficEvent, TrafficFact,
+        TrafficReading,
     },
     output::{CountTraffic, TrafficRequest},
 };
@@ -270,14 +270,12 @@ impl CountedPods {
 
     /// The first of these processes that is alive: its folder in /proc, and its network namespace.
     fn find(&self, processes: &[(Tgid, Option<u64>)]) -> Option<(PathBuf, u32)> {
-        let tick = 1_000_000_000 / rustix::param::clock_ticks_per_second().max(1);
         processes.iter().find_map(|(tgid, known)| {
             let folder = self.proc.join(tgid.0.to_string());
             let is_it = || {
                 let stat = read_stat(&folder)?;
-                let started = stat.started.saturating_mul(tick);
-                let same = known.is_none_or(|known| same_start(known, started));
-                (same && stat.state != TaskState::Zombie).then_some(())
+                let same = known.is_none_or(|known| same_start(known, stat.started_ns()));
+                (same && stat.lives()).then_some(())
             };
             is_it()?;
             let netns = match namespace(&folder) {
