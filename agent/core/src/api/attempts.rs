@@ -23,8 +23,19 @@ pub struct Attempt {
     pub ended: bool,
     /// The status showed its end while the pod was to keep running, or another attempt after it.
     pub outlasted: bool,
+    /// Only that the pod's phase was Running then shows this: the kubelet sends its reason for an end later.
+    is_tentative: bool,
     /// Why it was stopped, where the status has a reason of its own.
     pub stopped_for: Option<Cause>,
+}
+
+impl Attempt {
+    /// The status shows its end. `goes_on`: the pod is to keep running; `is_certain`: by this container's own status.
+    fn ends(&mut self, goes_on: bool, is_certain: bool) {
+        self.ended = true;
+        self.is_tentative = !is_certain && (self.is_tentative || goes_on && !self.outlasted);
+        self.outlasted |= goes_on || is_certain;
+    }
 }
 
 /// The attempts of a pod's containers, oldest first.
@@ -48,6 +59,9 @@ impl Attempts {
             && now.reason.is_empty()
             && now.disruption.is_none()
             && !now.is_completing();
+        let was_ended_by_the_kubelet = now.deletion_timestamp.is_none()
+            && now.is_finished()
+            && (!now.reason.is_empty() || now.disruption.is_some());
         for (name, container) in &now.containers {
             let (current, waiting) = (container.id.as_ref(), container.waiting.as_deref());
             if let Some(id) = current {
@@ -64,8 +78,10 @@ impl Attempts {
                 let is_earlier = container.is_after(id);
                 let restarts = container.restarts.saturating_sub(u32::from(is_earlier));
                 let attempt = self.entry(id, name, restarts);
-                attempt.ended = true;
-                attempt.outlasted |= goes_on || waits || is_earlier;
+                attempt.ends(goes_on, waits || is_earlier);
+                if was_ended_by_the_kubelet && attempt.is_tentative {
+                    (attempt.outlasted, attempt.is_tentative) = (false, false);
+                }
             }
             let known = known.and_then(|pod| pod.containers.get(name));
             let Some((known, id)) = known.and_then(|known| Some((known, known.id.as_ref()?)))
@@ -75,8 +91,7 @@ impl Attempts {
             if current != Some(id) {
                 // The kubelet has removed the container and made up its last state, without an id.
                 let attempt = self.entry(id, name, known.restarts);
-                attempt.ended = true;
-                attempt.outlasted |= goes_on || container.is_after(id);
+                attempt.ends(goes_on, container.is_after(id));
                 let restarts_all = waiting == Some(RESTARTING_ALL)
                     || container.terminated.iter().any(|end| end.reason == RESTARTING_ALL);
                 if restarts_all {

@@ -407,6 +407,22 @@ fn a_request_is_dated_by_the_clock_at_its_receipt() {
     assert_ne!(w.death(1).cause, Cause::ApiDelete, "{w}");
 }
 
+/// The kubelet sends its reason only with the final phase, seconds after a status that shows the exit. Of a container that
+/// was to be restarted by then it is not the reason.
+#[test]
+fn a_container_has_the_reason_that_its_pods_last_status_has() {
+    for (waiting, expected) in
+        [(None, "node_pressure_eviction"), (Some("CrashLoopBackOff"), "restart")]
+    {
+        let mut w = World::named(|_| ());
+        w.ticks(30).kill(1).exits(1, KILLED).list().later(100).shows_exit(1);
+        w.status_of(1).waiting = waiting.map(str::to_owned);
+        w.applied(1).ticks(2).pod(1).reason = "Evicted".into();
+        w.phase(1, "Failed").stopped(1).ticks(70);
+        w.ends(&format!("node_pressure_eviction; c force_killed {expected}"));
+    }
+}
+
 /// `crictl stop` of the only container, and the pod is deleted seconds later: the deletion's time is its own.
 #[test]
 fn a_request_is_not_dated_by_the_stop_of_somebody_else() {
