@@ -11,6 +11,9 @@ pub struct Isolation<'a> {
     pub name: &'a str,
 }
 
+/// A way to find it by a name.
+type By = fn(&str) -> Option<&'static str>;
+
 impl<'a> Isolation<'a> {
     /// By the name of the sandbox's runtime handler, by the container's shim, or by the main process of the
     /// sandbox's own container.
@@ -19,7 +22,6 @@ impl<'a> Isolation<'a> {
         shim: Option<&'a str>,
         sandbox_process: Option<&'a str>,
     ) -> Option<Self> {
-        type By = fn(&str) -> Option<&'static str>;
         let ways: [(By, _, _); 3] = [
             (by_handler, "runtime handler", handler),
             (by_shim, "runtime", shim),
@@ -70,47 +72,20 @@ mod tests {
     const GVISOR: Option<&str> = Some(super::GVISOR);
 
     #[test]
-    fn handlers() {
-        for (handler, expected) in [
-            ("", None),
-            ("runc", None),
-            ("crun", None),
-            ("nvidia", None),
-            ("sandboxed-by-akatani", None),
-            ("kata", VM),
-            ("kata-qemu-snp", VM),
-            ("KATA_clh", VM),
-            ("katacontainers", VM),
-            ("my-gvisor", GVISOR),
-            ("runsc-kvm", GVISOR),
-        ] {
-            assert_eq!(by_handler(handler), expected, "{handler}");
-        }
-    }
-
-    #[test]
-    fn shims() {
-        for (runtime, expected) in [
-            ("io.containerd.runc.v2", None),
-            ("io.containerd.kata.v2", VM),
-            ("io.containerd.kata-qemu.v2", VM),
-            ("io.containerd.runsc.v1", GVISOR),
-            ("/opt/kata/bin/shim", None),
-        ] {
-            assert_eq!(by_shim(runtime), expected, "{runtime}");
-        }
-    }
-
-    #[test]
-    fn processes() {
-        for (comm, expected) in [
-            ("pause", None),
-            ("exe", None),
-            ("qemu-system-x86", VM),
-            ("cloud-hyperviso", VM),
-            ("runsc-sandbox", GVISOR),
-        ] {
-            assert_eq!(by_sandbox_process(comm), expected, "{comm}");
+    fn each_way_finds_its_names() {
+        let table: [(By, Option<&str>, &[&str]); 9] = [
+            (by_handler, None, &["", "runc", "crun", "nvidia", "sandboxed-by-akatani"]),
+            (by_handler, VM, &["kata", "kata-qemu-snp", "KATA_clh", "katacontainers"]),
+            (by_handler, GVISOR, &["my-gvisor", "runsc-kvm"]),
+            (by_shim, None, &["io.containerd.runc.v2", "/opt/kata/bin/shim"]),
+            (by_shim, VM, &["io.containerd.kata.v2", "io.containerd.kata-qemu.v2"]),
+            (by_shim, GVISOR, &["io.containerd.runsc.v1"]),
+            (by_sandbox_process, None, &["pause", "exe"]),
+            (by_sandbox_process, VM, &["qemu-system-x86", "cloud-hyperviso"]),
+            (by_sandbox_process, GVISOR, &["runsc-sandbox"]),
+        ];
+        for (by, expected, names) in table {
+            names.iter().for_each(|name| assert_eq!(by(name), expected, "{name}"));
         }
     }
 }

@@ -337,13 +337,8 @@ mod tests {
         let of = |ids: Vec<u32>| ids.into_iter().map(|id| Counted(id, Rc::clone(&calls))).collect();
         let mut lists = Lists::default();
         let mixed = (0..4_000).map(|n| n * 1_777 % 4_000).collect();
-        lists.apply(
-            (BootTime(1), BootTime(1)),
-            None,
-            of(mixed),
-            &Lists::default(),
-            &mut Dirty::default(),
-        );
+        let (at, others, mut dirty) = (BootTime(1), Lists::default(), Dirty::default());
+        lists.apply((at, at), None, of(mixed), &others, &mut dirty);
         assert!(calls.get() < 4_000 * 40, "{}", calls.get());
         assert!(lists.ids_of(&()).is_sorted(), "oldest first");
     }
