@@ -253,31 +253,49 @@ impl Engine {
         }
     }
 
+    /// The container's own cgroup, if the record says something of the container.
+    fn owner(
+        &mut self,
+        time: BootTime,
+        cgroup: CgroupId,
+        fact: &KernelFact,
+        out: &mut Outputs,
+    ) -> Option<CgroupId> {
+        self.find_main(cgroup, fact);
+        let removed = matches!(fact, KernelFact::CgroupRemoved { .. });
+        let Some(owner) = self.stores.cgroups.container_cgroup(cgroup) else {
+            if removed {
+                self.pod_cgroup_removed(time, cgroup, out);
+            }
+            return None;
+        };
+        let is_of_one = matches!(
+            fact,
+            KernelFact::CgroupCreated { .. }
+                | KernelFact::CgroupFrozen { .. }
+                | KernelFact::CgroupEmpty { .. }
+                | KernelFact::CgroupRemoved { .. }
+        );
+        if owner != cgroup && is_of_one {
+            // A cgroup below the container's own does not show the container's end.
+            if removed {
+                self.stores.cgroups.remove(cgroup);
+            }
+            return None;
+        }
+        Some(owner)
+    }
+
     fn kernel(&mut self, event: KernelEvent, out: &mut Outputs) {
         let KernelEvent { time, fact } = event;
         if let KernelFact::CgroupCreated { cgroup, parent, name, .. } = &fact {
             self.add_cgroup(*cgroup, *parent, name);
         }
         let Some(cgroup) = fact.cgroup() else { return self.unplaced(time, fact) };
-        self.find_main(cgroup, &fact);
         let removed = matches!(fact, KernelFact::CgroupRemoved { .. });
-        let Some(owner) = self.stores.cgroups.container_cgroup(cgroup) else {
-            if removed {
-                self.pod_cgroup_removed(time, cgroup, out);
-            }
-            return;
-        };
+        let Some(owner) = self.owner(time, cgroup, &fact, out) else { return };
         let own = owner == cgroup;
         let ends = removed || matches!(fact, KernelFact::CgroupEmpty { .. });
-        let is_of_one =
-            matches!(fact, KernelFact::CgroupCreated { .. } | KernelFact::CgroupFrozen { .. });
-        if !own && (ends || is_of_one) {
-            // A cgroup below the container's own does not show the container's end.
-            if removed {
-                self.stores.cgroups.remove(cgroup);
-            }
-            return;
-        }
         if matches!(fact, KernelFact::SignalGenerated(_) | KernelFact::Exit { .. }) {
             self.unkillable_watch.note(owner);
         }

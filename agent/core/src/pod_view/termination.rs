@@ -241,14 +241,20 @@ impl<'a> PodView<'a> {
         self.object().map_or_else(|| PodRef::nameless(self.uid), PodObject::pod_ref)
     }
 
-    /// Builds the report from the evidence so far.
-    pub fn build(&self, incarnation: u32) -> PodTermination {
-        let (request, gone, cause) = (self.request(), self.gone(), self.cause());
+    /// The reports of the containers that ended with the pod, oldest first.
+    fn deaths(&self, cause: &AttributedCause) -> Vec<ContainerDeath> {
         let mut containers: Vec<ContainerDeath> =
-            self.final_containers().map(|id| self.death(id, Some(&cause))).collect();
+            self.final_containers().map(|id| self.death(id, Some(cause))).collect();
         let order =
             |id: &ContainerId| self.container(id).map(|c| (c.info.created, c.info.name.clone()));
         containers.sort_by_key(|c| (order(&c.id), c.id.clone()));
+        containers
+    }
+
+    /// Builds the report from the evidence so far.
+    pub fn build(&self, incarnation: u32) -> PodTermination {
+        let (request, gone, cause) = (self.request(), self.gone(), self.cause());
+        let containers = self.deaths(&cause);
         let critical = containers.iter().max_by_key(|c| (self.ended(&c.id), &c.id));
 
         let stopping = stop_began(&containers);
