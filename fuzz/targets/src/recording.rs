@@ -25,7 +25,8 @@ pub fn recording(bytes: &[u8]) {
 type Read = (Header, Vec<Received>, RecordingStatus);
 
 fn read(bytes: &[u8]) -> Result<Read, String> {
-    let mut reader = Reader::new(Cursor::new(bytes.to_vec())).map_err(|problem| problem.to_string())?;
+    let mut reader =
+        Reader::new(Cursor::new(bytes.to_vec())).map_err(|problem| problem.to_string())?;
     let inputs = reader.by_ref().collect();
     Ok((reader.header().clone(), inputs, reader.status().clone()))
 }

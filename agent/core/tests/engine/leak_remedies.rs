@@ -76,7 +76,9 @@ fn remedies_name_what_the_node_has() {
     let held = || {
         stuck(|n| {
             n.stop(1).collect(1);
-            n.pods.get_mut(&ids(1).0).unwrap().finalizers = vec!["example.com/hold".into()];
+            let pod = n.pods.get_mut(&ids(1).0).unwrap();
+            pod.finalizers = vec!["example.com/hold".into()];
+            pod.deletion_grace_seconds = Some(0);
         })
     };
     let mounted = || {
