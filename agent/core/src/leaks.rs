@@ -120,9 +120,12 @@ impl Leaks {
                 self.statuses.schedule(sandbox, class.is_some() || !sandbox.info.ready);
             }
         }
-        for (_, sandbox) in stores.cri.sandboxes.entries().iter().filter(|_| !is_certain) {
-            if sandbox.removed.is_none() && self.statuses.claim(&sandbox.info.id).is_none() {
-                self.statuses.schedule(sandbox, true);
+        if !is_certain {
+            let listed = stores.cri.sandboxes.entries().values().filter(|s| s.removed.is_none());
+            for sandbox in listed {
+                if self.statuses.claim(&sandbox.info.id).is_none() {
+                    self.statuses.schedule(sandbox, true);
+                }
             }
         }
         let asked = self.statuses.ask(now, MAX_STATUSES).into_iter();

@@ -216,7 +216,7 @@ async fn an_apiserver_that_is_busy_is_asked_again_and_one_that_is_away_not_for_e
     bench.tell(on_pod("a"));
     bench.counted([1, 0, 0, 0, 0]).await;
     assert_eq!(bench.end().await.len(), 4);
-    let pace = RateLimits { patience: Duration::ZERO, ..pace() };
+    let pace = RateLimits { timeout: Duration::ZERO, ..pace() };
     let mut bench = EventsBench::new(Script::default(), pace);
     bench.server.kill();
     bench.tell(on_pod("a"));

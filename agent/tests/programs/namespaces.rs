@@ -29,7 +29,7 @@ fn with_init(role: Role, notified: u32, test: impl FnOnce(&mut Session, &Pod, Ac
     });
 }
 
-/// Waits for the end of the init, and returns what was told to have been killed with its PID namespace: at most one
+/// Waits for the end of the init, and returns what was reported as killed with its PID namespace: at most one
 /// record.
 fn killed(session: &mut Session, pod: &Pod, init: Actor) -> Option<NamespaceKilled> {
     init.wait();

@@ -333,7 +333,7 @@ fn what_an_earlier_run_had_observed_is_remembered_for_a_while() {
     assert!(node.is_quiet(), "the threshold is this run's own");
     node.seconds(MARGIN);
     assert_eq!(node.leak(1).unwrap().first_observed.time, WallTime::from_secs(40));
-    // It is healthy for an hour: what was wrong once has been mended.
+    // It is healthy for an hour: what was wrong once is over.
     let mut node = LeakyNode::new();
     node.run(1).seconds(3).say(Input::Recalled { leaks: leaks() });
     node.seconds(3_600).stop(1).delete(1).seconds(THRESHOLD + MARGIN);

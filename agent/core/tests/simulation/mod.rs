@@ -46,8 +46,8 @@ fn what_was_found_stays_fixed() {
     for file in files {
         let path = file.expect("a file").path();
         let (expected, inputs) = read(&fs::read_to_string(&path).expect("text"));
-        let judgement = judge(&expected, &inputs);
-        wrong.extend(judgement.wrong.iter().map(|wrong| format!("{}: {wrong:?}", path.display())));
+        let shares = judge(&expected, &inputs);
+        wrong.extend(shares.wrong.iter().map(|wrong| format!("{}: {wrong:?}", path.display())));
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

@@ -22,9 +22,9 @@ fn verdict(script: Script, expected: Verdict, says: &str) {
 
 #[track_caller]
 fn assessment(script: Script, pre_stop: Option<&Hook>, expected: Verdict, says: &str) {
-    let judgement = assess(VerdictInputs { pre_stop, ..script.inputs() });
-    assert_eq!(judgement.verdict, expected, "{}", judgement.proof.message);
-    assert!(judgement.proof.message.contains(says), "{}", judgement.proof.message);
+    let assessment = assess(VerdictInputs { pre_stop, ..script.inputs() });
+    assert_eq!(assessment.verdict, expected, "{}", assessment.proof.message);
+    assert!(assessment.proof.message.contains(says), "{}", assessment.proof.message);
 }
 
 #[test]
@@ -256,8 +256,8 @@ fn a_loss_is_named() {
 #[test]
 fn milestones_are_in_order_of_time() {
     let script = handled().exit(ms(3000), CODE_0).empty(ms(3001));
-    let judgement = assess(VerdictInputs { request: None, ..script.inputs() });
-    let kinds: Vec<MilestoneKind> = judgement.milestones.iter().map(|m| m.kind).collect();
+    let assessment = assess(VerdictInputs { request: None, ..script.inputs() });
+    let kinds: Vec<MilestoneKind> = assessment.milestones.iter().map(|m| m.kind).collect();
     use MilestoneKind::{CgroupEmpty, Exited, StopBegan, TermHandled, TermSent};
     assert_eq!(kinds, [StopBegan, TermSent, TermHandled, Exited, CgroupEmpty]);
 }

@@ -68,7 +68,7 @@ pub struct RateLimits {
     pub min_pause: Duration,
     pub max_pause: Duration,
     /// Age after which an Event is dropped, because its time would be wrong by as much.
-    pub patience: Duration,
+    pub timeout: Duration,
 }
 
 impl Default for RateLimits {
@@ -78,7 +78,7 @@ impl Default for RateLimits {
             node: Rate { burst: 25, every: Duration::from_secs(300) },
             min_pause: Duration::from_secs(1),
             max_pause: Duration::from_secs(60),
-            patience: Duration::from_secs(300),
+            timeout: Duration::from_secs(300),
         }
     }
 }
@@ -198,7 +198,7 @@ impl Publisher {
                 SendOutcome::Away(why) => self.complain(false, why),
             }
             let pause = pauses.next().unwrap_or(self.pace.max_pause);
-            if drafts.is_closed() || made.elapsed() + pause > self.pace.patience {
+            if drafts.is_closed() || made.elapsed() + pause > self.pace.timeout {
                 return outcome;
             }
             sleep(pause).await;

@@ -113,9 +113,9 @@ impl Recorder {
     }
 
     /// Closes the recording; waits for the disk no longer than this.
-    pub fn end(mut self, patience: Duration) {
+    pub fn end(mut self, timeout: Duration) {
         let Some(to) = self.to.take() else { return };
-        let deadline = Instant::now() + patience;
+        let deadline = Instant::now() + timeout;
         let mut gap =
             (self.gap > 0).then_some(QueuedEntry::Gap { at: self.last, inputs: self.gap });
         while let Some(entry) = gap.take() {
