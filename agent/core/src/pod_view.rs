@@ -423,6 +423,11 @@ impl<'a> PodView<'a> {
         }
     }
 
+    /// The apiserver has no object of it any more, and no manifest brings it back.
+    pub fn is_deleted(&self) -> bool {
+        !self.is_static() && self.object().is_some_and(|one| !one.is_mirror() && !one.exists())
+    }
+
     /// The watch has shown part of the pod's history, and not its end: what follows may change the cause.
     pub fn is_partly_shown(&self) -> bool {
         let shown = self.object().filter(|object| !object.is_mirror());

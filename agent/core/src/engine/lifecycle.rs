@@ -208,6 +208,14 @@ impl Pod {
         for death in earlier {
             self.report_alone(death, clock, out);
         }
+        // Only a static pod comes back: this is what a late list shows of the end that was reported.
+        if self.incarnation > 0 && view.is_deleted() {
+            self.finished_sandboxes.extend(view.sandboxes());
+            let late = report.containers.into_iter().filter(|one| !self.reported.contains(&one.id));
+            let late: Vec<_> = late.collect();
+            late.into_iter().for_each(|death| self.report_alone(death, clock, out));
+            return;
+        }
         let mut uncounted = BTreeSet::new();
         for death in &report.containers {
             if self.reported.insert(death.id.clone()) {

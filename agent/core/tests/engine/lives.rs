@@ -54,6 +54,16 @@ fn a_force_delete_may_show_its_deleted_event_only() {
     w.ends("force_delete +outlived_object; c graceful force_delete");
 }
 
+/// The runtime lists the pod's second sandbox only after the report of the end of the first.
+#[test]
+fn a_pod_that_is_gone_ends_once_however_late_the_lists_are() {
+    let mut w = World::running(1);
+    w.stops(1).stopped(1).comes_back(2, 1).starts(2).later(500).deleted(1).stops(2).ticks(40);
+    assert_eq!(w.ended.len(), 1);
+    w.stopped(2).ticks(60).ends("force_delete; c graceful unknown");
+    w.dies(2, "graceful force_delete");
+}
+
 #[test]
 fn a_job_completes_once_and_its_deletion_is_no_second_end() {
     let mut w = World::running(1);
