@@ -64,10 +64,10 @@ impl<'a> PodView<'a> {
         let statements = [
             Self::by_deletion,
             Self::by_the_kubelets_status,
+            Self::by_events,
             Self::by_a_deletion_in_a_gap,
             Self::by_its_own_end,
             Self::by_another_reason,
-            Self::by_events,
             Self::by_its_last_container,
             Self::by_its_manifest,
         ];
@@ -124,12 +124,16 @@ impl<'a> PodView<'a> {
         by_kubelet(self.object()?)
     }
 
-    /// The watch was away when its object was deleted. What the kubelet's Events state comes first: they were not away.
-    /// Without a stop nothing tells whether it ended before.
+    /// The kubelet: its Events of the pod that was stopped. They come before what was missed of its object.
+    fn by_events(&self, end: &PodEnd<'_>) -> Option<AttributedCause> {
+        end.stopped.then(|| self.cause_by_events())?
+    }
+
+    /// The watch was away when its object was deleted. Without a stop nothing tells whether it ended before.
     fn by_a_deletion_in_a_gap(&self, end: &PodEnd<'_>) -> Option<AttributedCause> {
         let object = self.object().filter(|one| !end.is_static && one.deleted_during_gap())?;
         if end.stopped && self.gone().is_some() {
-            return self.cause_by_events().or_else(|| Some(deletion(Some(object), false)));
+            return Some(deletion(Some(object), false));
         }
         let pod = &object.pod;
         // In back-off nothing runs either, and the pod is not over.
@@ -181,11 +185,6 @@ impl<'a> PodView<'a> {
         let reason = reason.filter(|reason| !reason.is_empty())?;
         let message = format!("It was stopped without a deletion; its status.reason is {reason}.");
         Some(AttributedCause::new(Cause::Unknown, Source::Api, message))
-    }
-
-    /// The kubelet: its Events of the pod.
-    fn by_events(&self, _: &PodEnd<'_>) -> Option<AttributedCause> {
-        self.cause_by_events()
     }
 
     /// What is stated of the stop of the main container that ended last. The kubelet stops a sidecar after all main
