@@ -12,7 +12,6 @@ mod observer;
 mod output;
 mod replay;
 mod select;
-mod version;
 
 use crate::config::args::{Cli, Command, LogArgs};
 use crate::{app, config::Config, outputs::log};
@@ -60,7 +59,6 @@ pub fn main() -> ExitCode {
             clap_complete::generate(args.shell, &mut Cli::command(), "coroner", &mut io::stdout());
             ExitCode::SUCCESS
         }
-        Command::Version(args) => answered(version::main(&args)),
     }
 }
 

@@ -10,11 +10,22 @@ use clap::{
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
+/// With the commit of the sources (`unknown` in a development build) and the platform it was built for.
+const LONG_VERSION: &str = concat!(
+    env!("CARGO_PKG_VERSION"),
+    " (commit ",
+    env!("CORONER_COMMIT"),
+    ", ",
+    env!("CORONER_TARGET"),
+    ")"
+);
+
 /// Measure pod terminations on this node: how long they take, how containers died, and the evidence.
 #[derive(Parser, Debug)]
 #[command(
     name = "coroner",
     version,
+    long_version = LONG_VERSION,
     max_term_width = 100,
     after_help = "Each flag can also be set by the environment variable shown with it.\n\
                   Exit status: 0 success, 1 error, 64 usage error."
@@ -45,8 +56,6 @@ pub enum Command {
     Replay(ReplayArgs),
     /// Print a completion script for a shell, for example `source <(coroner completion bash)`.
     Completion(CompletionArgs),
-    /// Print version, commit and platform.
-    Version(VersionArgs),
 }
 
 #[derive(Args, Debug)]
@@ -262,13 +271,6 @@ pub struct CompletionArgs {
     /// The shell.
     #[arg(value_name = "SHELL")]
     pub shell: clap_complete::Shell,
-}
-
-#[derive(Args, Clone, Debug)]
-pub struct VersionArgs {
-    /// Output format.
-    #[arg(short, long, env = "CORONER_OUTPUT", value_name = "FORM", default_value = "text")]
-    pub output: TextOutput,
 }
 
 #[derive(Args, Clone, Debug)]

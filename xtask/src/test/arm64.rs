@@ -29,8 +29,8 @@ pub(super) fn run(workspace: &Workspace) -> Result<()> {
     let emulator = QEMU_USER.program(workspace, "qemu-aarch64").context("no emulator")?;
     let here = |arguments: &[&str]| answer(Command::new(&own).args(arguments));
     let there = |arguments: &[&str]| answer(Command::new(&emulator).arg(&arm64).args(arguments));
-    let (ok, version) = there(&["version"])?;
-    ensure!(ok && version.contains(AARCH64.triple), "`version` prints {version}");
+    let (ok, version) = there(&["--version"])?;
+    ensure!(ok && version.contains(AARCH64.triple), "`--version` prints {version}");
     // The whole core: equal in every word.
     let recording = workspace.root().join("agent/samples/lab.jsonl.gz");
     let recording = recording.to_str().context("the checkout's path is not UTF-8")?;

@@ -311,10 +311,6 @@ catalogue! {
             "Strings and list items that exceeded the limits and were truncated. `pods`: \
              terminated pods of a node with more than 1,024.",
             "sum by (source, field) (increase(coroner_source_truncated_total[1d])) > 0";
-        cri_calls: IntCounter =
-            "coroner_cri_calls_total", "", [], Internal,
-            "Calls to the container runtime, all of them read-only.",
-            "sum by (node) (rate(coroner_cri_calls_total[5m]))";
         cri_slowest_call: GaugeVec =
             "coroner_cri_slowest_call_seconds", "seconds", [], Internal,
             "Longest call to the container runtime in the last one to two minutes, including \
@@ -332,10 +328,6 @@ catalogue! {
             ["kernel": OF_NODE, "runtime": OF_NODE, "kubelet": OF_NODE, "refusals_visible": BOOLEAN], Stable,
             "1, with the node's versions as labels, and whether its kernel shows refused connections.",
             "count by (kernel, refusals_visible) (coroner_node_info)";
-        kernel_records: IntCounterVec =
-            "coroner_kernel_records_total", "", ["kind": RECORDS], Internal,
-            "Records from the kernel programs, by kind.",
-            "sum by (kind) (rate(coroner_kernel_records_total[5m]))";
         watched_cgroups: GaugeVec =
             "coroner_watched_cgroups", "", [], Internal,
             "Cgroups watched by the kernel programs.",

@@ -83,8 +83,6 @@ pub(super) const SOURCES: Values = Values::Closed(|| vec!["cri", "api", "proc", 
 
 pub(super) const SPEAKERS: Values = Values::Closed(|| vec!["cri", "api"]);
 
-pub(super) const RECORDS: Values = Values::Closed(|| kernel::decode::counted_kinds().collect());
-
 pub(super) const EVENT_OUTCOMES: Values =
     Values::Closed(|| events::EventCounters::default().all().map(|(outcome, _)| outcome).to_vec());
 

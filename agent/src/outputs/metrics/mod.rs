@@ -467,7 +467,6 @@ impl Metrics {
                 total(&of.events, &[outcome], count.load(Relaxed));
             }
             self.refresh_kernel(&sources.kernel);
-            set_counter_to(&of.cri_calls, sources.cri.calls.load(Relaxed));
             let slowest = sources.cri.latency.slowest().as_secs_f64();
             of.cri_slowest_call.with_label_values(NONE).set(slowest);
             self.refresh_source("cri", &sources.cri.errors, &sources.cri.skipped);
@@ -496,10 +495,6 @@ impl Metrics {
 
     fn refresh_kernel(&self, counters: &kernel::KernelCounters) {
         let of = &self.families;
-        let records = counters.records().filter(|(kind, _)| kernel::decode::is_counted(kind));
-        for (kind, count) in records {
-            total(&of.kernel_records, &[kind], count);
-        }
         set_counter_to(&of.cgroups_too_deep, counters.too_deep.load(Relaxed));
         let size = counters.ring_bytes.load(Relaxed).max(1) as f64;
         for (ring, used) in

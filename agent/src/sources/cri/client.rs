@@ -247,14 +247,13 @@ impl Connection {
         }
     }
 
-    /// Makes a call, waits for its answer for at most the limit, and counts it.
+    /// Makes a call, waits for its answer for at most the limit, and counts its failure.
     async fn call<A>(
         &self,
         name: &'static str,
         scope: Scope,
         ask: impl AsyncFnOnce(RuntimeServiceClient<Channel>) -> Result<Response<A>, Status>,
     ) -> Result<A, CallFailure> {
-        self.counters.calls.fetch_add(1, Ordering::Relaxed);
         // A shim that hangs says nothing of the runtime.
         let _waiting = (scope != Scope::Shim).then(|| self.counters.latency.begin());
         let answer = async {

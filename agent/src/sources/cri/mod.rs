@@ -59,7 +59,6 @@ impl CriOptions {
 
 #[derive(Debug, Default)]
 pub struct CriCounters {
-    pub calls: AtomicU64,
     /// Calls and attempts to connect that failed. A container gone before its status was asked
     /// for is not a failure.
     pub errors: AtomicU64,

@@ -42,33 +42,8 @@ fn read<T: RawRecord>(bytes: &[u8]) -> Option<T> {
     (bytes.len() == size_of::<T>()).then(|| unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
 }
 
-/// Every kind that [`decode`] names, in the order of their numbers.
-pub const KINDS: [&str; 11] = [
-    "cgroup_mkdir",
-    "cgroup_rmdir",
-    "cgroup_empty",
-    "cgroup_frozen",
-    "signal_generate",
-    "signal_deliver",
-    "exec",
-    "exit",
-    "oom_victim",
-    "budget_spent",
-    "namespace_killed",
-];
-
-/// Those of them that are metrics. How much a spent budget cost is
-/// `coroner_evidence_lost_total{kind="budget_spent"}`: that it was spent needs no series beside it.
-pub fn counted_kinds() -> impl Iterator<Item = &'static str> {
-    KINDS.into_iter().filter(|kind| is_counted(kind))
-}
-
-pub fn is_counted(kind: &str) -> bool {
-    kind != KINDS[record::SPENT as usize - 1]
-}
-
-/// Reads one record. The second value is the place of its kind among [`KINDS`].
-pub fn decode(bytes: &[u8]) -> Result<(KernelEvent, usize), Undecodable> {
+/// Reads one record.
+pub fn decode(bytes: &[u8]) -> Result<KernelEvent, Undecodable> {
     let header: Option<Header> = bytes.get(..size_of::<Header>()).and_then(read);
     let wrong = Undecodable { kind: header.map_or(0, |header| header.kind), len: bytes.len() };
     let header = header.ok_or(wrong)?;
@@ -113,9 +88,7 @@ pub fn decode(bytes: &[u8]) -> Result<(KernelEvent, usize), Undecodable> {
         record::ZAPPED => read(bytes).map(zapped),
         _ => None,
     };
-    let event = KernelEvent { time: BootTime(header.time), fact: fact.ok_or(wrong)? };
-    // There is one: the kinds that were read above are numbered from 1.
-    Ok((event, header.kind as usize - 1))
+    Ok(KernelEvent { time: BootTime(header.time), fact: fact.ok_or(wrong)? })
 }
 
 fn mkdir(record: record::Mkdir) -> KernelFact {
@@ -228,7 +201,7 @@ fn text(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use record::{Exit, Generate, Moment, Victim};
+    use record::{Exit, Generate, Moment};
 
     fn bytes<T: RawRecord>(record: &T) -> Vec<u8> {
         // SAFETY: a `RawRecord` is integers without padding.
@@ -240,7 +213,7 @@ mod tests {
     }
 
     fn fact<T: RawRecord>(record: &T) -> KernelFact {
-        let (event, _) = decode(&bytes(record)).unwrap();
+        let event = decode(&bytes(record)).unwrap();
         assert_eq!(event.time, BootTime(7));
         event.fact
     }
@@ -280,24 +253,6 @@ mod tests {
         assert_eq!(status(record::SIGNAL_GROUP_EXIT, 9, 0), signal(9, false));
         assert_eq!(status(record::SIGNAL_GROUP_EXIT, 0x8b, 0), signal(11, true));
         assert_eq!(status(0, 0, 0x300), ExitStatus::Code(3), "Linux 5.10, one thread");
-    }
-
-    #[test]
-    fn kinds_are_named_in_the_order_of_their_numbers() {
-        let kind = |number: u32| {
-            let bytes = bytes(&Moment { header: header(number), value: 0 });
-            KINDS[decode(&bytes).unwrap().1]
-        };
-        assert_eq!(kind(record::RMDIR), "cgroup_rmdir");
-        assert_eq!(kind(record::FROZEN), "cgroup_frozen");
-        let victim = bytes(&Victim { header: header(record::VICTIM), pid: 8 });
-        assert_eq!(KINDS[decode(&victim).unwrap().1], "oom_victim");
-        assert_eq!(kind(record::SPENT), "budget_spent");
-        let zapped = record::Zapped { ..record::Zapped::NOTHING };
-        assert_eq!(KINDS[decode(&bytes(&zapped)).unwrap().1], "namespace_killed");
-        assert_eq!(KINDS.len(), record::ZAPPED as usize, "no kind without a name");
-        assert!(!is_counted("budget_spent"));
-        assert_eq!(counted_kinds().count(), KINDS.len() - 1);
     }
 
     #[test]

@@ -152,8 +152,6 @@ impl fmt::Display for Unproven {
 
 #[derive(Debug, Default)]
 pub struct KernelCounters {
-    /// Records by kind, in the order of [`decode::KINDS`].
-    pub records: [AtomicU64; decode::KINDS.len()],
     /// The most bytes that a drain of the last minute or two found in the deciding ring.
     pub deciding_used: AtomicU64,
     /// The same of the detail ring.
@@ -165,11 +163,6 @@ pub struct KernelCounters {
 }
 
 impl KernelCounters {
-    pub fn records(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let counts = self.records.iter().map(|count| count.load(Ordering::Relaxed));
-        decode::KINDS.into_iter().zip(counts).filter(|(_, count)| *count > 0)
-    }
-
     fn count_containers(&self, fact: &KernelFact) {
         let now = self.containers.load(Ordering::Relaxed); // nobody else writes to it
         match fact {

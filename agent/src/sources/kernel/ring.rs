@@ -1,11 +1,7 @@
 //! The reader's side of the rings: drains them in the order of time, and counts what was lost.
 
 use super::{
-    KernelCounters,
-    decode::{KINDS, decode},
-    drain_schedule::DrainResult,
-    plan::Hook,
-    skipped::Skipped,
+    KernelCounters, decode::decode, drain_schedule::DrainResult, plan::Hook, skipped::Skipped,
 };
 use crate::{linux::clock, sources::windowed_max::WindowedMax};
 use aya::maps::{MapData, PerCpuArray, RingBuf};
@@ -87,15 +83,11 @@ impl Rings {
     pub(super) fn drain_all(&mut self, counters: &KernelCounters) -> Vec<KernelEvent> {
         let began = clock::boot_now();
         let mut events = std::mem::take(&mut self.held);
-        let mut kinds = [0u64; KINDS.len()];
         let room = counters.ring_bytes.load(Ordering::Relaxed);
         let mut read = |ring: &mut RingBuf<MapData>| {
             read_up_to(room, || {
                 let item = ring.next()?;
-                if let Some((event, kind)) = self.totals.read(&item) {
-                    kinds[kind] += 1;
-                    events.push(event);
-                }
+                events.extend(self.totals.read(&item));
                 Some(room_of(item.len()))
             })
         };
@@ -110,12 +102,6 @@ impl Rings {
         ] {
             told.store(used.observe(now, bytes.min(room)), Ordering::Relaxed);
         }
-        for (counter, count) in counters.records.iter().zip(kinds) {
-            if count > 0 {
-                counter.fetch_add(count, Ordering::Relaxed);
-            }
-        }
-
         events.sort_by_key(|event| event.time);
         let settled = events.partition_point(|event| event.time <= began);
         self.held = events.split_off(settled);
@@ -173,8 +159,8 @@ struct LossTotals {
 }
 
 impl LossTotals {
-    /// Decodes a record, with the place of its kind in [`KINDS`].
-    fn read(&mut self, record: &[u8]) -> Option<(KernelEvent, usize)> {
+    /// Decodes a record.
+    fn read(&mut self, record: &[u8]) -> Option<KernelEvent> {
         decode(record)
             .inspect_err(|error| {
                 tracing::warn!(%error, "cannot decode a record from the kernel programs");
