@@ -51,6 +51,9 @@ pub(crate) enum LabCommand {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         words: Vec<OsString>,
     },
+    /// Make events as requested on stdin: the load of a benchmark
+    #[command(name = bench::load::COMMAND, hide = true)]
+    BenchLoad,
 }
 
 /// The arguments of every command.

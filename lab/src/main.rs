@@ -69,6 +69,7 @@ fn execute(cli: LabCli) -> Result<ExitCode> {
         }
         LabCommand::Soak { long } => as_root(soak::run(&setup()?, long))?,
         LabCommand::Init { words } => return nested::init(&words),
+        LabCommand::BenchLoad => bench::load::serve().map(|()| true)?,
     };
     Ok(if is_ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -8,7 +8,7 @@ use crate::{
     workspace::Workspace,
 };
 
-pub(crate) const SUBJECTS: [&str; 2] = ["accuracy", "node"];
+pub(crate) const SUBJECTS: [&str; 4] = ["kernel", "storm", "accuracy", "node"];
 
 /// Measures one subject, or all, one after the other: their output is all there is on stdout.
 ///

@@ -105,7 +105,7 @@ fn act(cli: Cli) -> Result<bool> {
         }
         XtaskCommand::Size => size::print(&workspace)?,
         XtaskCommand::Bench { subject, brief } => {
-            ensure(&[setup::BUILD, setup::LAB].concat())?;
+            ensure(&[setup::BUILD, setup::LAB, setup::BENCH].concat())?;
             root::demand()?;
             bench::run(&workspace, subject.as_deref(), brief)?;
         }

@@ -122,9 +122,9 @@ impl MeasuredAgent {
         Ok(body)
     }
 
-    /// The sum of a metric over its series.
-    pub(crate) async fn metric(&self, name: &str) -> anyhow::Result<u64> {
-        Ok(self.0.http().metric(name, "").await? as u64)
+    /// The sum of a metric over its series whose labels contain this.
+    pub(crate) async fn metric(&self, name: &str, labels: &str) -> anyhow::Result<u64> {
+        Ok(self.0.http().metric(name, labels).await? as u64)
     }
 
     pub(crate) async fn stop(self) {

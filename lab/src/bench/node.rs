@@ -1,10 +1,9 @@
-//! `cargo xtask bench node`: memory, CPU and series of the agent on a full node, beside the container runtime's, what it
-//! asks of the runtime and of the apiserver, and what its kernel programs cost the processes whose events run them.
+//! `cargo xtask bench node`: memory, CPU and series of the agent on a full node, beside the container runtime's, and what it
+//! asks of the runtime and of the apiserver.
 
 use crate::bench::{
     lab::{BenchLab, MeasuredAgent},
     process,
-    programs::{self, Runs},
     proxy::CountingProxy,
     table::{percentile, shown, table},
 };
@@ -47,23 +46,24 @@ struct Used {
     /// Resident memory, and the part of it without a file.
     memory: [[u64; 2]; 2],
     cpu: [Duration; 2],
-    /// Bytes of the runtime's answers.
+    /// Calls of the runtime, and bytes of its answers.
+    calls: u64,
     cri_bytes: u64,
     /// Bytes of the apiserver's answers.
     api_bytes: u64,
-    programs: Runs,
 }
 
 impl Subjects {
-    fn used(&self) -> anyhow::Result<Used> {
+    async fn used(&self) -> anyhow::Result<Used> {
+        let calls = self.agent.metric("coroner_cri_calls_total", "").await?;
         let (agent, runtime) = (self.agent.pid()?, self.runtime);
         Ok(Used {
             at: Instant::now(),
             memory: [process::memory(agent)?, process::memory(runtime)?],
             cpu: [process::cpu(agent)?, process::cpu(runtime)?],
+            calls,
             cri_bytes: self.cri.bytes(),
             api_bytes: self.api.bytes(),
-            programs: programs::runs(agent)?,
         })
     }
 }
@@ -80,13 +80,12 @@ pub(crate) async fn measure(lab: &BenchLab<'_>, brief: bool) -> anyhow::Result<S
     }
 
     let files = tempfile::tempdir()?;
-    let _counted = programs::count_runs()?;
     let subjects = start(lab, files.path()).await?;
     tokio::time::sleep(SETTLE).await;
-    let start = subjects.used()?;
+    let start = subjects.used().await?;
     lab.step(&format!("watching the idle node for {} s", window.as_secs()));
     tokio::time::sleep(window).await;
-    let idle = subjects.used()?;
+    let idle = subjects.used().await?;
 
     lab.step(&format!("terminating and replacing a pod each second for {} s", window.as_secs()));
     let before = terminations(&subjects.agent).await?;
@@ -106,7 +105,7 @@ pub(crate) async fn measure(lab: &BenchLab<'_>, brief: bool) -> anyhow::Result<S
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
     tokio::time::sleep(SETTLE).await;
-    let busy = subjects.used()?;
+    let busy = subjects.used().await?;
     let counted = terminations(&subjects.agent).await? - before;
     anyhow::ensure!(counted == terminated as u64, "{terminated} terminations, {counted} counted");
 
@@ -122,9 +121,8 @@ pub(crate) async fn measure(lab: &BenchLab<'_>, brief: bool) -> anyhow::Result<S
     subjects.agent.stop().await;
     let series = page.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).count();
     Ok(format!(
-        "{}{}{series} series, {} KiB; a scrape takes {} ms, p99 {} ms\n",
+        "{}{series} series, {} KiB; a scrape takes {} ms, p99 {} ms\n",
         report([&start, &idle, &busy], terminated),
-        costs(&idle, &busy),
         shown(page.len() as f64 / KIB),
         shown(percentile(&took, 50)),
         shown(percentile(&took, 99)),
@@ -165,31 +163,21 @@ fn report([start, idle, busy]: [&Used; 3], terminated: usize) -> String {
         row("CPU at rest, % of a core", both(&|who| 100.0 * idle_rate(&cpu(who)))),
         row("CPU for a termination and the next pod, ms", both(&|who| 1e3 * each(&cpu(who)))),
     ];
-    let cri = |used: &Used| used.cri_bytes as f64 / KIB;
+    let (calls, cri) = (|used: &Used| used.calls as f64, |used: &Used| used.cri_bytes as f64 / KIB);
     let api = |used: &Used| used.api_bytes as f64 / KIB;
     format!(
         "{}\n{terminated} terminations, each counted once\n\
-         the runtime sends {} KiB/s, and for a termination and the next pod {} KiB\n\
+         the runtime answers {} calls/s with {} KiB/s, and for a termination and the next pod {} calls with {} KiB\n\
          the apiserver sends {} KiB at the start, then {} KiB/s, and for a termination and the next pod {} KiB\n",
         table(&["", "coroner", "containerd"], rows),
+        shown(idle_rate(&calls)),
         shown(idle_rate(&cri)),
+        shown(each(&calls)),
         shown(each(&cri)),
         shown(api(start)),
         shown(idle_rate(&api)),
         shown(each(&api)),
     )
-}
-
-/// Of each hook how often it ran meanwhile, on the whole machine, and for how long.
-fn costs(from: &Used, to: &Used) -> String {
-    let seconds = (to.at - from.at).as_secs_f64();
-    let rows = to.programs.iter().filter_map(|(hook, (count, time))| {
-        let (before, spent) = from.programs.get(hook)?;
-        let runs = count.checked_sub(*before).filter(|runs| *runs > 0)?;
-        let each = (*time - *spent).as_nanos() as f64 / runs as f64;
-        Some(vec![hook.clone(), shown(runs as f64 / seconds), shown(each)])
-    });
-    table(&["hook", "runs/s", "ns for a run"], rows.collect())
 }
 
 /// Waits until so many containers of the workload run.
@@ -205,8 +193,8 @@ async fn running(lab: &BenchLab<'_>, containers: usize) -> anyhow::Result<()> {
 }
 
 async fn terminations(agent: &MeasuredAgent) -> anyhow::Result<u64> {
-    let unmeasured = agent.metric("coroner_pod_terminations_unmeasured_total").await?;
-    Ok(unmeasured + agent.metric("coroner_pod_termination_duration_seconds_count").await?)
+    let unmeasured = agent.metric("coroner_pod_terminations_unmeasured_total", "").await?;
+    Ok(unmeasured + agent.metric("coroner_pod_termination_duration_seconds_count", "").await?)
 }
 
 fn name(number: usize) -> String {

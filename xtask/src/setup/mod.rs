@@ -72,6 +72,8 @@ pub(crate) const EMULATOR: &[Need] = &[Need::Debian(&QEMU_USER)];
 pub(crate) const FUZZ: &[Need] = &[Need::Crate("cargo-fuzz", "0.13.2")];
 /// To change the core and see whether its tests notice.
 pub(crate) const MUTANTS: &[Need] = &[Need::Crate("cargo-mutants", "27.1.0")];
+/// To measure, beyond the lab.
+pub(crate) const BENCH: &[Need] = &[Need::Debian(&LIBBPF_TOOLS)];
 
 impl Need {
     fn is_there(self, workspace: &Workspace) -> bool {

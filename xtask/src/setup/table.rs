@@ -163,6 +163,14 @@ pub(crate) static PROMETHEUS: Tool = Tool {
     ..ALONE
 };
 
+/// What coroner is measured beside: tools that print signals and exits.
+pub(crate) static LIBBPF_TOOLS: Tool = Tool {
+    name: "libbpf-tools",
+    packages: &["libbpf-tools"],
+    programs: &["usr/sbin/sigsnoop", "usr/sbin/exitsnoop"],
+    ..WITH_LIBRARIES
+};
+
 /// Makes the root of `cargo xtask bare`. It is one program of perl's.
 pub(crate) static MMDEBSTRAP: Tool = Tool {
     name: "mmdebstrap",

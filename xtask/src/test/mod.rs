@@ -139,7 +139,7 @@ fn needs(layers: &[Layer], order: &TestOrder) -> Vec<Need> {
             Layer::Unit => Vec::new(),
             Layer::Programs => Vec::new(),
             Layer::Lab if order.long => [setup::LAB, setup::VARIANTS].concat(),
-            Layer::Lab | Layer::Soak | Layer::Bench => setup::LAB.to_vec(),
+            Layer::Lab | Layer::Soak => setup::LAB.to_vec(),
             Layer::Deploy if order.long => [setup::LAB, setup::DEPLOY, setup::CROSS].concat(),
             Layer::Deploy => [setup::LAB, setup::DEPLOY].concat(),
             Layer::Vm => {
@@ -150,6 +150,7 @@ fn needs(layers: &[Layer], order: &TestOrder) -> Vec<Need> {
             }
             Layer::Arm64 => [setup::CROSS, setup::EMULATOR].concat(),
             Layer::Fuzz => setup::FUZZ.to_vec(),
+            Layer::Bench => [setup::LAB, setup::BENCH].concat(),
         });
     }
     needs
