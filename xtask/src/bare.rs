@@ -1,5 +1,5 @@
 //! `cargo xtask bare COMMAND`: runs a command on a bare machine, which is a root file system with nothing
-//! but a distribution's minimal base, git and a C compiler, in a mount namespace of its own. What is
+//! but Debian's minimal base, git and a C compiler, in a mount namespace of its own. What is
 //! installed on the machine around it cannot help. The kernel is the machine's, and so are its processes
 //! and cgroups: the agent must see them.
 
@@ -11,7 +11,6 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use clap::ValueEnum;
 
 use crate::{
     host, root,
@@ -22,10 +21,10 @@ use crate::{
 };
 
 const ENTER: &str = include_str!("bare/enter.sh");
-/// What a person has who has just installed rustup. A minimal Ubuntu lacks even apt.
-const PACKAGES: &str = "apt,ca-certificates,git,build-essential";
-/// Ubuntu's public archive.
-const UBUNTU: &str = "http://archive.ubuntu.com/ubuntu";
+/// What a person has who has just installed rustup.
+const PACKAGES: &str = "ca-certificates,git,build-essential";
+/// Debian 12.
+const SUITE: &str = "bookworm";
 /// What passes from the environment into the bare machine: where rustup is, how packages are fetched here, and how the
 /// output is to look.
 const PASSED: [&str; 17] = [
@@ -50,69 +49,20 @@ const PASSED: [&str; 17] = [
 /// What passes by the beginning of its name: pip's settings.
 const PASSED_BY_BEGINNING: &str = "PIP_";
 
-/// A distribution to be bare.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Suite {
-    /// Debian 12
-    Bookworm,
-    /// Debian 13
-    Trixie,
-    /// Ubuntu 24.04
-    Noble,
-}
-
-impl Suite {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Bookworm => "bookworm",
-            Self::Trixie => "trixie",
-            Self::Noble => "noble",
-        }
-    }
-
-    /// Where it comes from, as apt's sources name it.
-    fn sources(self) -> Vec<String> {
-        let name = self.name();
-        match self {
-            Self::Noble => ["", "-updates", "-security"]
-                .map(|part| format!("deb {UBUNTU} {name}{part} main universe"))
-                .to_vec(),
-            Self::Bookworm | Self::Trixie => ["", "-security"]
-                .map(|part| format!("deb {} {name}{part} main", debian_mirror(part)))
-                .to_vec(),
-        }
-    }
-
-    fn distribution(self) -> &'static str {
-        match self {
-            Self::Noble => "ubuntu",
-            Self::Bookworm | Self::Trixie => "debian",
-        }
-    }
-}
-
-/// Runs the command in a new bare root, which has these packages beyond the bare ones, and removes the root; whether it
-/// succeeded. `fresh`: makes the base again.
+/// Runs the command in a new bare root, and removes the root; whether it succeeded.
 ///
 /// # Errors
 /// When the root cannot be made or entered.
-pub(crate) fn run(
-    workspace: &Workspace,
-    suite: Suite,
-    with: &[String],
-    fresh: bool,
-    command_line: &[OsString],
-) -> Result<bool> {
+pub(crate) fn run(workspace: &Workspace, command_line: &[OsString]) -> Result<bool> {
     root::demand()?;
-    let name = suite.name();
-    let folder = workspace.target("bare").join(name);
+    let folder = workspace.target("bare").join(SUITE);
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     // Another one at the same time would remove this one's root.
     let lock = fs::File::create(folder.join("lock"))?;
     if lock.try_lock().is_err() {
         bail!("another `cargo xtask bare` uses {}", folder.display());
     }
-    let base = base(workspace, &folder, suite, with, fresh)?;
+    let base = base(workspace, &folder)?;
     let script = folder.join("enter.sh");
     fs::write(&script, ENTER).with_context(|| format!("cannot write {}", script.display()))?;
     let root_folder = folder.join("root");
@@ -139,7 +89,7 @@ pub(crate) fn run(
     step("removing the bare root", &mut remove)?;
     if !status.success() {
         note(&format!(
-            "it failed on a bare {name}: {status}; its target folder is {}",
+            "it failed on a bare {SUITE}: {status}; its target folder is {}",
             folder.join("target").display()
         ));
     }
@@ -166,29 +116,22 @@ fn environment(cargo: &Path) -> Vec<OsString> {
         .collect()
 }
 
-/// The distribution's minimal base as a tar archive: made once, extracted for every run.
-fn base(
-    workspace: &Workspace,
-    folder: &Path,
-    suite: Suite,
-    with: &[String],
-    fresh: bool,
-) -> Result<PathBuf> {
-    let packages = [&[PACKAGES.to_owned()], with].concat().join(",");
-    let name = packages.replace(|letter: char| !letter.is_ascii_alphanumeric(), "-");
-    let archive = folder.join(format!("{name}.tar"));
-    if archive.is_file() && !fresh {
+/// Debian's minimal base as a tar archive: made once, extracted for every run.
+fn base(workspace: &Workspace, folder: &Path) -> Result<PathBuf> {
+    let archive = folder.join("base.tar");
+    if archive.is_file() {
         return Ok(archive);
     }
-    let keys = keyring(workspace, suite.distribution())?;
     let made = archive.with_extension("partial.tar");
     let mut command = root::command(workspace, "perl");
     MMDEBSTRAP.install(workspace)?;
     command.arg(MMDEBSTRAP.file(workspace)).args(["--quiet", "--variant=minbase", "--format=tar"]);
-    command.arg("--keyring").arg(keys).arg(format!("--include={packages}"));
-    command.arg(suite.name()).arg(&made);
-    command.args(suite.sources());
-    step(&format!("making a bare {}", suite.name()), &mut command)?;
+    command.arg("--keyring").arg(keyring(workspace)?).arg(format!("--include={PACKAGES}"));
+    command.arg(SUITE).arg(&made);
+    command.args(
+        ["", "-security"].map(|part| format!("deb {} {SUITE}{part} main", debian_mirror(part))),
+    );
+    step(&format!("making a bare {SUITE}"), &mut command)?;
     fs::rename(&made, &archive).with_context(|| format!("cannot make {}", archive.display()))?;
     Ok(archive)
 }

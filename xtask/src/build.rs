@@ -10,9 +10,9 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::{
     host::Arch,
-    setup::cargo_tool,
+    setup::{BPF_RUST, cargo_tool},
     steps::{show, step},
-    toolchain::{BPF_TARGET, BpfCompiler, cargo, cargo_for, home},
+    toolchain::{BPF_TARGET, cargo, cargo_for, home},
     workspace::Workspace,
 };
 
@@ -92,13 +92,13 @@ pub(crate) fn binaries(workspace: &Workspace, profile: Profile) -> Result<Binari
 /// Compiles the kernel programs, with and without their own diagnostics, to `target/bpf/*.o`.
 ///
 /// # Errors
-/// When there is no compiler for BPF or no bpf-linker, or the programs do not compile.
+/// The programs do not compile.
 pub(crate) fn kernel_programs(workspace: &Workspace) -> Result<()> {
     for (title, features, object) in [
         ("building the kernel programs", None, "coroner-bpf.o"),
         ("building the kernel programs with diagnostics", Some("debug-log"), "coroner-bpf-debug.o"),
     ] {
-        let mut command = bpf_cargo(workspace, "build")?;
+        let mut command = bpf_cargo(workspace, "build");
         if let Some(features) = features {
             command.args(["--features", features]);
         }
@@ -109,17 +109,9 @@ pub(crate) fn kernel_programs(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// A cargo command on the kernel programs' binary, for the BPF target.
-///
-/// # Errors
-/// When there is no compiler for BPF or no bpf-linker.
-pub(crate) fn bpf_cargo(workspace: &Workspace, subcommand: &str) -> Result<Command> {
-    let Some(compiler) = BpfCompiler::find(workspace) else {
-        bail!("no compiler for BPF: `cargo xtask setup` brings one");
-    };
-    let Some(linker) = cargo_tool(workspace, "bpf-linker") else {
-        bail!("no bpf-linker: `cargo xtask setup` brings it");
-    };
+/// A cargo command on the kernel programs' binary, for the BPF target, with Debian's compiler.
+pub(crate) fn bpf_cargo(workspace: &Workspace, subcommand: &str) -> Command {
+    let linker = cargo_tool(workspace, "bpf-linker");
     let mut flags = vec![
         format!("-Clinker={}", linker.display()),
         "-Clink-arg=--btf".to_owned(),
@@ -129,10 +121,11 @@ pub(crate) fn bpf_cargo(workspace: &Workspace, subcommand: &str) -> Result<Comma
         "--cfg=bpf_target_arch=\"x86_64\"".to_owned(),
     ];
     flags.extend(mapped_paths(workspace));
-    // The nightly compiles its own `core`, from there.
-    flags.extend(home("RUSTUP_HOME", ".rustup").map(|from| mapped(&from, "/rustup")));
-    let mut command = compiler.cargo(subcommand);
+    let mut command = cargo(subcommand);
     command
+        .env("RUSTC", BPF_RUST.folder(workspace).join("bin/rustc"))
+        .env("RUSTC_BOOTSTRAP", "1")
+        .env_remove("RUSTFLAGS")
         // Encoded, so that a path may hold spaces.
         .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"))
         .args([
@@ -146,7 +139,7 @@ pub(crate) fn bpf_cargo(workspace: &Workspace, subcommand: &str) -> Result<Comma
         ])
         // Its own: with another RUSTC, a shared folder would be rebuilt in turns.
         .arg(workspace.target("bpf"));
-    Ok(command)
+    command
 }
 
 /// Builds the agent as a release ships it: optimised, without symbols, and nothing in it says where this

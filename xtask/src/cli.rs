@@ -4,18 +4,12 @@ use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::{bare::Suite, bench, fuzz};
+use crate::{bench, fuzz};
 
 /// Installs the required tools, builds, runs and tests coroner.
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
 pub(crate) struct Cli {
-    /// Also use tools that are installed on this machine: if there is no apt, or to try other versions
-    #[arg(long, global = true)]
-    pub(crate) system_tools: bool,
-    /// Only list missing tools, and fail if there are any
-    #[arg(long, global = true)]
-    pub(crate) no_install: bool,
     #[command(subcommand)]
     pub(crate) command: XtaskCommand,
 }
@@ -29,18 +23,9 @@ pub(crate) enum XtaskCommand {
         #[arg(long)]
         long: bool,
     },
-    /// Run a command on a bare machine: in a root with a distribution's minimal base, git and a C compiler
+    /// Run a command on a bare machine: in a root with Debian's minimal base, git and a C compiler
     #[command(after_help = BARE_HELP)]
     Bare {
-        /// The distribution
-        #[arg(long, value_name = "SUITE", default_value = "bookworm")]
-        suite: Suite,
-        /// Packages to add to the base
-        #[arg(long, value_name = "PACKAGE", value_delimiter = ',')]
-        with: Vec<String>,
-        /// Create the base again instead of reusing the previous one
-        #[arg(long)]
-        fresh: bool,
         /// The command and its arguments
         #[arg(
             trailing_var_arg = true,
@@ -174,7 +159,7 @@ last commit.";
 
 const BARE_HELP: &str = "\
 From the machine come the checkout, rustup's toolchain, cargo's registry and how packages are fetched;
-nothing that is installed on it. target/bare/SUITE/target is the target folder inside. It needs root, perl
+nothing that is installed on it. target/bare/bookworm/target is the target folder inside. It needs root, perl
 and util-linux. `.ci/run` is `cargo xtask bare cargo xtask test`.";
 
 const FUZZ_HELP: &str = "\

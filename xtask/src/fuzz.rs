@@ -93,8 +93,7 @@ fn folder(workspace: &Workspace) -> PathBuf {
 fn build(workspace: &Workspace) -> Result<()> {
     build::kernel_programs(workspace)?;
     check_lock_file()?; // cargo-fuzz has no --locked of its own
-    let program = cargo_tool(workspace, "cargo-fuzz").context("cargo-fuzz is not there")?;
-    let mut build = Command::new(program);
+    let mut build = Command::new(cargo_tool(workspace, "cargo-fuzz"));
     build.current_dir(workspace.root()).env("PATH", workspace.path()).env_remove("RUSTFLAGS");
     build.args(["fuzz", "build", "--release", "--sanitizer", "none", "--target-dir"]);
     show("building the fuzz targets", build.arg(folder(workspace)))?;

@@ -53,16 +53,13 @@ fn main() -> ExitCode {
 
 /// Does it; whether all is well.
 fn act(cli: Cli) -> Result<bool> {
-    let (workspace, list_only) =
-        (Workspace::here().with_system_tools(cli.system_tools), cli.no_install);
-    let ensure = |needs: &[Need]| setup::ensure(&workspace, needs, list_only);
+    let workspace = Workspace::here();
+    let ensure = |needs: &[Need]| setup::ensure(&workspace, needs);
     match cli.command {
         XtaskCommand::Setup { long } => {
             ensure(&test::all_needs(long))?;
         }
-        XtaskCommand::Bare { suite, with, fresh, command } => {
-            return bare::run(&workspace, suite, &with, fresh, &command);
-        }
+        XtaskCommand::Bare { command } => return bare::run(&workspace, &command),
         XtaskCommand::Build { release } => {
             ensure(setup::BUILD)?;
             let built = build::all(&workspace, profile(release))?;
@@ -88,16 +85,16 @@ fn act(cli: Cli) -> Result<bool> {
         // Of the build that tests use, so that nothing is built twice.
         XtaskCommand::Run { release, arguments } => {
             let profile = profile(release);
-            match run::become_the_lab(&workspace, "run", profile, list_only, &arguments)? {}
+            match run::become_the_lab(&workspace, "run", profile, &arguments)? {}
         }
         XtaskCommand::Soak { arguments } => {
-            match run::become_the_lab(&workspace, "soak", Profile::Dev, list_only, &arguments)? {}
+            match run::become_the_lab(&workspace, "soak", Profile::Dev, &arguments)? {}
         }
         XtaskCommand::Test { layers, long, repeat, times } => {
             let which = if long { Which::All } else { Which::OfGate };
             let kernels = vm::choose(&[], long)?;
             let order = test::TestOrder { layers, long, repeat, kernels, which, times };
-            return test::run(&workspace, &order, list_only);
+            return test::run(&workspace, &order);
         }
         XtaskCommand::Docs => {
             ensure(&[setup::BUILD, docs::NEEDS].concat())?;
@@ -128,7 +125,7 @@ fn act(cli: Cli) -> Result<bool> {
                 which: test.map_or(Which::All, Which::Like),
                 ..test::TestOrder::default()
             };
-            return test::run(&workspace, &order, list_only);
+            return test::run(&workspace, &order);
         }
     }
     Ok(true)

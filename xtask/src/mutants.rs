@@ -16,10 +16,9 @@ const OUTCOMES: [&str; 4] = ["caught", "missed", "timeout", "unviable"];
 /// # Errors
 /// cargo-mutants cannot be started, or the tests fail without a mutant.
 pub(crate) fn run(workspace: &Workspace, shard: &str, files: &[String]) -> Result<()> {
-    let program = cargo_tool(workspace, "cargo-mutants").context("cargo-mutants is not there")?;
     let output = workspace.target("mutants");
     fs::create_dir_all(&output).with_context(|| format!("make {}", output.display()))?;
-    let mut mutants = Command::new(program);
+    let mut mutants = Command::new(cargo_tool(workspace, "cargo-mutants"));
     mutants.current_dir(workspace.root()).env("CARGO_PROFILE_DEV_DEBUG", "0");
     mutants.args(["mutants", "--package=coroner-core", "--sharding=round-robin", "--shard", shard]);
     mutants.args(files.iter().map(|file| format!("--file={file}")));

@@ -13,7 +13,9 @@ use crate::{
 /// A command of the lab's, with the binaries of this build.
 pub(crate) fn command(workspace: &Workspace, binaries: &Binaries, words: &[&str]) -> Command {
     let mut lab = root::command(workspace, &binaries.lab);
-    lab.envs(workspace.for_lab()).env("CORONER_FAILED_DIR", workspace.failed()).args(words);
+    lab.env("CORONER_LAB_TOOLS", workspace.tools())
+        .env("CORONER_FAILED_DIR", workspace.failed())
+        .args(words);
     lab.arg("--agent").arg(&binaries.agent).arg("--workload").arg(&binaries.workload);
     lab
 }
@@ -26,14 +28,13 @@ pub(crate) fn become_the_lab(
     workspace: &Workspace,
     word: &str,
     profile: Profile,
-    list_only: bool,
     arguments: &[OsString],
 ) -> Result<std::convert::Infallible> {
     let shows_only = arguments.iter().any(|one| one == "--help" || one == "-h" || one == "--list");
-    if !list_only && !shows_only {
+    if !shows_only {
         root::demand()?;
     }
-    setup::ensure(workspace, &[setup::BUILD, setup::LAB].concat(), list_only)?;
+    setup::ensure(workspace, &[setup::BUILD, setup::LAB].concat())?;
     let binaries = build::all(workspace, profile)?;
     let mut lab = match shows_only {
         true => Command::new(&binaries.lab),

@@ -1,4 +1,4 @@
-//! cargo, and the compiler of the kernel programs.
+//! cargo.
 
 use std::{
     env,
@@ -11,56 +11,12 @@ use serde_json::Value;
 
 use crate::{
     host::Arch,
-    setup::BPF_RUST,
     steps::{output, step},
     workspace::Workspace,
 };
 
 /// The target that the kernel programs are compiled for, on every (little-endian) machine.
 pub(crate) const BPF_TARGET: &str = "bpfel-unknown-none";
-
-/// A compiler that has, or can build, `core` for BPF, and its clippy.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum BpfCompiler {
-    /// rustup's nightly with `rust-src`, which builds `core` itself.
-    Nightly,
-    /// Debian's, which has `core` for BPF.
-    Debian { rustc: PathBuf, clippy: PathBuf },
-}
-
-impl BpfCompiler {
-    /// The project's own, or with `--system-tools` rustup's.
-    pub(crate) fn find(workspace: &Workspace) -> Option<Self> {
-        let own = |name| BPF_RUST.folder(workspace).join("bin").join(name);
-        if BPF_RUST.is_installed(workspace) {
-            return Some(Self::Debian { rustc: own("rustc"), clippy: own("clippy-driver") });
-        }
-        let nightly = ["run", "nightly", "rustc", "--print", "sysroot"];
-        let sysroot =
-            workspace.system_tools().then(|| output(Command::new("rustup").args(nightly)))??;
-        let core = Path::new(sysroot.trim()).join("lib/rustlib/src/rust/library/core/src/lib.rs");
-        core.is_file().then_some(Self::Nightly)
-    }
-
-    /// A `cargo` command that compiles with it; the caller adds the rest.
-    pub(crate) fn cargo(&self, subcommand: &str) -> Command {
-        let mut cargo = match self {
-            Self::Nightly => {
-                let mut cargo = Command::new("rustup");
-                cargo.args(["run", "nightly", "cargo", subcommand, "-Z", "build-std=core"]);
-                cargo.env_remove("RUSTC");
-                cargo
-            }
-            Self::Debian { rustc, .. } => {
-                let mut cargo = cargo(subcommand);
-                cargo.env("RUSTC", rustc).env("RUSTC_BOOTSTRAP", "1");
-                cargo
-            }
-        };
-        cargo.current_dir(Workspace::here().root()).env_remove("RUSTFLAGS");
-        cargo
-    }
-}
 
 /// The cargo that runs this xtask.
 pub(crate) fn cargo(subcommand: &str) -> Command {

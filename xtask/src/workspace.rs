@@ -14,7 +14,6 @@ use crate::host::Arch;
 #[derive(Debug, Clone)]
 pub(crate) struct Workspace {
     root: PathBuf,
-    system_tools: bool,
 }
 
 impl Workspace {
@@ -26,18 +25,7 @@ impl Workspace {
 
     /// The workspace in this folder.
     pub(crate) fn at(root: &Path) -> Self {
-        Self { root: root.to_path_buf(), system_tools: false }
-    }
-
-    /// The same, where tools that are installed on the machine count as well.
-    pub(crate) fn with_system_tools(self, system_tools: bool) -> Self {
-        Self { system_tools, ..self }
-    }
-
-    /// Whether a tool that the machine has will do. Otherwise only the project's own are used, so that
-    /// nothing depends on what somebody once installed.
-    pub(crate) fn system_tools(&self) -> bool {
-        self.system_tools
+        Self { root: root.to_path_buf() }
     }
 
     /// The folder of the workspace's `Cargo.toml`.
@@ -72,12 +60,6 @@ impl Workspace {
     /// The project's own tools: nothing of the machine's is written to.
     pub(crate) fn tools(&self) -> PathBuf {
         self.target("tools")
-    }
-
-    /// What tells the lab in the environment which tools it may use.
-    pub(crate) fn for_lab(&self) -> impl Iterator<Item = (&'static str, OsString)> {
-        let system = self.system_tools.then(|| ("CORONER_LAB_SYSTEM_TOOLS", "1".into()));
-        std::iter::once(("CORONER_LAB_TOOLS", self.tools().into())).chain(system)
     }
 
     /// `PATH` with the project's own tools first.

@@ -1,5 +1,4 @@
-//! The programs of the node: those that `cargo xtask setup` installed, and the machine's own only if the environment
-//! says so.
+//! The programs of the node: those that `cargo xtask setup` installed.
 
 use anyhow::{Context as _, Result, bail, ensure};
 use std::{
@@ -12,8 +11,6 @@ use std::{
 
 /// In the environment: the folder of the project's own tools.
 const TOOLS: &str = "CORONER_LAB_TOOLS";
-/// In the environment: programs on PATH count as well. `cargo xtask --system-tools` sets it.
-const SYSTEM_TOOLS: &str = "CORONER_LAB_SYSTEM_TOOLS";
 /// Cargo marks a target directory with it.
 const TARGET_MARK: &str = "CACHEDIR.TAG";
 
@@ -54,8 +51,7 @@ pub fn find(wanted: &str) -> Result<PathBuf> {
     });
     let own =
         own.flat_map(|folder| ["bin", "usr/bin"].map(|bin| folder.join(bin).join("containerd")));
-    let here = own.chain(on_machine("containerd"));
-    let here: Vec<_> = here.filter_map(|path| Some((version(&path).ok()?, path))).collect();
+    let here: Vec<_> = own.filter_map(|path| Some((version(&path).ok()?, path))).collect();
     let is_wanted = |version: &str| {
         version.strip_prefix(wanted).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     };
@@ -88,26 +84,13 @@ fn is_version(text: &str) -> bool {
     text.split('.').all(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// A program of the project's own tools; one of the machine if it counts and there is no other.
 pub fn program(name: &str) -> PathBuf {
-    let own = tools().join("bin").join(name);
-    if own.is_file() { own } else { on_machine(name).unwrap_or(own) }
+    tools().join("bin").join(name)
 }
 
 /// The directory of the CNI plugins.
 pub fn plugins() -> PathBuf {
-    let own = tools().join("cni/usr/lib/cni");
-    let system = [PathBuf::from("/usr/lib/cni"), PathBuf::from("/opt/cni/bin")];
-    let system = system.into_iter().filter(|_| env::var_os(SYSTEM_TOOLS).is_some());
-    let all = std::iter::once(own.clone()).chain(system);
-    all.into_iter().find(|directory| directory.join("bridge").is_file()).unwrap_or(own)
-}
-
-/// A program on PATH, if those count.
-fn on_machine(name: &str) -> Option<PathBuf> {
-    env::var_os(SYSTEM_TOOLS)?;
-    let path = env::var_os("PATH").unwrap_or_default();
-    env::split_paths(&path).map(|directory| directory.join(name)).find(|file| file.is_file())
+    tools().join("cni/usr/lib/cni")
 }
 
 /// PATH with the daemon's own directory first: there it looks for its shim, and the machine's is of another version.

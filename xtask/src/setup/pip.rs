@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context as _, Result};
 
 use super::table::PYTHON;
-use crate::{host::find_program, steps::step, workspace::Workspace};
+use crate::{steps::step, workspace::Workspace};
 
 /// What names the packages, below the workspace.
 pub(super) const REQUIREMENTS: [&str; 3] =
@@ -32,11 +32,8 @@ pub(crate) fn helm(workspace: &Workspace) -> PathBuf {
     program(workspace, "helm")
 }
 
-/// A program of the packages, or with `--system-tools` the machine's.
 fn program(workspace: &Workspace, name: &str) -> PathBuf {
-    let own = folder(workspace).join("bin").join(name);
-    let system = || workspace.system_tools().then(|| find_program(name)).flatten();
-    if own.is_file() { own } else { system().unwrap_or(own) }
+    folder(workspace).join("bin").join(name)
 }
 
 fn folder(workspace: &Workspace) -> PathBuf {
@@ -69,11 +66,7 @@ pub(super) fn is_there(workspace: &Workspace) -> bool {
         fs::read_to_string(record(workspace)).is_ok_and(|text| text == requirements(workspace));
     let is_current =
         fs::read_to_string(python(workspace)).is_ok_and(|text| text == script(workspace));
-    let by_person = || {
-        let names = ["python3", "cargo-deny", "helm"];
-        workspace.system_tools() && names.iter().all(|name| find_program(name).is_some())
-    };
-    PYTHON.is_there(workspace) && is_unpacked && is_current || by_person()
+    PYTHON.is_installed(workspace) && is_unpacked && is_current
 }
 
 /// Installs the packages with the pip of Debian's package.

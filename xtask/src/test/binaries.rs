@@ -125,7 +125,7 @@ impl TestBinary {
         command.current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder);
         command.env("CORONER_LAB_AGENT", binaries.agent);
         command.env("CORONER_LAB_WORKLOAD", binaries.workload);
-        command.envs(workspace.for_lab());
+        command.env("CORONER_LAB_TOOLS", workspace.tools());
         command.env("CORONER_FAILED_DIR", workspace.failed().join(&name));
         if long {
             command.env("CORONER_TEST_LONG", "1");
@@ -141,7 +141,7 @@ impl TestBinary {
                 ("CORONER_PROMETHEUS", &PROMETHEUS, "prometheus"),
                 ("CORONER_APPARMOR_PARSER", &APPARMOR, "apparmor_parser"),
             ] {
-                command.envs(tool.program(workspace, program).map(|path| (variable, path)));
+                command.env(variable, tool.program(workspace, program));
             }
         }
         let run = tee(&name, command)?;

@@ -2,12 +2,12 @@
 
 use std::{env, process::Command};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 
 use crate::{
     build, fuzz, setup,
     steps::{note, show, step, tee},
-    toolchain::{BpfCompiler, cargo},
+    toolchain::cargo,
     workspace::Workspace,
 };
 
@@ -44,7 +44,7 @@ pub(super) fn run(workspace: &Workspace, long: bool) -> Result<()> {
             bail!("cargo deny check advisories:\n{text}");
         }
     }
-    show("clippy, kernel programs", &mut programs(workspace)?)?;
+    show("clippy, kernel programs", &mut programs(workspace))?;
     let mut clippy = cargo("clippy");
     clippy.args(["--workspace", "--all-targets", "--locked", "--", "-Dwarnings"]);
     show("clippy", &mut clippy)?;
@@ -60,19 +60,11 @@ pub(super) fn run(workspace: &Workspace, long: bool) -> Result<()> {
     fuzz::check_lock_file()
 }
 
-fn programs(workspace: &Workspace) -> Result<Command> {
-    match BpfCompiler::find(workspace).context("no compiler for BPF")? {
-        BpfCompiler::Nightly => {
-            let mut command = build::bpf_cargo(workspace, "clippy")?;
-            command.args(["--all-features", "--", "-Dwarnings"]);
-            Ok(command)
-        }
-        // What cargo-clippy does, with the driver of the compiler that builds the programs.
-        BpfCompiler::Debian { clippy, .. } => {
-            let mut command = build::bpf_cargo(workspace, "check")?;
-            command.arg("--all-features").env("RUSTC_WORKSPACE_WRAPPER", clippy);
-            command.env("CLIPPY_ARGS", "-Dwarnings__CLIPPY_HACKERY__");
-            Ok(command)
-        }
-    }
+/// What cargo-clippy does, with the driver of the compiler that builds the programs.
+fn programs(workspace: &Workspace) -> Command {
+    let mut command = build::bpf_cargo(workspace, "check");
+    let clippy = setup::BPF_RUST.folder(workspace).join("bin/clippy-driver");
+    command.arg("--all-features").env("RUSTC_WORKSPACE_WRAPPER", clippy);
+    command.env("CLIPPY_ARGS", "-Dwarnings__CLIPPY_HACKERY__");
+    command
 }

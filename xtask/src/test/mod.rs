@@ -63,7 +63,7 @@ const REASONS: usize = 1500;
 ///
 /// # Errors
 /// Something is missing, or does not compile, that no layer can run without.
-pub(crate) fn run(workspace: &Workspace, order: &TestOrder, list_only: bool) -> Result<bool> {
+pub(crate) fn run(workspace: &Workspace, order: &TestOrder) -> Result<bool> {
     let begun = Instant::now();
     let mut layers = match (order.layers.is_empty(), order.long) {
         (false, _) => order.layers.clone(),
@@ -73,9 +73,6 @@ pub(crate) fn run(workspace: &Workspace, order: &TestOrder, list_only: bool) -> 
     layers.sort();
     layers.dedup();
     let needs = needs(&layers, order);
-    if list_only {
-        setup::ensure(workspace, &needs, true)?;
-    }
     if layers.iter().any(|layer| layer.needs_root()) {
         root::demand()
             .context("without root `cargo xtask build` and `cargo xtask test lint unit vm` work")?;
@@ -93,12 +90,12 @@ pub(crate) fn run(workspace: &Workspace, order: &TestOrder, list_only: bool) -> 
     if layers.contains(&Layer::Lint) {
         lint::format(workspace)?; // a second, before minutes of compiling
     }
-    setup::ensure(workspace, setup::BUILD, false)?;
+    setup::ensure(workspace, setup::BUILD)?;
     let set_up = Row::of_preparation("set-up", begun);
     let building = Instant::now();
     // One waits for the network, the other for the CPUs.
     let (tests, fetched) = thread::scope(|scope| {
-        let fetched = scope.spawn(|| setup::ensure(workspace, &needs, false));
+        let fetched = scope.spawn(|| setup::ensure(workspace, &needs));
         (build(workspace, &layers), fetched.join())
     });
     fetched.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
