@@ -10,18 +10,15 @@ mod stop;
 
 use coroner_core::{
     engine::{Engine, Settings},
-    input::PersistedLeak,
     input::{CriEvent, Input, Received},
     leak::Leak,
     output::Report,
-    time::Anchor,
+    time::{Anchor, Moment},
 };
 
 use crate::{
     config::Config,
-    linux::{
-        allocator, blocking::BlockingPool, clock, landlock::FileAccess, restrictions::Restrictions,
-    },
+    linux::{allocator, clock, restrictions::Restrictions},
     outputs::{
         events,
         http::{Observed, SharedState, tls},
@@ -32,22 +29,21 @@ use crate::{
     sources::{cri, host, kernel, kube, processes, tasks::Adapters, traffic},
     store::{
         health::Health,
+        history::{History, HistoryOptions},
         leaks::LeakStore,
-        persistence::{StateDir, StateWriter},
-        terminations::History,
     },
 };
 use anyhow::Context;
 use network::Network;
 use senders::{Events, Senders};
 use servers::RunningServers;
-use std::{future::Future, path::PathBuf, sync::Arc, time::Duration};
+use std::{future::Future, sync::Arc, time::Duration};
 use stop::StopSignals;
 use tokio::{
     sync::mpsc,
-    time::{Instant, MissedTickBehavior, interval, interval_at},
+    time::{Instant, MissedTickBehavior, interval, interval_at, timeout},
 };
-use tracing::info;
+use tracing::{info, warn};
 
 /// Capacity of the engine's input queue. When it is full, the adapters wait and the kernel's rings fill up
 /// (lost records are counted).
@@ -68,9 +64,8 @@ const TRIM_INTERVAL: Duration = Duration::from_secs(15);
 const CLOCK_DRIFT_TOLERANCE: Duration = Duration::from_millis(100);
 /// Change of the system clock between two ticks that must be a step, because no slew is that fast.
 const CLOCK_STEP: Duration = Duration::from_secs(1);
-const STATE_OPEN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Time for each of adapters, writer and servers to stop after SIGTERM.
+/// Time for each of adapters, history and servers to stop after SIGTERM.
 const STOP_TIMEOUT: Duration = Duration::from_millis(500);
 /// Time to write the end of the recording after that. The end matters most for a bug report, and the pod's
 /// grace period is longer.
@@ -117,9 +112,16 @@ async fn observe(config: Config) -> anyhow::Result<()> {
         |kube| kube.node.clone(),
     );
     let observed = Observed { node, boot_id: boot_id.clone().unwrap_or_default() };
+    let (history, restored) = History::open(HistoryOptions {
+        directory: args.leaks.state_dir.clone().filter(|_| !args.history_age.is_zero()),
+        age: args.history_age,
+        bytes: args.history_size.into(),
+        boot_id: boot_id.clone().unwrap_or_default(),
+        exports: false,
+    })?;
     let shared = SharedState::new(
         Health::new(config.sources.kube.is_some(), clock::boot_now()),
-        History::new(args.history_limit),
+        history.clone(),
         LeakStore::new(args.leaks.leak_threshold),
         metrics,
     );
@@ -152,12 +154,6 @@ async fn observe(config: Config) -> anyhow::Result<()> {
     let started = start::kernel(options, stay, kube.is_some() && !in_pod, &shared, &mut stop);
     let Some(started) = started.await? else { return Ok(()) };
     shared.observed_since.get_or_init(clock::boot_now);
-    let (writer, restored) = match args.leaks.state_dir.clone() {
-        Some(dir) => {
-            open_state(dir, boot_id.clone()).await.map(|(writer, known)| (Some(writer), known))?
-        }
-        None => (None, Vec::new()),
-    };
     let settings = Settings {
         leak_threshold: args.leaks.leak_threshold,
         uses_api: config.sources.kube.is_some(),
@@ -174,47 +170,32 @@ async fn observe(config: Config) -> anyhow::Result<()> {
         recorder,
         anchor: settings.anchor,
         leak_lines: 0,
-        writer,
         losses: lines::Losses::default(),
     };
     if !restored.is_empty() {
         info!(leaks = restored.len(), "restored leaks that an earlier run confirmed (--state-dir)");
-        events.shared.leaks.lock().restore(restored.clone());
-        let input = Input::Recalled { leaks: restored };
+        let leaks = restored.iter().map(|kept| kept.leak.clone()).collect();
+        events.shared.leaks.lock().restore(restored);
+        let input = Input::Recalled { leaks };
         events.handle_input(Received { at: clock::boot_now(), input });
     }
     let stopped = async { info!("received {}; shutting down", stop.wait().await) };
     let result = events.run(inputs, &mut adapters, stopped).await;
-    let (recorder, writer) = (events.recorder.take(), events.writer.take());
+    let recorder = events.recorder.take();
     drop(events); // closes the adapters' requests
     // What may still deliver evidence first, and the servers last.
     adapters.end(STOP_TIMEOUT).await;
     if let Some(recorder) = recorder {
         recorder.end(RECORDING_FLUSH_TIMEOUT);
     }
-    if let Some(writer) = writer {
-        writer.end(STOP_TIMEOUT);
+    if timeout(STOP_TIMEOUT, history.flush()).await.is_err() {
+        warn!("timed out storing the history; the last reports may be lost");
     }
     servers.end(STOP_TIMEOUT).await;
     if result.is_ok() {
         info!("shutdown complete");
     }
     result
-}
-
-/// Opens the state directory. A hanging file system is an error like a read-only one.
-async fn open_state(
-    dir: PathBuf,
-    boot_id: Option<String>,
-) -> anyhow::Result<(StateWriter, Vec<PersistedLeak>)> {
-    let hangs = format!("cannot keep state in {}; choose another --state-dir", dir.display());
-    let own = FileAccess::Write(dir.clone());
-    let opened =
-        BlockingPool::new(STATE_OPEN_TIMEOUT, 1).call(move || StateDir::open(&dir, boot_id)).await;
-    let (state, known) = opened.context(hangs)??;
-    let writer = StateWriter::start(known.clone(), own, move |leaks| state.keep(leaks))
-        .context("cannot start the thread that writes the state")?;
-    Ok((writer, known))
 }
 
 fn start_adapters(
@@ -309,7 +290,6 @@ struct EventLoop {
     recorder: Option<Recorder>,
     anchor: Anchor,
     leak_lines: usize,
-    writer: Option<StateWriter>,
     losses: lines::Losses,
 }
 
@@ -400,16 +380,15 @@ impl EventLoop {
         if more > 0 {
             lines::more_leaks(more);
         }
-        let (leaks, persisted) = {
+        let (gone, leaks) = {
             let mut store = self.shared.leaks.lock();
-            if !store.take_changed() {
-                return;
-            }
-            (store.oldest_first(), store.persisted())
+            (store.take_gone(), store.take_changed().then(|| store.oldest_first()))
         };
-        self.shared.metrics.leaked(&leaks);
-        if let Some(writer) = &mut self.writer {
-            writer.keep(persisted);
+        if !gone.is_empty() {
+            self.shared.history.leaks_gone(gone);
+        }
+        if let Some(leaks) = leaks {
+            self.shared.metrics.leaked(&leaks);
         }
     }
 
@@ -441,31 +420,40 @@ impl EventLoop {
 
     fn emit(&mut self, report: Report) {
         self.shared.metrics.record(&report);
-        self.senders.post_event(&report);
+        let history = &self.shared.history;
+        let was_posted = match &report {
+            Report::LeakOpened(leak) => self.shared.leaks.lock().is_posted(&leak.key),
+            _ => false,
+        };
+        let is_posted = was_posted || self.senders.post_event(&report);
         match report {
             Report::ContainerDied(death) => {
                 lines::death(&death);
-                self.shared.history.lock().died(*death);
+                history.died(death, false);
             }
+            Report::CountDeath(death) => history.died(death, true),
             Report::PodTerminated(account) => {
                 lines::termination(&account);
-                self.shared.history.lock().put(*account, false);
+                history.terminated(account, false);
             }
             Report::PodUpdated(account, change) => {
                 lines::update(&account, change);
-                self.shared.history.lock().put(*account, true);
+                history.terminated(account, false);
             }
-            // Only counted and posted as Events, above.
-            Report::CountDeath(_) | Report::CountTermination(_) => {}
+            Report::CountTermination(account) => history.terminated(account, true),
             Report::Unkillable(holdout) => lines::holdout(&holdout),
             Report::LeakOpened(leak) => {
+                history.leak_opened(Arc::clone(&leak), is_posted);
                 self.log_leak(&leak, false);
                 self.shared.leaks.lock().put(leak);
             }
             Report::LeakChanged(leak) => self.shared.leaks.lock().put(leak),
             Report::LeakResolved(leak) => {
                 self.log_leak(&leak, true);
-                self.shared.leaks.lock().remove(&leak.key);
+                let resolved_at = Some(Moment::of_boot(clock::boot_now(), &self.anchor));
+                let leak = Arc::new(Leak { resolved_at, ..Leak::clone(&leak) });
+                self.shared.history.leak_resolved(Arc::clone(&leak));
+                self.shared.leaks.lock().remove(leak);
             }
         }
     }

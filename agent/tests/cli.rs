@@ -10,7 +10,7 @@ use crate::{
 use clap::CommandFactory as _;
 use coroner::{
     config::args::Cli,
-    store::{leaks::LeakStore, terminations::History},
+    store::{history::History, leaks::LeakStore},
 };
 use coroner_report::{List, PodTermination};
 use serde_json::{Value, json};
@@ -131,12 +131,12 @@ fn what_cannot_be_replayed_says_why() {
 
 /// Serves so many reports until the test ends.
 fn agent(reports: usize) -> ServedSocket {
-    let mut history = History::new(reports);
+    let history = History::in_memory();
     for n in 0..reports {
         let mut report = serving::sample();
         report.pod.name = format!("web-{n}");
         report.pod.uid = format!("uid-{n}").as_str().into();
-        history.put(report, false);
+        history.terminated(Box::new(report), false);
     }
     ServedSocket::of(serving::state(history, LeakStore::default()))
 }

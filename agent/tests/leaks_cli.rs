@@ -13,7 +13,7 @@ use crate::{
         kubeconfig,
     },
 };
-use coroner::store::{leaks::LeakStore, terminations::History};
+use coroner::store::{history::History, leaks::LeakStore};
 use coroner_core::{
     leak::{DetectionState, Leak},
     leaks::LeakGauges,
@@ -211,7 +211,7 @@ fn agent(leaks: Vec<Leak>, detection_state: DetectionState, watched: u64) -> Ser
     leaks.into_iter().for_each(|leak| store.put(Arc::new(leak)));
     let watched = Duration::from_secs(watched);
     store.update_detection(&LeakGauges { detection_state, watched, ..LeakGauges::default() });
-    let shared = serving::state(History::new(1), store);
+    let shared = serving::state(History::in_memory(), store);
     shared.health.lock().detection_state = detection_state;
     ServedSocket::of(shared)
 }

@@ -4,7 +4,7 @@
 use crate::binary::{coroner, run, serving};
 use coroner::{
     outputs::http::tls::{Certificate, TlsFiles},
-    store::{leaks::LeakStore, terminations::History},
+    store::{history::History, leaks::LeakStore},
 };
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use std::{
@@ -62,7 +62,7 @@ impl Authority {
 
 /// Serves an agent that has seen nothing yet until the test ends; its port.
 fn agent(certificate: Arc<Certificate>) -> u16 {
-    serving::serve_tls(serving::state(History::new(1), LeakStore::default()), certificate)
+    serving::serve_tls(serving::state(History::in_memory(), LeakStore::default()), certificate)
 }
 
 /// The first line of the answer to a client that trusts this authority, or why there is none.

@@ -2,7 +2,6 @@
 
 use crate::{ids::*, labels, time::*, types::Source};
 use serde::{Deserialize, Serialize};
-use std::ops::Not;
 
 pub use crate::ids::LeakKey;
 
@@ -125,9 +124,9 @@ pub struct Leak {
     pub created: Option<Moment>,
     /// When the resource was first observed as leaked.
     pub first_observed: Moment,
-    /// The leak no longer exists; only in an answer to `after`.
-    #[serde(default, skip_serializing_if = "Not::not")]
-    pub resolved: bool,
+    /// When the leak no longer existed; only in an answer to `after` or `since`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resolved_at: Option<Moment>,
     /// When the threshold had passed and the apiserver had confirmed the leak.
     pub confirmed: Moment,
     #[serde(default)]

@@ -62,13 +62,14 @@ impl Senders {
         }
     }
 
-    pub(super) fn post_event(&self, report: &Report) {
-        let Some(events) = &self.events else { return };
-        if let Some(note) = note(report)
-            && events.notes.try_send((note, Instant::now())).is_err()
-        {
+    /// True: it is handed over to be posted.
+    pub(super) fn post_event(&self, report: &Report) -> bool {
+        let Some((events, note)) = self.events.as_ref().zip(note(report)) else { return false };
+        let is_taken = events.notes.try_send((note, Instant::now())).is_ok();
+        if !is_taken {
             events.counters.dropped.fetch_add(1, Relaxed);
         }
+        is_taken
     }
 
     pub(super) fn hand<T>(&self, to: &Sender<T>, request: T, adapter: Adapter) {
@@ -83,14 +84,14 @@ mod tests {
     use super::*;
     use crate::{
         outputs::{metrics::Metrics, report::samples},
-        store::{health::Health, leaks::LeakStore, terminations::History},
+        store::{health::Health, history::History, leaks::LeakStore},
     };
     use coroner_core::time::BootTime;
     use tokio::sync::mpsc::channel;
 
     #[test]
     fn what_finds_no_room_is_dropped_and_counted() {
-        let (health, history) = (Health::new(true, BootTime(0)), History::new(1));
+        let (health, history) = (Health::new(true, BootTime(0)), History::in_memory());
         let metrics = Metrics::new().unwrap();
         let shared = Arc::new(SharedState::new(health, history, LeakStore::default(), metrics));
         // The adapters take nothing.

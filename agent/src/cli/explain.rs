@@ -84,7 +84,7 @@ fn from_agent(args: &ExplainArgs, wanted: &PodSelector) -> anyhow::Result<Chosen
     Chosen::of(wanted, &accounts).map_err(|error| match error {
         SelectError::Ambiguous(text) => anyhow!(text),
         SelectError::NotFound(text) => anyhow!(
-            "{text}\nAn agent keeps the latest terminations of its own node (--history-limit) and \
+            "{text}\nAn agent keeps the terminations of its own node (--history-age, --history-size) and \
              reports each a few seconds after the pod is gone. Query the agent on the node where \
              the pod ran."
         ),

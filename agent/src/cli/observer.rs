@@ -123,7 +123,7 @@ impl Observer {
         for report in outputs.reports {
             match report {
                 Report::LeakOpened(leak) | Report::LeakChanged(leak) => self.store.put(leak),
-                Report::LeakResolved(leak) => self.store.remove(&leak.key),
+                Report::LeakResolved(leak) => self.store.remove(leak),
                 _ => {}
             }
         }

@@ -161,10 +161,15 @@ pub struct RunArgs {
     #[arg(default_value = "127.0.0.1:9471")]
     #[arg(value_parser = |text: &str| parse::or_off(text, parse::address))]
     pub api_listen: OrOff<SocketAddr>,
-    /// Number of pod terminations to keep for the API, at most 100000; each takes some kilobytes.
-    #[arg(long, env = "CORONER_HISTORY_LIMIT", value_name = "N", default_value = "256")]
-    #[arg(value_parser = RangedU64ValueParser::<usize>::new().range(..=100_000))]
-    pub history_limit: usize,
+    /// How long terminations, deaths and leaks are kept in the state directory. 0 keeps nothing there: the agent then has
+    /// the latest in memory.
+    #[arg(long, env = "CORONER_HISTORY_AGE", value_name = "DURATION", default_value = "7d")]
+    #[arg(value_parser = parse::age)]
+    pub history_age: Duration,
+    /// Maximum size of the history on disk, at least 1MiB. The oldest entries make room.
+    #[arg(long, env = "CORONER_HISTORY_SIZE", value_name = "SIZE", default_value = "64MiB")]
+    #[arg(value_parser = parse::history_size)]
+    pub history_size: u32,
     /// Interval of full lists from the runtime while no pod is terminating, at least 10ms.
     #[arg(long, env = "CORONER_CRI_POLL_INTERVAL", value_name = "DURATION", default_value = "10s")]
     #[arg(value_parser = |text: &str| parse::duration_from(text, Duration::from_millis(10)))]
@@ -227,8 +232,8 @@ pub struct LeakArgs {
     pub leak_threshold: Duration,
     #[command(flatten)]
     pub kubelet: KubeletArgs,
-    /// Directory for the first-seen times of leaks, so that they survive a restart of the agent. Created if
-    /// missing.
+    /// Directory of the history: terminations, deaths, and leaks with the times since which they have been observed, so
+    /// that they survive a restart of the agent. Created if missing. Without it the history is in memory.
     #[arg(long, env = "CORONER_STATE_DIR", value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
 }
@@ -419,7 +424,7 @@ mod tests {
                 flags.insert(long.to_owned());
             }
         }
-        assert!(flags.len() <= 40, "{}: {flags:?}", flags.len());
+        assert!(flags.len() <= 56, "{}: {flags:?}", flags.len());
     }
 
     #[test]

@@ -51,6 +51,16 @@ pub(super) fn threshold(text: &str) -> Parsed<Duration> {
     Some(given).filter(is_useful).ok_or_else(|| "use at most 7d".to_owned())
 }
 
+/// `7d`; `0` for none.
+pub(super) fn age(text: &str) -> Parsed<Duration> {
+    if text == "0" { Ok(Duration::ZERO) } else { duration(text) }
+}
+
+pub(super) fn history_size(text: &str) -> Parsed<u32> {
+    let is_enough = |given: &u32| *given >= 1 << 20;
+    Some(size(text)?).filter(is_enough).ok_or_else(|| "use at least 1MiB".to_owned())
+}
+
 /// `4096`, `64KiB`, `1MiB`.
 pub(super) fn size(text: &str) -> Parsed<u32> {
     let (digits, unit) = [("KiB", 1 << 10), ("MiB", 1 << 20)]

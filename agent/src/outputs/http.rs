@@ -8,7 +8,11 @@ pub mod tls;
 use crate::{
     linux::clock,
     outputs::{http::listener::Listener, metrics::Metrics, report::printable},
-    store::{health::Health, leaks::LeakStore, terminations::History},
+    store::{
+        health::Health,
+        history::{Filter, History, Kind},
+        leaks::LeakStore,
+    },
 };
 use axum::{
     Json, Router,
@@ -26,9 +30,9 @@ use axum::{
     response::{IntoResponse, Response},
     routing::get,
 };
-use coroner_report::{BootTime, ContainerDeath, Leak, PodTermination, PodUid, openapi};
+use coroner_report::{BootTime, ContainerDeath, PodTermination, openapi};
 use flate2::{Compression, write::GzEncoder};
-use lists::list;
+use lists::{leaks, list};
 use parking_lot::Mutex;
 use serde::{Deserialize, de::DeserializeOwned};
 use std::{
@@ -82,7 +86,7 @@ const SCRAPE_AGE: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct SharedState {
     pub health: Mutex<Health>,
-    pub history: Mutex<History>,
+    pub history: History,
     pub leaks: Mutex<LeakStore>,
     pub metrics: Metrics,
     /// The last scrape, plain and compressed, and when it was computed.
@@ -90,7 +94,7 @@ pub struct SharedState {
     pub observed: Observed,
     /// Since when, once it does.
     pub observed_since: OnceLock<BootTime>,
-    /// Distinguishes the cursors of this run from those of another one.
+    /// Distinguishes the cursors of this run's leaks from those of another one.
     started: BootTime,
 }
 
@@ -103,7 +107,7 @@ pub struct Observed {
 
 impl SharedState {
     pub fn new(health: Health, history: History, leaks: LeakStore, metrics: Metrics) -> Self {
-        let (health, history, leaks) = (health.into(), history.into(), leaks.into());
+        let (health, leaks) = (health.into(), leaks.into());
         Self {
             health,
             history,
@@ -139,7 +143,7 @@ pub fn router(shared: Arc<SharedState>, audience: Audience) -> Router {
         Audience::Forwarded | Audience::Node => Router::new()
             .route("/terminations", get(list::<PodTermination>))
             .route("/terminations/{uid}", get(termination))
-            .route("/leaks", get(list::<Leak>))
+            .route("/leaks", get(leaks))
             .route("/deaths", get(list::<ContainerDeath>))
             .route("/openapi.json", get(document)),
     };
@@ -295,17 +299,24 @@ async fn termination(
     Path(uid): Path<String>,
     Parameters(query): Parameters<OneQuery>,
 ) -> Response {
-    let found = shared.history.lock().life(&PodUid::new(&uid), query.life).cloned();
-    match found {
-        Some(report) => {
-            let node = shared.observed.node.clone();
-            Json(PodTermination { node, ..(*report).clone() }).into_response()
-        }
-        None => no(
-            StatusCode::NOT_FOUND,
-            format!(
-                "no termination of pod {uid} is available; --history-limit limits how many are kept"
+    let clock = clock::anchor();
+    let (pod, limit) = (Some(uid.clone()), Some(1));
+    let filter = Filter { pod, life: query.life, limit, ..Filter::default() };
+    let found = async {
+        let selected = shared.history.select(Kind::Termination, filter, clock).await?;
+        shared.history.stored(selected.ids).await
+    };
+    match found.await {
+        Ok(found) => match found.first().and_then(|one| lists::item(&shared, one, &clock)) {
+            Some(report) => Json::<PodTermination>(report).into_response(),
+            None => no(
+                StatusCode::NOT_FOUND,
+                format!(
+                    "no termination of pod {uid} is available; --history-age and --history-size limit how many are \
+                     kept"
+                ),
             ),
-        ),
+        },
+        Err(error) => no(StatusCode::SERVICE_UNAVAILABLE, error),
     }
 }

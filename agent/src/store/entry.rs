@@ -9,14 +9,12 @@ pub struct Entry<T> {
     pub number: u64,
     /// The change that made it what it is.
     pub version: u64,
-    /// It is no longer in the list.
-    pub gone: bool,
     pub item: Arc<T>,
 }
 
 impl<T> Entry<T> {
     /// An item that was added by this change.
     pub fn new(number: u64, item: impl Into<Arc<T>>) -> Self {
-        Self { number, version: number, gone: false, item: item.into() }
+        Self { number, version: number, item: item.into() }
     }
 }

@@ -1,9 +1,7 @@
-//! The confirmed leaks at this moment, for the HTTP API, the metric series with an identity, and the state
-//! directory.
+//! The confirmed leaks at this moment, for the HTTP API and the metric series with an identity.
 
-use crate::store::entry::Entry;
+use crate::store::{entry::Entry, history::KeptLeak};
 use coroner_core::{
-    input::PersistedLeak,
     leak::{Detection, Leak, LeakKey},
     leaks::LeakGauges,
     time::{Anchor, Moment},
@@ -28,7 +26,7 @@ pub struct LeakStore {
     /// The last change that readers who have not seen it can no longer find: a resolved leak that was dropped.
     forgotten: u64,
     /// Leaks of an earlier run that this run may still confirm.
-    restored: BTreeMap<LeakKey, PersistedLeak>,
+    restored: BTreeMap<LeakKey, KeptLeak>,
     detection: Detection,
     /// Changed since [`LeakStore::take_changed`] was last called.
     changed: bool,
@@ -45,8 +43,13 @@ impl LeakStore {
         }
     }
 
-    pub fn restore(&mut self, leaks: Vec<PersistedLeak>) {
-        self.restored = leaks.into_iter().map(|leak| (leak.key.clone(), leak)).collect();
+    pub fn restore(&mut self, leaks: Vec<KeptLeak>) {
+        self.restored = leaks.into_iter().map(|kept| (kept.leak.key.clone(), kept)).collect();
+    }
+
+    /// An earlier run has posted this leak as an Event.
+    pub fn is_posted(&self, key: &LeakKey) -> bool {
+        self.restored.get(key).is_some_and(|kept| kept.is_posted)
     }
 
     pub fn put(&mut self, leak: Arc<Leak>) {
@@ -58,15 +61,16 @@ impl LeakStore {
         self.changed = true;
     }
 
-    pub fn remove(&mut self, key: &LeakKey) {
+    /// Takes a leak that is resolved.
+    pub fn remove(&mut self, leak: Arc<Leak>) {
         self.changes += 1;
-        if let Some(entry) = self.leaks.remove(key) {
+        self.restored.remove(&leak.key);
+        if let Some(entry) = self.leaks.remove(&leak.key) {
             if self.resolved.len() == RESOLVED {
                 self.forgotten = self.resolved.pop_front().map_or(0, |oldest| oldest.version);
             }
-            self.resolved.push_back(Entry { version: self.changes, gone: true, ..entry });
+            self.resolved.push_back(Entry { version: self.changes, item: leak, ..entry });
         }
-        self.restored.remove(key);
         self.changed = true;
     }
 
@@ -87,12 +91,16 @@ impl LeakStore {
         let before = std::mem::replace(&mut self.detection.state, gauges.detection_state);
         self.detection.watched_seconds = gauges.watched.as_secs();
         self.detection.candidate_count = gauges.candidates;
-        let until = Duration::from_secs(self.detection.threshold_seconds) + GRACE;
-        if gauges.watched > until && !self.restored.is_empty() {
-            self.restored.clear();
-            self.changed = true;
-        }
         before != gauges.detection_state
+    }
+
+    /// Takes the leaks of an earlier run that were not found again in time.
+    pub fn take_gone(&mut self) -> Vec<LeakKey> {
+        let until = self.detection.threshold_seconds + GRACE.as_secs();
+        match self.detection.watched_seconds > until {
+            true => std::mem::take(&mut self.restored).into_keys().collect(),
+            false => Vec::new(),
+        }
     }
 
     pub fn take_changed(&mut self) -> bool {
@@ -119,55 +127,32 @@ impl LeakStore {
     pub fn changes(&self) -> (u64, u64) {
         (self.changes, self.forgotten)
     }
-
-    /// The leaks to persist for the next run, sorted by key. Includes restored leaks that this run may still
-    /// confirm.
-    pub fn persisted(&self) -> Vec<PersistedLeak> {
-        let persist = |entry: &Entry<Leak>| PersistedLeak {
-            key: entry.item.key.clone(),
-            first_observed: entry.item.first_observed.boot,
-        };
-        let restored = self.restored.values().cloned();
-        let mut all: Vec<_> = self.leaks.values().map(persist).chain(restored).collect();
-        all.sort_by(|a, b| a.key.cmp(&b.key));
-        all
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::outputs::report::samples;
-    use coroner_core::time::{BootTime, WallTime};
+    use coroner_core::{
+        input::PersistedLeak,
+        time::{BootTime, WallTime},
+    };
 
     const THRESHOLD: Duration = Duration::from_secs(300);
     const ANCHOR: Anchor = Anchor { boot_ns: 0, wall_ns: 0 };
 
-    fn restored(id: &str) -> PersistedLeak {
-        let key = LeakKey::Sandbox { id: id.into() };
-        PersistedLeak { key, first_observed: BootTime(7) }
+    fn key(id: &str) -> LeakKey {
+        LeakKey::Sandbox { id: id.into() }
+    }
+
+    fn restored(id: &str) -> KeptLeak {
+        let leak = PersistedLeak { key: key(id), first_observed: BootTime(7) };
+        KeptLeak { leak, is_posted: id == "a" }
     }
 
     fn leak(id: &str) -> Arc<Leak> {
-        let key = LeakKey::Sandbox { id: id.into() };
         let first_observed = Moment::of_boot(BootTime(7), &ANCHOR);
-        Arc::new(Leak { key, first_observed, ..samples::leaked() })
-    }
-
-    fn watched(seconds: u64) -> LeakGauges {
-        LeakGauges { watched: Duration::from_secs(seconds), ..LeakGauges::default() }
-    }
-
-    #[test]
-    fn what_is_not_found_again_yet_is_kept_for_the_next_run() {
-        let mut store = LeakStore::new(THRESHOLD);
-        store.restore(["a", "b", "c"].map(restored).into());
-        let all = ["a", "b", "c"].map(restored);
-        assert_eq!(store.persisted(), all);
-        store.put(leak("b"));
-        assert_eq!(store.persisted(), all, "the same, whether confirmed again or not");
-        store.remove(&restored("b").key);
-        assert_eq!(store.persisted(), ["a", "c"].map(restored));
+        Arc::new(Leak { key: key(id), first_observed, ..samples::leaked() })
     }
 
     #[test]
@@ -180,22 +165,19 @@ mod tests {
         assert!(store.take_changed(), "the list changed");
         let leaks = store.oldest_first();
         assert_eq!(leaks[0].first_observed.time, WallTime(3 * 3_600_000_000_000 + 7));
-        assert_eq!(store.persisted(), [restored("a")]);
+        assert_eq!(leaks[0].first_observed.boot, BootTime(7));
     }
 
     #[test]
-    fn what_was_not_found_again_in_time_is_forgotten() {
+    fn what_was_not_found_again_in_time_is_gone() {
         let mut store = LeakStore::new(THRESHOLD);
-        store.restore(["a", "b"].map(restored).into());
+        store.restore(["a", "b", "c"].map(restored).into());
+        assert!(store.is_posted(&key("a")) && !store.is_posted(&key("b")));
         store.put(leak("b"));
-        store.take_changed();
-        store.update_detection(&watched(900));
-        assert!(!store.take_changed());
-        assert_eq!(store.persisted().len(), 2);
-        store.update_detection(&watched(901));
-        assert!(store.take_changed(), "the file is to be written");
-        assert_eq!(store.persisted(), [restored("b")]);
-        store.update_detection(&watched(902));
-        assert!(!store.take_changed());
+        for (watched, gone) in [(900, vec![]), (901, vec![key("a"), key("c")]), (902, vec![])] {
+            let watched = Duration::from_secs(watched);
+            store.update_detection(&LeakGauges { watched, ..LeakGauges::default() });
+            assert_eq!(store.take_gone(), gone);
+        }
     }
 }

@@ -2,6 +2,5 @@
 
 pub mod entry;
 pub mod health;
+pub mod history;
 pub mod leaks;
-pub mod persistence;
-pub mod terminations;

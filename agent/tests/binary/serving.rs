@@ -6,7 +6,7 @@ use coroner::{
         http::{self, Audience, Observed, SharedState, listener::Listener, tls::Certificate},
         metrics::Metrics,
     },
-    store::{health::Health, leaks::LeakStore, terminations::History},
+    store::{health::Health, history::History, leaks::LeakStore},
 };
 use coroner_report::{Leak, PodTermination};
 use std::{path::PathBuf, sync::Arc};

@@ -234,7 +234,6 @@ fn answers_that_nobody_reads_take_no_memory() {
     let _serving = runtime.serve(&endpoint);
     let mut run = agent_of("run", &endpoint);
     run.arg("--cgroup-root").arg(&*hierarchy).arg("--socket").arg(&socket);
-    run.args(["--history-limit", "2000"]);
     let mut running = RunningAgent::start(&mut run);
     running.until("system calls are filtered");
     let top = TestCgroup::top(&hierarchy, "kubepods");

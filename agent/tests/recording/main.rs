@@ -12,14 +12,13 @@ use crate::{
 use coroner_core::{
     engine::{Engine, Settings},
     input::{ApiEvent, Input, Received},
-    output::Report,
     report::PodTermination,
     time::{Anchor, BootTime},
 };
 
-use coroner::{
-    outputs::recording::{Header, NodeFacts, Reader, Stopped, Writer, replay::Replay},
-    store::terminations::History,
+use coroner::outputs::recording::{
+    Header, NodeFacts, Reader, Stopped, Writer,
+    replay::{Replay, Timelines},
 };
 use std::{io::Cursor, time::Duration};
 
@@ -70,17 +69,11 @@ fn reader(file: &[u8]) -> Reader {
 /// What the agent says of each life in the end, a line of JSON each, oldest first.
 fn said_live(anchor: Anchor, inputs: &[Received]) -> Vec<String> {
     let mut engine = Engine::new(Settings { settle: SETTLE, ..Settings::new(anchor) });
-    let mut history = History::new(usize::MAX);
+    let mut timelines = Timelines::default();
     for input in inputs {
-        for report in engine.step(input.clone()).reports {
-            match report {
-                Report::PodTerminated(account) => history.put(*account, false),
-                Report::PodUpdated(account, _) => history.put(*account, true),
-                _ => {}
-            }
-        }
+        timelines.note(engine.step(input.clone()).reports);
     }
-    history.terminations().map(|entry| json(&entry.item)).collect()
+    timelines.0.iter().map(|account| json(account)).collect()
 }
 
 fn json(account: &PodTermination) -> String {

@@ -312,7 +312,7 @@ impl Candidate {
             attempt,
             created: created.map(|time| Moment::of_wall(time, &facts.stores.anchor)),
             first_observed: facts.moment(self.first_observed),
-            resolved: false,
+            resolved_at: None,
             confirmed: facts.moment(facts.now),
             resources: resources::of(facts, key),
             cause: cause::likely(facts, self.class, key, self.first_observed),

@@ -1,9 +1,6 @@
 //! Replays inputs through the engine.
 
-use crate::{
-    outputs::recording::{Header, Reader, Stopped},
-    store::terminations::History,
-};
+use crate::outputs::recording::{Header, Reader, Stopped};
 use coroner_core::{
     engine::Engine,
     input::{Input, Received},
@@ -24,7 +21,7 @@ const MAX_TICKS: usize = 24 * 3600;
 #[derive(Debug)]
 pub struct Replay {
     engine: Engine,
-    history: History,
+    timelines: Timelines,
     last: BootTime,
 }
 
@@ -33,7 +30,7 @@ impl Replay {
         let settings = header.settings();
         Self {
             engine: Engine::new(settings),
-            history: History::new(usize::MAX),
+            timelines: Timelines::default(),
             last: BootTime(header.clock.boot_ns),
         }
     }
@@ -66,23 +63,38 @@ impl Replay {
     }
 
     fn note_reports(&mut self, reports: Vec<Report>) {
-        for report in reports {
-            match report {
-                Report::PodTerminated(account) => self.history.put(*account, false),
-                Report::PodUpdated(account, _) => self.history.put(*account, true),
-                _ => {}
-            }
-        }
+        self.timelines.note(reports);
     }
 
     /// The accounts as they stand, oldest first.
     pub fn timelines(&self) -> impl DoubleEndedIterator<Item = &Arc<PodTermination>> {
-        self.history.terminations().map(|entry| &entry.item)
+        self.timelines.0.iter()
     }
 
     /// Pods whose end is under way.
     pub fn open(&self) -> usize {
         self.engine.gauges().terminating
+    }
+}
+
+/// The last report of each termination, oldest first.
+#[derive(Debug, Default)]
+pub struct Timelines(pub Vec<Arc<PodTermination>>);
+
+impl Timelines {
+    pub fn note(&mut self, reports: Vec<Report>) {
+        for report in reports {
+            let (Report::PodTerminated(account) | Report::PodUpdated(account, _)) = report else {
+                continue;
+            };
+            let same = |known: &&mut Arc<PodTermination>| {
+                known.pod.uid == account.pod.uid && known.life == account.life
+            };
+            match self.0.iter_mut().rev().find(same) {
+                Some(known) => *known = Arc::new(*account),
+                None => self.0.push(Arc::new(*account)),
+            }
+        }
     }
 }
 

@@ -1,0 +1,174 @@
+use super::*;
+use crate::{linux::clock, outputs::report::samples};
+use coroner_core::time::{BootTime, Moment};
+use std::{fs, os::unix::fs::PermissionsExt, path::Path};
+use tempfile::TempDir;
+
+fn options(directory: &Path) -> HistoryOptions {
+    let (age, boot_id) = (Duration::from_secs(7 * 86_400), "b1".into());
+    HistoryOptions {
+        directory: Some(directory.into()),
+        age,
+        bytes: 4 << 20,
+        boot_id,
+        exports: true,
+    }
+}
+
+/// Once the one before has closed it.
+fn open(options: HistoryOptions) -> (History, Vec<KeptLeak>) {
+    History::open(options).unwrap()
+}
+
+/// A report that ended just now.
+fn report(name: &str) -> Box<PodTermination> {
+    let mut report = samples::of("shop", name, name, 1);
+    let moved = clock::boot_now().0.wrapping_sub(report.ended.boot.0);
+    for at in [&mut report.began, &mut report.ended] {
+        *at = Moment::of_boot(BootTime(at.boot.0.wrapping_add(moved)), &clock::anchor());
+    }
+    Box::new(report)
+}
+
+fn death(name: &str) -> Box<ContainerDeath> {
+    let mut death = samples::graceful().containers.remove(0);
+    (death.id, death.name) = (name.into(), name.into());
+    Box::new(death)
+}
+
+fn leak(id: &str) -> Arc<Leak> {
+    Arc::new(Leak { key: LeakKey::Sandbox { id: id.into() }, ..samples::leaked() })
+}
+
+async fn selected(history: &History, filter: Filter) -> Selected {
+    history.select(Kind::Termination, filter, clock::anchor()).await.unwrap()
+}
+
+async fn names(history: &History, filter: Filter) -> Vec<String> {
+    let ids = selected(history, filter).await.ids;
+    let stored = history.stored(ids).await.unwrap();
+    stored.iter().map(|one| one.read::<PodTermination>().unwrap().pod.name).collect()
+}
+
+#[tokio::test]
+async fn it_goes_on_where_the_last_run_ended() {
+    let folder = TempDir::new().unwrap();
+    let state = folder.path().join("made");
+    let (history, leaks) = open(options(&state));
+    assert_eq!(leaks, []);
+    history.terminated(report("a"), true);
+    history.terminated(report("b"), false);
+    history.died(death("c"), true);
+    history.leak_opened(leak("posted"), true);
+    history.leak_opened(leak("open"), false);
+    history.leak_opened(leak("over"), false);
+    let resolved_at = Some(Moment::of_boot(clock::boot_now(), &clock::anchor()));
+    history.leak_resolved(Arc::new(Leak { resolved_at, ..Leak::clone(&leak("over")) }));
+    let unsent = history.unsent(9).await;
+    assert_eq!(unsent.len(), 2, "what is final");
+    history.sent(vec![unsent[0].id]);
+    let cursor = selected(&history, Filter::default()).await.cursor;
+    let directory = state.join(FOLDER);
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&directory), 0o700);
+    for file in fs::read_dir(&directory).unwrap() {
+        assert_eq!(mode(&file.unwrap().path()), 0o600);
+    }
+    let busy = History::open(options(&state)).unwrap_err();
+    assert!(format!("{busy:#}").contains("no other agent"), "{busy:#}");
+    history.end().await;
+
+    let (history, leaks) = open(options(&state));
+    let kept: Vec<_> = leaks.iter().map(|kept| (&kept.leak.key, kept.is_posted)).collect();
+    assert_eq!(kept, [(&leak("open").key, false), (&leak("posted").key, true)]);
+    assert_eq!(leaks[0].leak.first_observed, leak("").first_observed.boot);
+    assert_eq!(names(&history, Filter::default()).await, ["b", "a"]);
+    let after = |cursor: &String| Filter { after: Some(cursor.clone()), ..Filter::default() };
+    let nothing = selected(&history, after(&cursor)).await;
+    assert!(nothing.ids.is_empty() && !nothing.is_complete, "the cursor is still good");
+    let due: Vec<_> = history.unsent(9).await.into_iter().map(|unsent| unsent.item).collect();
+    assert!(
+        matches!(&due[..], [Kept::Termination(b), Kept::Death(_)] if b.pod.name == "b"),
+        "{due:?}"
+    );
+    history.leaks_gone(vec![leak("open").key.clone()]);
+    history.end().await;
+
+    let boot_id = "b2".into();
+    let (history, leaks) = open(HistoryOptions { boot_id, ..options(&state) });
+    assert_eq!(leaks, [], "leaks of another boot are gone with it");
+    assert_eq!(names(&history, Filter::default()).await.len(), 2);
+    let gone = history.select(Kind::Leak, Filter::default(), clock::anchor()).await.unwrap();
+    assert_eq!(gone.ids.len(), 3);
+}
+
+#[tokio::test]
+async fn a_later_report_replaces_the_first() {
+    let history = History::in_memory();
+    history.terminated(report("a"), false);
+    history.terminated(report("b"), false);
+    let first = selected(&history, Filter::default()).await;
+    let mut corrected = report("a");
+    corrected.grace_seconds = Some(99);
+    history.terminated(corrected.clone(), true);
+    history.terminated(corrected, true);
+    let after = Filter { after: Some(first.cursor), ..Filter::default() };
+    let changed = selected(&history, after).await;
+    let stored = history.stored(changed.ids).await.unwrap();
+    assert_eq!(stored.len(), 1, "the same is no change");
+    assert_eq!(stored[0].read::<PodTermination>().unwrap().grace_seconds, Some(99));
+    assert_eq!(selected(&history, Filter::default()).await.ids.len(), 2);
+    assert_eq!(history.unsent_count().await, 0, "without an exporter nothing is due");
+}
+
+#[tokio::test]
+async fn the_oldest_makes_room() {
+    let folder = TempDir::new().unwrap();
+    let (history, _) = open(HistoryOptions { bytes: 1 << 20, ..options(folder.path()) });
+    history.leak_opened(leak("open"), false);
+    for number in 0..2000 {
+        history.terminated(report(&number.to_string()), true);
+        if number % 100 == 0 {
+            history.flush().await;
+        }
+    }
+    let all = names(&history, Filter::default()).await;
+    assert!(all.len() > 100 && all.len() < 2000, "{}", all.len());
+    assert_eq!(all[0], "1999");
+    assert_eq!(
+        all.last().unwrap(),
+        &(2000 - all.len()).to_string(),
+        "the newest are there, without a gap"
+    );
+    assert_eq!(history.lost()[&Lost::NotExported], 2000 - all.len() as u64);
+    let files = fs::read_dir(folder.path().join(FOLDER)).unwrap();
+    let bytes: u64 = files.map(|file| file.unwrap().metadata().unwrap().len()).sum();
+    assert!(bytes <= 1 << 20, "{bytes}");
+    history.end().await;
+    let age = Duration::from_nanos(1);
+    let (history, leaks) = open(HistoryOptions { age, ..options(folder.path()) });
+    assert_eq!(names(&history, Filter::default()).await, [""; 0], "too old");
+    assert_eq!(leaks.len(), 1, "a leak that exists is not");
+}
+
+#[tokio::test]
+async fn what_is_not_a_history_of_this_version_is_set_aside() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join(FOLDER).join(FILE);
+    open(options(folder.path())).0.end().await;
+    let newer = "PRAGMA user_version = 2";
+    rusqlite::Connection::open(&file).unwrap().execute_batch(newer).unwrap();
+    for content in [None, Some("not a database at all".repeat(999))] {
+        if let Some(content) = content {
+            fs::write(&file, content).unwrap();
+        }
+        let before = fs::read(&file).unwrap();
+        let (history, _) = open(options(folder.path()));
+        history.terminated(report("a"), true);
+        assert_eq!(names(&history, Filter::default()).await, ["a"]);
+        assert_eq!(history.lost()[&Lost::SetAside], 1);
+        let aside = fs::read(file.with_extension("db.bad")).unwrap();
+        assert_eq!((aside.len(), &aside[..16]), (before.len(), &before[..16]));
+        history.end().await;
+    }
+}
