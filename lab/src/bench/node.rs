@@ -47,7 +47,6 @@ struct Used {
     memory: [[u64; 2]; 2],
     cpu: [Duration; 2],
     /// Calls of the runtime, and bytes of its answers.
-    calls: u64,
     cri_bytes: u64,
     /// Bytes of the apiserver's answers.
     api_bytes: u64,
@@ -55,13 +54,11 @@ struct Used {
 
 impl Subjects {
     async fn used(&self) -> anyhow::Result<Used> {
-        let calls = self.agent.metric("coroner_cri_calls_total", "").await?;
         let (agent, runtime) = (self.agent.pid()?, self.runtime);
         Ok(Used {
             at: Instant::now(),
             memory: [process::memory(agent)?, process::memory(runtime)?],
             cpu: [process::cpu(agent)?, process::cpu(runtime)?],
-            calls,
             cri_bytes: self.cri.bytes(),
             api_bytes: self.api.bytes(),
         })
@@ -163,16 +160,14 @@ fn report([start, idle, busy]: [&Used; 3], terminated: usize) -> String {
         row("CPU at rest, % of a core", both(&|who| 100.0 * idle_rate(&cpu(who)))),
         row("CPU for a termination and the next pod, ms", both(&|who| 1e3 * each(&cpu(who)))),
     ];
-    let (calls, cri) = (|used: &Used| used.calls as f64, |used: &Used| used.cri_bytes as f64 / KIB);
+    let cri = |used: &Used| used.cri_bytes as f64 / KIB;
     let api = |used: &Used| used.api_bytes as f64 / KIB;
     format!(
         "{}\n{terminated} terminations, each counted once\n\
-         the runtime answers {} calls/s with {} KiB/s, and for a termination and the next pod {} calls with {} KiB\n\
+         the runtime answers with {} KiB/s, and for a termination and the next pod {} KiB\n\
          the apiserver sends {} KiB at the start, then {} KiB/s, and for a termination and the next pod {} KiB\n",
         table(&["", "coroner", "containerd"], rows),
-        shown(idle_rate(&calls)),
         shown(idle_rate(&cri)),
-        shown(each(&calls)),
         shown(each(&cri)),
         shown(api(start)),
         shown(idle_rate(&api)),

@@ -16,11 +16,18 @@ use crate::bench::{
 use anyhow::Context as _;
 use coroner::{
     linux::clock::boot_now,
-    sources::kernel::{self, Kernel, KernelCounters, KernelOptions},
+    sources::kernel::{self, Kernel, KernelOptions},
 };
+use coroner_core::input::{Input, KernelEvent, KernelFact, Received};
 use coroner_ebpf::{WINDOW_SHIFT, maps::SIGNAL_WAKE_PAUSE};
 use empty::Empty;
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 use tokio::{process::Child, sync::mpsc, task::JoinHandle};
 
 /// The result is the median of as many rounds.
@@ -180,14 +187,14 @@ async fn next_budget() {
 
 /// Reads the rings, as in the agent, and drops what it reads.
 struct Reader {
-    counters: Arc<KernelCounters>,
+    exits: Arc<AtomicU64>,
     _commands: mpsc::Sender<kernel::KernelCommand>,
     tasks: [JoinHandle<()>; 2],
 }
 
 impl Reader {
     fn start(kernel: Kernel) -> Self {
-        let counters = kernel.counters();
+        let exits = Arc::<AtomicU64>::default();
         let (to, mut from) = mpsc::channel(1024);
         let (commands, received) = mpsc::channel(1);
         let reading = tokio::spawn(async move {
@@ -195,16 +202,23 @@ impl Reader {
                 eprintln!("the reader failed: {error:#}");
             }
         });
-        let dropping = tokio::spawn(async move { while from.recv().await.is_some() {} });
-        Self { counters, _commands: commands, tasks: [reading, dropping] }
+        let counted = Arc::clone(&exits);
+        let dropping = tokio::spawn(async move {
+            while let Some(Received { input, .. }) = from.recv().await {
+                if matches!(input, Input::Kernel(KernelEvent { fact: KernelFact::Exit { .. }, .. }))
+                {
+                    counted.fetch_add(1, Relaxed);
+                }
+            }
+        });
+        Self { exits, _commands: commands, tasks: [reading, dropping] }
     }
 
     /// The events in containers were of containers for the programs, too: they reported each main process's exit.
     async fn has_seen(&self, exits: u64) -> anyhow::Result<()> {
         // A record that does not wake the reader is read within 100 ms.
         tokio::time::sleep(Duration::from_millis(300)).await;
-        let seen = self.counters.records().find(|(kind, _)| *kind == "exit");
-        let seen = seen.map_or(0, |(_, count)| count);
+        let seen = self.exits.load(Relaxed);
         anyhow::ensure!(
             seen >= exits,
             "{exits} main processes exited, the programs reported {seen}"
