@@ -332,6 +332,10 @@ catalogue! {
             "coroner_watched_cgroups", "", [], Internal,
             "Cgroups watched by the kernel programs.",
             "max by (node) (coroner_watched_cgroups)";
+        kernel_records: IntCounter =
+            "coroner_kernel_records_total", "", [], Internal,
+            "Records from the kernel programs.",
+            "sum by (node) (rate(coroner_kernel_records_total[5m]))";
         cgroups_too_deep: IntCounter =
             "coroner_cgroups_too_deep_total", "", [], Internal,
             "Cgroups that are not watched because they are nested too deeply below their \

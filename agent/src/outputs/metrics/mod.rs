@@ -495,6 +495,7 @@ impl Metrics {
 
     fn refresh_kernel(&self, counters: &kernel::KernelCounters) {
         let of = &self.families;
+        set_counter_to(&of.kernel_records, counters.records.load(Relaxed));
         set_counter_to(&of.cgroups_too_deep, counters.too_deep.load(Relaxed));
         let size = counters.ring_bytes.load(Relaxed).max(1) as f64;
         for (ring, used) in

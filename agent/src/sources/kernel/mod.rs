@@ -152,6 +152,7 @@ impl fmt::Display for Unproven {
 
 #[derive(Debug, Default)]
 pub struct KernelCounters {
+    pub records: AtomicU64,
     /// The most bytes that a drain of the last minute or two found in the deciding ring.
     pub deciding_used: AtomicU64,
     /// The same of the detail ring.

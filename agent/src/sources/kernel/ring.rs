@@ -7,7 +7,7 @@ use crate::{linux::clock, sources::windowed_max::WindowedMax};
 use aya::maps::{MapData, PerCpuArray, RingBuf};
 use coroner_core::{
     ids::CgroupId,
-    input::{KernelEvent, Loss, LossKind},
+    input::{KernelEvent, KernelFact, Loss, LossKind},
 };
 use coroner_ebpf::maps;
 use std::{
@@ -83,6 +83,7 @@ impl Rings {
     pub(super) fn drain_all(&mut self, counters: &KernelCounters) -> Vec<KernelEvent> {
         let began = clock::boot_now();
         let mut events = std::mem::take(&mut self.held);
+        let held = events.len();
         let room = counters.ring_bytes.load(Ordering::Relaxed);
         let mut read = |ring: &mut RingBuf<MapData>| {
             read_up_to(room, || {
@@ -102,6 +103,11 @@ impl Rings {
         ] {
             told.store(used.observe(now, bytes.min(room)), Ordering::Relaxed);
         }
+        // How much a spent budget cost is counted as a loss.
+        let is_record =
+            |event: &&KernelEvent| !matches!(event.fact, KernelFact::BudgetSpent { .. });
+        let records = events[held..].iter().filter(is_record).count() as u64;
+        counters.records.fetch_add(records, Ordering::Relaxed);
         events.sort_by_key(|event| event.time);
         let settled = events.partition_point(|event| event.time <= began);
         self.held = events.split_off(settled);
