@@ -113,7 +113,7 @@ pub enum CriRequest {
     /// now.
     PollNow(Option<SandboxId>),
     /// The kernel never reported the cgroup of this container: find it (verbose status → pid →
-    /// /proc/PID/cgroup). Answered by `CriEvent::ContainerCgroup`.
+    /// cgroup.procs). Answered by `CriEvent::ContainerCgroup`.
     FindCgroup(ContainerId),
     /// Request the verbose PodSandboxStatus. Answered by `CriEvent::SandboxStatus`, or not.
     SandboxStatus(SandboxId),

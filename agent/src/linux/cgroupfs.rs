@@ -248,14 +248,13 @@ pub fn find_cgroup(root: &Path, cgroup: CgroupId) -> Result<Option<PathBuf>, Too
     find(root, MAX_VISITED, &mut |path| inode(path) == Some(cgroup.0))
 }
 
-/// The cgroup of this process. A cgroup namespace does not hide it: looked for is the directory that
-/// lists our pid.
-pub fn own_cgroup(root: &Path) -> Option<PathBuf> {
-    let own = std::process::id();
-    if pids(root).contains(&own) {
-        return Some(root.to_owned());
+/// Where the cgroup of a process is. `None`: it has ended, or is outside. Its /proc/PID/cgroup would name it as a
+/// cgroup namespace shows it; the directory that lists it is the same for all.
+pub fn of_process(root: &Path, pid: u32) -> Result<Option<PathBuf>, TooManyCgroups> {
+    if pids(root).contains(&pid) {
+        return Ok(Some(root.to_owned()));
     }
-    find(root, MAX_VISITED, &mut |path| pids(path).contains(&own)).ok().flatten()
+    find(root, MAX_VISITED, &mut |path| pids(path).contains(&pid))
 }
 
 /// A cgroup's id is its directory's inode number.

@@ -7,7 +7,6 @@ pub mod clock;
 pub mod landlock;
 pub(crate) mod mountinfo;
 pub mod privileges;
-pub mod process_cgroup;
 pub mod procfs;
 pub mod restrictions;
 pub mod seccomp;

@@ -12,9 +12,7 @@ use super::{
     discovery,
 };
 use crate::{
-    linux::{
-        blocking::BlockingPool, clock, process_cgroup, procfs::host_proc, socket_file::SocketId,
-    },
+    linux::{blocking::BlockingPool, cgroupfs, clock, procfs::host_proc, socket_file::SocketId},
     sources::backoff::backoff,
 };
 use backon::ExponentialBackoff;
@@ -30,6 +28,7 @@ use index::Index;
 use rustix::time::{ClockId, clock_gettime};
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
+    path::Path,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -39,7 +38,7 @@ use tokio::{
 };
 use tracing::{debug, info, warn};
 
-/// Reading a process's cgroup takes longer only if it hangs.
+/// Looking for a process's cgroup takes longer only if it hangs.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// The first pause after a failure, which a request to poll cannot shorten.
 const MIN_PAUSE: Duration = Duration::from_millis(100);
@@ -527,13 +526,18 @@ async fn find_cgroup(
     let found = match info.pid() {
         None => Err("the runtime reported no process".to_owned()),
         Some(pid) => {
-            // For the first one, this process's own cgroup is looked for among all.
-            let proc = host_proc(&options.host_root);
-            let find = move || process_cgroup::of_process(&proc, &root, pid);
+            let find = move || cgroup_of(&root, pid);
             pool.call(find).await.unwrap_or_else(|error| Err(error.to_string()))
         }
     };
     Ok((info.runtime(), found))
+}
+
+fn cgroup_of(root: &Path, pid: u32) -> Result<(CgroupId, String), String> {
+    let found = cgroupfs::of_process(root, pid).map_err(|error| error.to_string())?;
+    let found = found.and_then(|path| Some((cgroupfs::inode(&path)?, path)));
+    let (id, path) = found.ok_or_else(|| format!("process {pid} is in no cgroup of cgroup v2"))?;
+    Ok((CgroupId(id), cgroupfs::path_below(root, &path)))
 }
 
 /// The CPU time of this thread, which receives the answers, too.

@@ -233,7 +233,7 @@ impl Stage {
     }
 
     fn own(root: &Path) -> Option<Self> {
-        let path = cgroupfs::own_cgroup(root)?;
+        let path = cgroupfs::of_process(root, std::process::id()).ok().flatten()?;
         let base = cgroupfs::inode(&path).map(CgroupId)?;
         Some(Self { path, base, is_own: true })
     }
