@@ -254,7 +254,7 @@ fn a_kubeconfig_s_secrets_are_not_told() {
 #[test]
 fn a_reader_that_has_had_enough_is_no_failure() {
     let agent = agent(2000); // far more than a pipe holds
-    let mut child = coroner(&format!("terminations {}", agent.flag()))
+    let mut child = coroner(&format!("terminations --limit 2000 {}", agent.flag()))
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()

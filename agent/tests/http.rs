@@ -12,13 +12,15 @@ use coroner::{
     store::{history::History, leaks::LeakStore},
 };
 use coroner_core::input::{ApiEvent, CriEvent, Input, Received};
-use coroner_report::{ContainerDeath, Leak, LeakKey, List, PodTermination};
+use coroner_report::{
+    Cause, ContainerDeath, Leak, LeakKey, List, PodTermination, Verdict, Workload,
+};
 use http_body_util::BodyExt;
 use serde::de::DeserializeOwned;
 use std::{collections::BTreeMap, io::Read as _, sync::Arc, time::Duration};
 use tower::ServiceExt;
 
-/// An agent that has just started, with three accounts: a.1, b.1, a.2.
+/// An agent that has just started, with three accounts: a.1, b.1, a.2. b took longest, has one container, and ended last.
 fn agent() -> Arc<SharedState> {
     let history = History::in_memory();
     for (name, life) in [("a", 1), ("b", 1), ("a", 2)] {
@@ -27,10 +29,17 @@ fn agent() -> Arc<SharedState> {
         account.pod.name = name.into();
         account.pod.uid = format!("uid-{name}").as_str().into();
         account.life = life;
+        account.workload = Some(Workload { kind: "Deployment".into(), name: name.into() });
+        if name == "b" {
+            account.took = Duration::from_secs(90);
+            account.ended.boot = account.ended.boot + Duration::from_secs(60);
+            account.containers.truncate(1);
+            account.containers[0].verdict = Verdict::OomKilled;
+            (account.cause, account.findings) = (Cause::TaintEviction, Vec::new());
+        }
         for death in &mut account.containers {
             death.pod = Some(account.pod.clone());
-            death.name = format!("{name}{life}");
-            death.id = format!("{name}{life}-{}", death.id).as_str().into();
+            death.id = format!("{name}{life}-{}", death.name).as_str().into();
             history.died(Box::new(death.clone()), false);
         }
         history.terminated(Box::new(account), false);
@@ -69,16 +78,49 @@ async fn listed(shared: &Arc<SharedState>, query: &str) -> Vec<String> {
 #[tokio::test]
 async fn lists_the_newest_first_and_filters() {
     let agent = agent();
-    assert_eq!(listed(&agent, "").await, ["a.2", "b.1", "a.1"]);
-    assert_eq!(listed(&agent, "?limit=1").await, ["a.2"]);
-    assert_eq!(listed(&agent, "?namespace=ns-a").await, ["a.2", "a.1"]);
-    assert_eq!(listed(&agent, "?namespace=ns-a&pod=b").await, [""; 0]);
-    assert_eq!(listed(&agent, "?pod=a&limit=1").await, ["a.2"]);
+    let end = clock::anchor().wall(sample().ended.boot + Duration::from_secs(30));
+    let (since, until) = (format!("since={end}"), format!("until={end}"));
+    let (all, a, b) = (["b.1", "a.2", "a.1"], &["a.2", "a.1"][..], &["b.1"][..]);
+    for (query, wanted) in [
+        ("", &all[..]),
+        ("limit=1", b),
+        ("namespace=ns-a", a),
+        ("namespace=ns-a&pod=b", &[]),
+        ("pod=a&limit=1", &["a.2"]),
+        ("pod=uid-b", b),
+        ("workload=a", a),
+        ("workload=Deployment%2Fb", b),
+        ("workload=StatefulSet%2Fb", &[]),
+        (&since, b),
+        (&until, a),
+        ("since=1s", &[]),
+        ("over=89s", b),
+        ("over=90s", &[]),
+        ("sort=took", &all),
+        ("sort=ended", &all),
+        ("verdict=oom_killed", b),
+        ("container=web", &all),
+        ("container=proxy", a),
+        ("container=proxy&verdict=stop_signal_ignored", a),
+        ("container=proxy&verdict=graceful", &[]), // that is the other one's
+        ("cause=taint_eviction", b),
+        ("cause=api_delete&verdict=oom_killed", b), // of the container
+        ("cause=taint_eviction&verdict=graceful", &[]),
+        ("finding=runtime_restarted", a), // of the pod
+        ("finding=children_not_signalled", a),
+        ("finding=children_not_signalled&container=web", &[]),
+        ("finding=frozen", &[]),
+    ] {
+        assert_eq!(listed(&agent, &format!("?{query}")).await, wanted, "{query}");
+    }
+    let more = async |query| after::<PodTermination>(&agent, query, "").await.more;
+    assert!(!more("/api/v1/terminations?limit=3").await);
     let (_, body) = get(&agent, "/api/v1/deaths?namespace=ns-a").await;
     let deaths: List<ContainerDeath> = serde_json::from_str(&body).unwrap();
-    let mut names: Vec<&str> = deaths.items.iter().map(|death| death.name.as_str()).collect();
-    names.truncate(2);
-    assert_eq!(names, ["a2", "a1"], "of the same time the last one first");
+    let mut ids: Vec<&str> = deaths.items.iter().map(|death| death.id.as_str()).collect();
+    assert_eq!(ids.len(), 4);
+    ids.truncate(2);
+    assert_eq!(ids, ["a2-proxy", "a1-proxy"], "of the same time the last one first");
 }
 
 #[tokio::test]
@@ -108,6 +150,19 @@ async fn nonsense_is_answered_in_words() {
         (Method::GET, "/api/v1/terminations/uid-a?life=x", StatusCode::BAD_REQUEST, "life"),
         (Method::GET, "/api/v1/terminations/%1b%5b2J?life=9", StatusCode::NOT_FOUND, "2J"),
         (Method::GET, "/api/v1/deaths?%1b%5b2J=1", StatusCode::BAD_REQUEST, "2J"),
+        (
+            Method::GET,
+            "/api/v1/terminations?verdict=gracefull",
+            StatusCode::BAD_REQUEST,
+            "oom_killed",
+        ),
+        (Method::GET, "/api/v1/deaths?cause=x", StatusCode::BAD_REQUEST, "api_delete"),
+        (Method::GET, "/api/v1/deaths?finding=x", StatusCode::BAD_REQUEST, "unkillable"),
+        (Method::GET, "/api/v1/deaths?sort=x", StatusCode::BAD_REQUEST, "took"),
+        (Method::GET, "/api/v1/deaths?over=long", StatusCode::BAD_REQUEST, "60s"),
+        (Method::GET, "/api/v1/deaths?until=2026", StatusCode::BAD_REQUEST, "2026-11-28T02:00:00Z"),
+        (Method::GET, "/api/v1/leaks?cause=api_delete", StatusCode::BAD_REQUEST, "finalizer"),
+        (Method::GET, "/api/v1/leaks?verdict=graceful", StatusCode::BAD_REQUEST, "leaks have none"),
         (Method::GET, "/readyz?format=xml", StatusCode::BAD_REQUEST, "xml"),
         (Method::POST, "/metrics", StatusCode::METHOD_NOT_ALLOWED, "only GET"),
     ];

@@ -55,7 +55,7 @@ fn imports(src: &str) -> BTreeMap<Module, BTreeSet<Module>> {
         names.filter(|name| !["mod", "lib", "main"].contains(&&**name)).collect()
     };
     let files = rust_files(&src).into_iter().map(|file| (module(&file), file));
-    let files = files.filter(|(module, _)| module.last().is_none_or(|name| name != "tests"));
+    let files = files.filter(|(module, _)| !module.iter().any(|name| name == "tests"));
     let files: BTreeMap<Module, PathBuf> = files.collect();
     let of_file = |(own, file): (&Module, &PathBuf)| {
         let text = fs::read_to_string(file).unwrap();

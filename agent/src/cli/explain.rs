@@ -20,6 +20,8 @@ use std::{sync::Arc, time::Duration};
 
 /// Beyond a recording's end: more than the engine waits for the sources' last word.
 const GO_ON: Duration = Duration::from_secs(120);
+/// Terminations of the same workload that one is compared with.
+const SAME: usize = 100;
 
 pub(super) fn main(args: &ExplainArgs) -> anyhow::Result<()> {
     if args.kubelet_log.is_some() && args.output != TextOutput::Text {
@@ -59,7 +61,10 @@ struct Chosen {
 
 impl Chosen {
     fn of(wanted: &PodSelector, all: &[Arc<PodTermination>]) -> Result<Self, SelectError> {
-        let account = wanted.choose(all)?.clone();
+        Ok(Self::with(wanted.choose(all)?.clone(), all))
+    }
+
+    fn with(account: PodTermination, all: &[Arc<PodTermination>]) -> Self {
         let workload =
             |one: &PodTermination| Some((one.pod.namespace.clone(), one.workload.clone()?));
         let of = workload(&account);
@@ -68,27 +73,42 @@ impl Chosen {
                 && workload(one) == of
                 && (&one.pod, one.life) != (&account.pod, account.life)
         };
-        Ok(Self { same: all.iter().filter(is_same).cloned().collect(), account })
+        Self { same: all.iter().filter(is_same).cloned().collect(), account }
     }
 }
 
 fn from_agent(args: &ExplainArgs, wanted: &PodSelector) -> anyhow::Result<Chosen> {
-    let asked = super::wait(
-        args.agent.list::<PodTermination>(openapi::TERMINATIONS, &ListQuery::default()),
-    );
-    let list = asked.context(
-        "cannot query an agent; use --from FILE to read a recording, or --sample to see the \
-         built-in one",
-    )?;
-    let accounts: Vec<_> = list.items.into_iter().map(Arc::new).collect();
-    Chosen::of(wanted, &accounts).map_err(|error| match error {
+    let ask = |query: ListQuery| {
+        let list = super::wait(args.agent.list::<PodTermination>(openapi::TERMINATIONS, &query));
+        list.context(
+            "cannot query an agent; use --from FILE to read a recording, or --sample to see the \
+             built-in one",
+        )
+    };
+    let pod = wanted.pod.map(|pod| pod.rsplit('/').next().unwrap_or_default().to_owned());
+    let mut list = ask(ListQuery { pod: pod.clone(), ..ListQuery::default() })?;
+    if list.items.is_empty() && pod.is_some() {
+        list = ask(ListQuery::default())?; // to say which there are
+    }
+    let account = wanted.choose(&list.items).cloned().map_err(|error| match error {
         SelectError::Ambiguous(text) => anyhow!(text),
         SelectError::NotFound(text) => anyhow!(
             "{text}\nAn agent keeps the terminations of its own node (--history-age, --history-size) and \
              reports each a few seconds after the pod is gone. Query the agent on the node where \
              the pod ran."
         ),
-    })
+    })?;
+    let same = match &account.workload {
+        None => Vec::new(),
+        Some(workload) => {
+            let namespace = Some(account.pod.namespace.clone());
+            let workload = Some(workload.to_string());
+            let query =
+                ListQuery { namespace, workload, limit: Some(SAME), ..ListQuery::default() };
+            ask(query)?.items.into_iter().map(Arc::new).collect()
+        }
+    };
+    Ok(Chosen::with(account, &same))
 }
 
 /// Where no pod is named, one of it is shown, and how to see the others.

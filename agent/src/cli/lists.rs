@@ -135,7 +135,15 @@ pub(super) fn main<T: Row>(args: &ListArgs) -> anyhow::Result<()> {
     let query = ListQuery {
         namespace: args.namespaces.chosen().map(str::to_owned),
         pod: args.pod.clone(),
-        since: args.since.map(|since| format!("{}ms", since.as_millis())),
+        workload: args.time.workload.clone(),
+        since: args.time.since.clone(),
+        until: args.time.until.clone(),
+        container: args.container.clone(),
+        verdict: args.verdict.map(|verdict| verdict.to_string()),
+        cause: args.cause.map(|cause| cause.to_string()),
+        finding: args.finding.map(|finding| finding.to_string()),
+        over: args.over.map(|over| format!("{}ms", over.as_millis())),
+        sort: args.sort_by,
         limit: args.limit,
         ..ListQuery::default()
     };
@@ -151,6 +159,12 @@ pub(super) fn main<T: Row>(args: &ListArgs) -> anyhow::Result<()> {
     let list: List<T> = super::wait(args.agent.list(T::PATH, &query))?;
     if list.items.is_empty() && !matches!(args.output, ListOutput::Json | ListOutput::Yaml) {
         print_note(&nothing(&list, query != ListQuery::default()));
+    }
+    if list.more && args.limit.is_none() {
+        print_note(&format!(
+            "only the first {} are shown; use filters (--since, --over, …), or --limit for more",
+            list.items.len()
+        ));
     }
     print(&match args.output {
         ListOutput::Table | ListOutput::Wide => columns::<T>(args).rows(rows(&list.items, args)),

@@ -7,6 +7,7 @@ use clap::{
     Args, Parser, Subcommand, ValueEnum,
     builder::{BoolishValueParser, RangedU64ValueParser},
 };
+use coroner_report::{Cause, FindingKind, LeakCause, SortBy, Verdict};
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
@@ -247,6 +248,21 @@ pub struct DoctorArgs {
     pub sources: SourceArgs,
 }
 
+/// What every list is filtered by.
+#[derive(Args, Clone, Debug)]
+pub struct TimeArgs {
+    /// Only what ended since then: within this time (30m, 1h, 2d), or since 2026-11-28T02:00:00Z. Of leaks, what was
+    /// confirmed since then, and also what was resolved.
+    #[arg(long, env = "CORONER_SINCE", value_name = "TIME", value_parser = parse::time)]
+    pub since: Option<String>,
+    /// Only what ended before then, given in the same ways.
+    #[arg(long, env = "CORONER_UNTIL", value_name = "TIME", value_parser = parse::time)]
+    pub until: Option<String>,
+    /// Only of this workload, as web or Deployment/web.
+    #[arg(long, env = "CORONER_WORKLOAD", value_name = "WORKLOAD")]
+    pub workload: Option<String>,
+}
+
 #[derive(Args, Clone, Debug)]
 pub struct ListArgs {
     #[command(flatten)]
@@ -256,10 +272,28 @@ pub struct ListArgs {
     pub pod: Option<String>,
     #[command(flatten)]
     pub namespaces: Namespaces,
-    /// Only entries that ended within this time (30m, 1h, 1d).
-    #[arg(long, env = "CORONER_SINCE", value_name = "DURATION", value_parser = parse::duration)]
-    pub since: Option<Duration>,
-    /// Maximum number of entries to show.
+    #[command(flatten)]
+    pub time: TimeArgs,
+    /// Only of this container.
+    #[arg(long, env = "CORONER_CONTAINER", value_name = "NAME")]
+    pub container: Option<String>,
+    /// Only with this verdict; of pods, with a container that has it.
+    #[arg(long, env = "CORONER_VERDICT", hide_possible_values = true, value_parser = parse::labels(Verdict::ALL, Verdict::as_str))]
+    pub verdict: Option<Verdict>,
+    /// Only with this cause.
+    #[arg(long, env = "CORONER_CAUSE", hide_possible_values = true, value_parser = parse::labels(Cause::ALL, Cause::as_str))]
+    pub cause: Option<Cause>,
+    /// Only with this finding.
+    #[arg(long, env = "CORONER_FINDING", hide_possible_values = true, value_parser = parse::labels(FindingKind::ALL, FindingKind::as_str))]
+    pub finding: Option<FindingKind>,
+    /// Only what took longer than this (60s, 2m); of a death, from the start of its stop.
+    #[arg(long, env = "CORONER_OVER", value_name = "DURATION", value_parser = parse::duration)]
+    pub over: Option<Duration>,
+    /// What comes first: what ended last, or what took longest [default: ended].
+    #[arg(long, env = "CORONER_SORT_BY", conflicts_with = "watch")]
+    #[arg(value_parser = parse::labels(SortBy::ALL, SortBy::as_str))]
+    pub sort_by: Option<SortBy>,
+    /// Maximum number of entries to show [default: 500].
     #[arg(long, env = "CORONER_LIMIT", value_name = "N", conflicts_with = "watch")]
     #[arg(value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     pub limit: Option<usize>,
@@ -286,6 +320,7 @@ pub struct LeaksArgs {
     /// Do not query an agent: observe runtime, apiserver and host for --for, without eBPF. What looked leaked for all
     /// of this time is a leak, the rest are candidates.
     #[arg(long, env = "CORONER_STANDALONE", value_parser = BoolishValueParser::new())]
+    #[arg(conflicts_with_all = ["until", "workload", "cause"])]
     pub standalone: bool,
     /// How long --standalone observes. An outage of a source pauses it.
     #[arg(long = "for", env = "CORONER_FOR", value_name = "DURATION", default_value = "2m")]
@@ -296,9 +331,11 @@ pub struct LeaksArgs {
     /// Output format.
     #[arg(short, long, env = "CORONER_OUTPUT", value_name = "FORM", default_value = "table")]
     pub output: ListOutput,
-    /// Only leaks that were confirmed within this time (30m, 1h, 1d).
-    #[arg(long, env = "CORONER_SINCE", value_name = "DURATION", value_parser = parse::duration)]
-    pub since: Option<Duration>,
+    #[command(flatten)]
+    pub time: TimeArgs,
+    /// Only with this cause.
+    #[arg(long, env = "CORONER_CAUSE", hide_possible_values = true, value_parser = parse::labels(LeakCause::ALL, LeakCause::as_str))]
+    pub cause: Option<LeakCause>,
     /// Show details of each leak below the table: evidence, likely cause, remedy.
     #[arg(short, long, env = "CORONER_VERBOSE", value_parser = BoolishValueParser::new())]
     pub verbose: bool,

@@ -1,6 +1,8 @@
 //! Values of flags and variables. Each error says what to use instead.
 
 use crate::sources::kube::lookup::is_name;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use coroner_report::WallTime;
 use std::{
     fmt::Display,
     net::SocketAddr,
@@ -49,6 +51,25 @@ pub(super) fn threshold(text: &str) -> Parsed<Duration> {
     let is_useful = |given: &Duration| *given <= MAX_THRESHOLD;
     let given = duration_from(text, MIN_THRESHOLD)?;
     Some(given).filter(is_useful).ok_or_else(|| "use at most 7d".to_owned())
+}
+
+/// A duration before now, or a time, as it is passed on.
+pub(super) fn time(text: &str) -> Parsed<String> {
+    let time = coroner_report::parse_time(text, WallTime::default()).map(|_| text.to_owned());
+    time.ok_or_else(|| {
+        "use a number with a unit, for example 30m or 2d, or a time as 2026-11-28T02:00:00Z"
+            .to_owned()
+    })
+}
+
+/// A label of a closed set.
+pub(super) fn labels<T: Copy + Send + Sync>(
+    all: &'static [T],
+    label: fn(T) -> &'static str,
+) -> impl TypedValueParser<Value = T> {
+    let labels = PossibleValuesParser::new(all.iter().map(|one| label(*one)));
+    labels
+        .try_map(move |text| all.iter().find(|one| label(**one) == text).copied().ok_or("unknown"))
 }
 
 /// `7d`; `0` for none.

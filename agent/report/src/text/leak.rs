@@ -6,6 +6,7 @@ use std::fmt::Write;
 
 /// One leak with all that is known of it, and what to do. `now`: for its age.
 pub fn leak(leak: &Leak, now: WallTime, style: &Style) -> String {
+    let now = leak.resolved_at.map_or(now, |resolved| resolved.time);
     let mut text = String::new();
     let of = leak.pod.as_ref().map(|pod| printable(&format!("{}/{}", pod.namespace, pod.name)));
     let thing = printable(&thing(&leak.key));
@@ -15,13 +16,9 @@ pub fn leak(leak: &Leak, now: WallTime, style: &Style) -> String {
     let since = |at: WallTime| utc(at.0, 0).unwrap_or_else(|| "-".to_owned());
     let created = leak.created.map_or_else(|| "-".to_owned(), |at| since(at.time));
     let observed = since(leak.first_observed.time);
-    wrap(
-        &mut text,
-        &format!("created {created}, observed as leaked since {observed}"),
-        2,
-        "",
-        style,
-    );
+    let resolved = leak.resolved_at.map(|at| format!(", resolved {}", since(at.time)));
+    let times = format!("created {created}, observed as leaked since {observed}");
+    wrap(&mut text, &(times + &resolved.unwrap_or_default()), 2, "", style);
     if let Some(workload) = &leak.workload {
         wrap(&mut text, &printable(&format!("of {workload}")), 2, "", style);
     }

@@ -11,9 +11,9 @@ use crate::{
     linux::clock,
     outputs::report::{self, Style, age, holds, printable, seconds_between, span, thing},
 };
-use coroner_report::{Detection, DetectionState, Leak, LeakKey, WallTime};
+use coroner_report::{Detection, DetectionState, Leak, LeakKey, WallTime, parse_time};
 use serde::Serialize;
-use std::{fmt::Write, path::Path, time::Duration};
+use std::{fmt::Write, path::Path};
 
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub(super) struct LeaksAnswer {
@@ -28,6 +28,9 @@ pub(super) struct LeaksAnswer {
     pub(super) candidates: Vec<Leak>,
     #[serde(skip)]
     pub(super) namespace: Option<String>,
+    /// Only those that match other filters are in it.
+    #[serde(skip)]
+    pub(super) is_filtered: bool,
     #[serde(skip)]
     pub(super) now: WallTime,
 }
@@ -42,7 +45,9 @@ impl LeaksAnswer {
         let now = clock::anchor().wall(clock::boot_now());
         let namespace = namespace.map(str::to_owned);
         let (standalone, candidates) = (false, Vec::new());
-        let mut answer = Self { node, standalone, detection, leaks, candidates, namespace, now };
+        let is_filtered = false;
+        let mut answer =
+            Self { node, standalone, detection, leaks, candidates, namespace, is_filtered, now };
         let leaks = std::mem::take(&mut answer.leaks);
         answer.leaks = answer.of_namespace(leaks);
         answer
@@ -65,11 +70,10 @@ impl LeaksAnswer {
         self.all().next().is_none()
     }
 
-    /// Only the leaks that were confirmed, and the candidates that were first observed, within this time.
-    pub(super) fn retain_younger(&mut self, since: Duration) {
-        let since = i64::try_from(since.as_nanos()).unwrap_or(i64::MAX);
-        let from = WallTime(self.now.0.saturating_sub(since));
-        self.leaks.retain(|leak| leak.confirmed.time >= from);
+    /// Only the leaks that were confirmed or resolved, and the candidates that were first observed, since then.
+    pub(super) fn retain_younger(&mut self, since: &str) {
+        let Some(from) = parse_time(since, self.now) else { return };
+        self.leaks.retain(|leak| leak.resolved_at.unwrap_or(leak.confirmed).time >= from);
         self.candidates.retain(|leak| leak.first_observed.time >= from);
     }
 
@@ -92,6 +96,10 @@ impl LeaksAnswer {
         self.leaks.iter().chain(&self.candidates)
     }
 
+    fn has_states(&self) -> bool {
+        self.standalone || self.leaks.iter().any(|leak| leak.resolved_at.is_some())
+    }
+
     fn quotes(&self, log: &Path) -> anyhow::Result<LeakQuotes> {
         let leaks: Vec<&Leak> = self.all().collect();
         let quotes = kubelet_log::quotes(log, &leaks, self.now)?;
@@ -110,13 +118,16 @@ impl LeaksAnswer {
             return String::new();
         }
         let mut header = vec!["CLASS", "NAMESPACE", "POD", "WHAT", "AGE", "OBSERVED", "CAUSE"];
-        if self.standalone {
+        if self.has_states() {
             header.insert(0, "STATE");
         }
         if wide {
             header.extend(["UID", "ATTEMPT", "HOLDS", "WHY", "NODE"]);
         }
-        let certain = self.leaks.iter().map(|leak| self.row(leak, "confirmed", wide));
+        let certain = self.leaks.iter().map(|leak| {
+            let state = if leak.resolved_at.is_some() { "resolved" } else { "confirmed" };
+            self.row(leak, state, wide)
+        });
         let candidates = self.candidates.iter().map(|leak| self.row(leak, "candidate", wide));
         let mut text = Columns::new(header).rows(certain.chain(candidates));
         if verbose {
@@ -130,6 +141,7 @@ impl LeaksAnswer {
 
     fn row(&self, leak: &Leak, state: &str, wide: bool) -> Vec<String> {
         let pod = leak.pod.as_ref();
+        let now = leak.resolved_at.map_or(self.now, |resolved| resolved.time);
         let or_none = |text: &str| match text {
             "" => "-".to_owned(),
             text => printable(text),
@@ -139,11 +151,11 @@ impl LeaksAnswer {
             or_none(pod.map_or("", |pod| &pod.namespace)),
             or_none(pod.map_or("", |pod| &pod.name)),
             printable(&thing(&leak.key)),
-            age(leak, self.now),
-            span(seconds_between(leak.first_observed.time, self.now)),
+            age(leak, now),
+            span(seconds_between(leak.first_observed.time, now)),
             leak.cause.kind.to_string(),
         ];
-        if self.standalone {
+        if self.has_states() {
             row.insert(0, state.to_owned());
         }
         if wide {
@@ -166,6 +178,9 @@ impl LeaksAnswer {
         }
         if detection.state != DetectionState::Possible {
             return format!("leak detection is suspended{of}: {}", detection.message);
+        }
+        if self.is_filtered {
+            of += " that match";
         }
         if !detection.message.is_empty() {
             return format!(

@@ -7,7 +7,7 @@ use super::{print, print_note, usage};
 use crate::{
     config::{
         StandaloneConfig,
-        args::{AgentArgs, LeaksArgs, ListOutput},
+        args::{LeaksArgs, ListOutput},
     },
     outputs::report::span,
 };
@@ -31,13 +31,13 @@ pub(super) fn main(args: &LeaksArgs) -> anyhow::Result<ExitCode> {
             Ok(look) => runtime.block_on(standalone::observe(look, namespace)),
         }
     } else {
-        runtime.block_on(ask(&args.agent, namespace, args.exit_code))
+        runtime.block_on(ask(args, namespace))
     };
     // A survey of the host that hangs (a dead mount) must not keep the process alive.
     runtime.shutdown_background();
     let mut answer = answer?;
-    let confirmed = answer.leaks.len();
-    if let Some(since) = args.since {
+    let confirmed = answer.leaks.iter().filter(|leak| leak.resolved_at.is_none()).count();
+    if let Some(since) = &args.time.since {
         answer.retain_younger(since);
     }
     print(&answer.text(args)?)?;
@@ -50,19 +50,29 @@ pub(super) fn main(args: &LeaksArgs) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// The agent's list. `conclusive`: an empty list must mean that there is no leak.
-async fn ask(
-    agent: &AgentArgs,
-    namespace: Option<&str>,
-    conclusive: bool,
-) -> anyhow::Result<LeaksAnswer> {
-    let query = ListQuery { namespace: namespace.map(str::to_owned), ..ListQuery::default() };
-    let list = agent
-        .list::<Leak>(openapi::LEAKS, &query)
+/// The agent's list, with what is resolved since then if there is a `--since`. With `--exit-code`, an empty list must mean
+/// that there is no leak.
+async fn ask(args: &LeaksArgs, namespace: Option<&str>) -> anyhow::Result<LeaksAnswer> {
+    let conclusive = args.exit_code;
+    let query = ListQuery {
+        namespace: namespace.map(str::to_owned),
+        workload: args.time.workload.clone(),
+        until: args.time.until.clone(),
+        cause: args.cause.map(|cause| cause.to_string()),
+        ..ListQuery::default()
+    };
+    let is_filtered = ListQuery { namespace: None, ..query.clone() } != ListQuery::default();
+    let ask = async |query| args.agent.list::<Leak>(openapi::LEAKS, &query).await;
+    let mut list = ask(query.clone())
         .await
         .context("use --standalone to observe this node for two minutes without an agent")?;
+    if let Some(since) = &args.time.since {
+        let since = ask(ListQuery { since: Some(since.clone()), ..query }).await?.items;
+        list.items.extend(since.into_iter().filter(|leak| leak.resolved_at.is_some()));
+    }
     let detection = list.detection.unwrap_or_default();
     let answer = LeaksAnswer::new(list.node, detection, list.items, namespace);
+    let answer = LeaksAnswer { is_filtered, ..answer };
     let (detection, is_empty) = (&answer.detection, answer.leaks.is_empty());
     let threshold = span(detection.threshold_seconds);
     if detection.state != DetectionState::Possible {

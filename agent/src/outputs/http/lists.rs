@@ -15,8 +15,8 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use coroner_report::{
-    Anchor, ContainerDeath, Detection, Leak, List, ListQuery, Moment, PodRef, PodTermination,
-    WallTime, parse_duration,
+    Anchor, Cause, ContainerDeath, Detection, FindingKind, Leak, LeakCause, List, ListQuery,
+    Moment, PodTermination, SortBy, Verdict, Workload, parse_duration, parse_time,
 };
 use futures::{Stream, StreamExt, stream};
 use serde::{Serialize, de::DeserializeOwned};
@@ -24,6 +24,8 @@ use std::{convert::Infallible, sync::Arc};
 
 /// Items that are read from the history together.
 const CHUNK: usize = 16;
+/// Items of an answer, if the client does not say.
+const LIMIT: usize = 500;
 
 /// What the history has.
 pub(super) trait Item: Serialize + DeserializeOwned + Send + 'static {
@@ -57,6 +59,16 @@ impl Item for ContainerDeath {
     }
 }
 
+impl Item for Leak {
+    const KIND: Kind = Kind::Leak;
+
+    fn place(&mut self) -> &mut String {
+        &mut self.node
+    }
+
+    fn date(&mut self, _: &Anchor) {}
+}
+
 /// An item as it is sent. `None`: what is stored cannot be read, which is counted.
 pub(super) fn item<T: Item>(shared: &SharedState, stored: &Stored, clock: &Anchor) -> Option<T> {
     let Some(mut item) = stored.read::<T>() else {
@@ -76,15 +88,24 @@ pub(super) async fn list<T: Item>(
     Parameters(query): Parameters<ListQuery>,
 ) -> Response {
     let clock = clock::anchor();
-    let selected = match filter(query, &clock) {
+    let selected = match filter(query, T::KIND, &clock) {
         Ok(filter) => shared.history.select(T::KIND, filter, clock).await,
         Err(why) => return no(StatusCode::BAD_REQUEST, why),
     };
-    let Selected { ids, cursor, is_complete, .. } = match selected {
+    let Selected { ids, cursor, is_complete, is_cut } = match selected {
         Ok(selected) => selected,
         Err(error) => return no(StatusCode::SERVICE_UNAVAILABLE, error),
     };
-    let list = List { cursor, complete: is_complete, ..empty(&shared, &clock) };
+    let list = List { cursor, complete: is_complete, more: is_cut, ..empty(&shared, &clock) };
+    answer(&list, stored::<T>(shared, ids, clock))
+}
+
+/// Reads a few at a time, as the client takes them.
+fn stored<T: Item>(
+    shared: Arc<SharedState>,
+    ids: Vec<i64>,
+    clock: Anchor,
+) -> impl Stream<Item = T> {
     let chunks: Vec<_> = ids.chunks(CHUNK).map(<[i64]>::to_vec).collect();
     let items = stream::iter(chunks).then(move |ids| {
         let shared = Arc::clone(&shared);
@@ -97,21 +118,68 @@ pub(super) async fn list<T: Item>(
             stream::iter(items.collect::<Vec<_>>())
         }
     });
-    answer(&list, items.flatten())
+    items.flatten()
 }
 
-fn filter(query: ListQuery, clock: &Anchor) -> Result<Filter, &'static str> {
+fn filter(query: ListQuery, kind: Kind, clock: &Anchor) -> Result<Filter, String> {
     if query.limit == Some(0) {
-        return Err("limit: use at least 1");
+        return Err("limit: use at least 1".to_owned());
     }
-    let since = query.since.as_deref().map(|text| parse_duration(text).ok_or(text)).transpose();
-    let since =
-        since.map_err(|_| "since: use a number with a unit, for example 30m or 1d")?.map(|since| {
-            let since = i64::try_from(since.as_nanos()).unwrap_or(i64::MAX);
-            WallTime(clock.wall(clock::boot_now()).0.saturating_sub(since))
-        });
-    let ListQuery { namespace, pod, limit, after, .. } = query;
-    Ok(Filter { namespace, pod, since, limit, after, ..Filter::default() })
+    let now = clock.wall(clock::boot_now());
+    let time = |name, text: Option<String>| {
+        let parsed = text.map(|text| parse_time(&text, now).ok_or(text)).transpose();
+        parsed.map_err(|_| {
+            format!("{name}: use a number with a unit, for example 30m or 1d, or a time as 2026-11-28T02:00:00Z")
+        })
+    };
+    let over = query.over.as_deref().map(|text| parse_duration(text).ok_or(())).transpose();
+    let causes = match kind {
+        Kind::Leak => labels(LeakCause::ALL, LeakCause::as_str),
+        Kind::Termination | Kind::Death => labels(Cause::ALL, Cause::as_str),
+    };
+    let default = Some(LIMIT).filter(|_| kind != Kind::Leak && query.after.is_none());
+    let filter = Filter {
+        namespace: query.namespace,
+        pod: query.pod,
+        life: None,
+        workload: query.workload,
+        container: query.container,
+        verdict: one_of("verdict", query.verdict, labels(Verdict::ALL, Verdict::as_str))?,
+        cause: one_of("cause", query.cause, causes)?,
+        finding: one_of("finding", query.finding, labels(FindingKind::ALL, FindingKind::as_str))?,
+        since: time("since", query.since)?,
+        until: time("until", query.until)?,
+        over: over.map_err(|()| "over: use a number with a unit, for example 60s or 2m")?,
+        by_took: query.sort == Some(SortBy::Took),
+        limit: query.limit.or(default),
+        after: query.after,
+    };
+    let of_deaths = [
+        filter.container.is_some(),
+        filter.verdict.is_some(),
+        filter.finding.is_some(),
+        filter.over.is_some(),
+        query.sort.is_some(),
+    ];
+    if kind == Kind::Leak && of_deaths.contains(&true) {
+        return Err("container, verdict, finding, over and sort: leaks have none".to_owned());
+    }
+    Ok(filter)
+}
+
+fn labels<T: Copy>(all: &[T], label: fn(T) -> &'static str) -> Vec<&'static str> {
+    all.iter().map(|one| label(*one)).collect()
+}
+
+/// A label of a closed set. What is unknown would match nothing, and look as if nothing had happened.
+fn one_of(
+    name: &str,
+    given: Option<String>,
+    all: Vec<&'static str>,
+) -> Result<Option<&'static str>, String> {
+    let Some(given) = given else { return Ok(None) };
+    let known = all.iter().find(|label| **label == given);
+    known.copied().map(Some).ok_or_else(|| format!("{name}: use one of {}", all.join(", ")))
 }
 
 pub(super) async fn leaks(
@@ -119,7 +187,7 @@ pub(super) async fn leaks(
     Parameters(query): Parameters<ListQuery>,
 ) -> Response {
     let clock = clock::anchor();
-    let filter = match filter(query, &clock) {
+    let filter = match filter(query, Kind::Leak, &clock) {
         Ok(filter) => filter,
         Err(why) => return no(StatusCode::BAD_REQUEST, why),
     };
@@ -137,15 +205,7 @@ pub(super) async fn leaks(
             // A leak that came and went between two answers is not worth an item.
             Some(after) => entry.version > after && (!is_gone || entry.number <= after),
         };
-        let is = |wanted: &Option<String>, of: fn(&PodRef) -> &String| {
-            let pod = entry.item.pod.as_ref();
-            wanted.as_ref().is_none_or(|wanted| pod.is_some_and(|pod| wanted == of(pod)))
-        };
-        let is_young = is_gone || filter.since.is_none_or(|from| entry.item.confirmed.time >= from);
-        is_asked_for
-            && is_young
-            && is(&filter.namespace, |pod| &pod.namespace)
-            && is(&filter.pod, |pod| &pod.name)
+        is_asked_for && is_meant(&filter, &entry.item)
     });
     entries.sort_unstable_by_key(|entry| match after {
         Some(_) => entry.version,
@@ -172,7 +232,39 @@ pub(super) async fn leaks(
         let leak = Leak::clone(&entry.item);
         Leak { node: node.clone(), ..leak }
     });
-    answer(&list, stream::iter(items))
+    // What is resolved, too, if the question is about a time.
+    let resolved = match filter.since.filter(|_| after.is_none()) {
+        None => Ok(Selected::default()),
+        Some(_) => {
+            let filter = Filter { after: None, ..filter };
+            shared.history.select(Kind::Leak, filter, clock).await
+        }
+    };
+    match resolved {
+        Ok(selected) => {
+            let resolved = stored::<Leak>(shared, selected.ids, clock);
+            answer(&list, stream::iter(items).chain(resolved))
+        }
+        Err(error) => no(StatusCode::SERVICE_UNAVAILABLE, error),
+    }
+}
+
+fn is_meant(filter: &Filter, leak: &Leak) -> bool {
+    let pod = leak.pod.as_ref();
+    let workload = leak.workload.as_ref();
+    let is = |wanted: &Option<String>, found: &[Option<&str>]| {
+        wanted.as_deref().is_none_or(|wanted| found.contains(&Some(wanted)))
+    };
+    let is_young = filter.since.is_none_or(|since| leak.confirmed.time >= since);
+    (leak.resolved_at.is_some() || is_young)
+        && filter.until.is_none_or(|until| leak.confirmed.time < until)
+        && is(&filter.namespace, &[pod.map(|pod| &*pod.namespace)])
+        && is(&filter.pod, &[pod.map(|pod| &*pod.name), pod.map(|pod| pod.uid.as_str())])
+        && filter.cause.is_none_or(|cause| leak.cause.kind.as_str() == cause)
+        && is(
+            &filter.workload,
+            &[workload.map(|of| &*of.name), workload.map(Workload::to_string).as_deref()],
+        )
 }
 
 /// The last change before the answer with this cursor; `None`: the cursor is not of this run.
@@ -190,6 +282,7 @@ fn empty(shared: &SharedState, clock: &Anchor) -> List<()> {
         detection: None,
         cursor: String::new(),
         complete: true,
+        more: false,
         items: Vec::new(),
     }
 }

@@ -1,7 +1,7 @@
 //! The database: its schema, its bounds, and what is written to it.
 
 use super::{
-    FILE, HistoryOptions, IN_MEMORY, KeptLeak, Kind, Lost, Shared, Write,
+    FILE, Fault, HistoryOptions, IN_MEMORY, KeptLeak, Kind, Shared, Write,
     row::{Row, leak_key, parse_leak_key},
 };
 use crate::linux::clock;
@@ -252,7 +252,7 @@ impl Database {
         begun.execute("UPDATE meta SET change = ?1", [last.cast_signed()])?;
         begun.commit()?;
         self.change = last;
-        self.shared.count(Lost::NotStored, lost);
+        self.shared.count(Fault::NotStored, lost);
         self.removed(unsent);
         if is_due {
             self.shared.due.notify_one();
@@ -324,7 +324,7 @@ impl Database {
 
     fn removed(&self, unsent: u64) {
         if self.exports {
-            self.shared.count(Lost::NotExported, unsent);
+            self.shared.count(Fault::NotExported, unsent);
         }
     }
 }
@@ -497,7 +497,7 @@ fn set_aside(file: &Path, why: &str, shared: &Shared) {
             error!(%failure, file = %from.display(), "cannot set the history aside");
         }
     }
-    shared.count(Lost::SetAside, 1);
+    shared.count(Fault::SetAside, 1);
     warn!(
         why, file = %file.display(), aside = %aside.display(),
         "cannot use the history; renamed it, and begin a new one. Remove the renamed file if you do not need it"

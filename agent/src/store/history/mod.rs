@@ -66,17 +66,19 @@ pub enum Kind {
 }
 
 labels! {
-    /// Why something is not in the history. A closed set: it is a metric's label.
-    pub enum Lost {
-        /// The thread had fallen behind.
+    /// What goes wrong with the history. A closed set: it is a metric's label.
+    pub enum Fault {
+        /// A report was dropped because too many waited to be stored.
         NoRoom = "no_room",
-        /// It could not be stored.
+        /// The disk took nothing; what waits is tried again.
+        WriteFailed = "write_failed",
+        /// A report could not be stored.
         NotStored = "not_stored",
-        /// It could not be read, so it was left out of an answer.
+        /// A report could not be read, and was left out of an answer.
         Unreadable = "unreadable",
-        /// It was removed before it was exported.
+        /// A report was removed before it was exported.
         NotExported = "not_exported",
-        /// The whole database could not be read, and was set aside.
+        /// The database was not usable, and was set aside.
         SetAside = "set_aside",
     }
 }
@@ -113,15 +115,15 @@ pub struct History {
 struct Shared {
     room: Arc<Semaphore>,
     due: Notify,
-    lost: [AtomicU64; Lost::ALL.len()],
+    faults: [AtomicU64; Fault::ALL.len()],
     bytes: AtomicU64,
     /// When the oldest termination or death ended, ns; 0: there is none.
     oldest: AtomicI64,
 }
 
 impl Shared {
-    fn count(&self, why: Lost, by: u64) {
-        self.lost[why as usize].fetch_add(by, Relaxed);
+    fn count(&self, why: Fault, by: u64) {
+        self.faults[why as usize].fetch_add(by, Relaxed);
     }
 }
 
@@ -160,7 +162,7 @@ impl History {
         let shared = Arc::new(Shared {
             room: Arc::new(Semaphore::new(ROOM)),
             due: Notify::new(),
-            lost: Default::default(),
+            faults: Default::default(),
             bytes: AtomicU64::new(0),
             oldest: AtomicI64::new(0),
         });
@@ -201,7 +203,7 @@ impl History {
         // The thread ends after this handle.
         match Arc::clone(&self.shared.room).try_acquire_many_owned(room) {
             Ok(permit) => drop(self.jobs.send(Job::Write(write, permit))),
-            Err(_) => self.shared.count(Lost::NoRoom, 1),
+            Err(_) => self.shared.count(Fault::NoRoom, 1),
         }
     }
 
@@ -239,7 +241,7 @@ impl History {
 
     /// Counts what could not be read.
     pub fn unreadable(&self) {
-        self.shared.count(Lost::Unreadable, 1);
+        self.shared.count(Fault::Unreadable, 1);
     }
 
     /// The oldest reports that are due for export.
@@ -290,8 +292,11 @@ impl History {
         let _ = is_closed.await;
     }
 
-    pub fn lost(&self) -> BTreeMap<Lost, u64> {
-        Lost::ALL.iter().map(|why| (*why, self.shared.lost[*why as usize].load(Relaxed))).collect()
+    pub fn faults(&self) -> BTreeMap<Fault, u64> {
+        Fault::ALL
+            .iter()
+            .map(|why| (*why, self.shared.faults[*why as usize].load(Relaxed)))
+            .collect()
     }
 
     /// Bytes of the database's files.

@@ -1,3 +1,5 @@
+mod storage;
+
 use super::*;
 use crate::{linux::clock, outputs::report::samples};
 use coroner_core::time::{BootTime, Moment};
@@ -126,21 +128,21 @@ async fn the_oldest_makes_room() {
     let folder = TempDir::new().unwrap();
     let (history, _) = open(HistoryOptions { bytes: 1 << 20, ..options(folder.path()) });
     history.leak_opened(leak("open"), false);
-    for number in 0..2000 {
+    for number in 0..1200 {
         history.terminated(report(&number.to_string()), true);
         if number % 100 == 0 {
             history.flush().await;
         }
     }
     let all = names(&history, Filter::default()).await;
-    assert!(all.len() > 100 && all.len() < 2000, "{}", all.len());
-    assert_eq!(all[0], "1999");
+    assert!(all.len() > 100 && all.len() < 1200, "{}", all.len());
+    assert_eq!(all[0], "1199");
     assert_eq!(
         all.last().unwrap(),
-        &(2000 - all.len()).to_string(),
+        &(1200 - all.len()).to_string(),
         "the newest are there, without a gap"
     );
-    assert_eq!(history.lost()[&Lost::NotExported], 2000 - all.len() as u64);
+    assert_eq!(history.faults()[&Fault::NotExported], 1200 - all.len() as u64);
     let files = fs::read_dir(folder.path().join(FOLDER)).unwrap();
     let bytes: u64 = files.map(|file| file.unwrap().metadata().unwrap().len()).sum();
     assert!(bytes <= 1 << 20, "{bytes}");
@@ -166,9 +168,54 @@ async fn what_is_not_a_history_of_this_version_is_set_aside() {
         let (history, _) = open(options(folder.path()));
         history.terminated(report("a"), true);
         assert_eq!(names(&history, Filter::default()).await, ["a"]);
-        assert_eq!(history.lost()[&Lost::SetAside], 1);
+        assert_eq!(history.faults()[&Fault::SetAside], 1);
         let aside = fs::read(file.with_extension("db.bad")).unwrap();
         assert_eq!((aside.len(), &aside[..16]), (before.len(), &before[..16]));
         history.end().await;
     }
+}
+
+#[tokio::test]
+async fn what_cannot_be_read_is_left_out_and_counted() {
+    let folder = TempDir::new().unwrap();
+    let (history, _) = open(options(folder.path()));
+    history.terminated(report("a"), true);
+    history.terminated(report("b"), true);
+    history.until_due().await; // stored without being asked for
+    history.end().await;
+    let file = folder.path().join(FOLDER).join(FILE);
+    let spoil = "UPDATE reports SET report = x'00' WHERE id = 1";
+    rusqlite::Connection::open(&file).unwrap().execute_batch(spoil).unwrap();
+    let (history, _) = open(options(folder.path()));
+    let unsent = history.unsent(9).await;
+    assert!(matches!(&unsent[..], [Unsent { id: 2, .. }]), "{unsent:?}");
+    assert_eq!((history.faults()[&Fault::Unreadable], history.unsent_count().await), (1, 1));
+}
+
+#[tokio::test]
+async fn a_database_that_becomes_corrupt_is_set_aside() {
+    let folder = TempDir::new().unwrap();
+    let (history, _) = open(options(folder.path()));
+    for number in 0..800 {
+        // The more pages, the fewer are in SQLite's cache.
+        history.terminated(report(&number.to_string()), true);
+        if number % 50 == 0 {
+            history.flush().await;
+        }
+    }
+    let directory = folder.path().join(FOLDER);
+    for file in [FILE.to_owned(), format!("{FILE}-wal")] {
+        let file = directory.join(file);
+        let length = fs::metadata(&file).unwrap().len();
+        fs::write(&file, vec![0xff; usize::try_from(length).unwrap()]).unwrap();
+    }
+    let found = async {
+        let found = history.select(Kind::Termination, Filter::default(), clock::anchor()).await?;
+        history.stored(found.ids).await
+    };
+    assert!(found.await.unwrap_err().contains("malformed"));
+    history.terminated(report("new"), true);
+    assert_eq!(names(&history, Filter::default()).await, ["new"]);
+    assert_eq!(history.faults()[&Fault::SetAside], 1);
+    assert!(directory.join(format!("{FILE}.bad")).exists());
 }

@@ -1,7 +1,7 @@
 //! The thread that has the database: it writes what was reported within a moment together, and answers readers.
 
 use super::{
-    FOLDER, HistoryOptions, Job, KeptLeak, Shared, Write,
+    FOLDER, Fault, HistoryOptions, Job, KeptLeak, Shared, Write,
     database::{Database, is_corrupt},
 };
 use crate::linux::{
@@ -75,7 +75,7 @@ fn open(options: HistoryOptions, shared: Arc<Shared>) -> anyhow::Result<(Worker,
     }
     let mut database = Database::open(directory.as_deref(), &options, &shared)?;
     let leaks = database.take_over()?;
-    let worker = Worker { database, options, batch: Vec::new(), is_failing: false };
+    let worker = Worker { database, options, shared, batch: Vec::new(), is_failing: false };
     Ok((worker, leaks))
 }
 
@@ -93,6 +93,7 @@ fn make(state: &Path) -> anyhow::Result<PathBuf> {
 struct Worker {
     database: Database,
     options: HistoryOptions,
+    shared: Arc<Shared>,
     /// What is not stored yet; as long as the disk takes nothing, until there is no room for more.
     batch: Vec<(Write, OwnedSemaphorePermit)>,
     is_failing: bool,
@@ -158,8 +159,10 @@ impl Worker {
 
     fn failed(&mut self, error: &rusqlite::Error) {
         if is_corrupt(error) {
-            self.database.begin_again(&self.options, &error.to_string());
-        } else if !std::mem::replace(&mut self.is_failing, true) {
+            return self.database.begin_again(&self.options, &error.to_string());
+        }
+        self.shared.count(Fault::WriteFailed, 1);
+        if !std::mem::replace(&mut self.is_failing, true) {
             warn!(
                 %error,
                 "cannot store the history (--state-dir); what was stored is kept, and what comes waits while \
