@@ -242,6 +242,7 @@ fn start_adapters(
         proc: proc.counters.clone(),
         host: host.counters.clone(),
         events: events.as_ref().map(|options| options.counters.clone()),
+        history: Some(shared.history.clone()),
     });
     shared.health.lock().kernel_started(kernel.report());
     let mut adapters = Adapters::default();

@@ -354,6 +354,20 @@ catalogue! {
             "Connections that the agent's HTTP server closed, by reason: the limit of \
              connections was reached, or the client did not read its answer in time.",
             "sum by (node, reason) (increase(coroner_http_connections_dropped_total[1h])) > 0";
+        history_errors: IntCounterVec =
+            "coroner_history_errors_total", "", ["reason": HISTORY_FAULTS], Internal,
+            "What went wrong with the history: reports that were dropped (no_room, not_stored), left out of an answer \
+             (unreadable) or removed before they were exported (not_exported), failed attempts to write \
+             (write_failed), and databases that were not usable (set_aside).",
+            "sum by (node, reason) (increase(coroner_history_errors_total[1h])) > 0";
+        history_bytes: GaugeVec =
+            "coroner_history_bytes", "bytes", [], Internal,
+            "Size of the history, on disk or in memory.",
+            "max by (node) (coroner_history_bytes)";
+        history_oldest: GaugeVec =
+            "coroner_history_oldest_timestamp_seconds", "seconds", [], Internal,
+            "End of the oldest termination or death in the history.",
+            "min by (node) (time() - coroner_history_oldest_timestamp_seconds)";
         events: IntCounterVec =
             "coroner_events_total", "", ["outcome": EVENT_OUTCOMES], Internal,
             "Kubernetes Events for pods and this node (--events), by outcome.",

@@ -4,6 +4,7 @@ use super::{Adapter, ConnectionEnd, DropReason};
 use crate::{
     outputs::events,
     sources::{cut::Cut, kernel},
+    store::history::Fault,
 };
 use coroner_core::{
     input::{LossKind, TaskState},
@@ -49,6 +50,7 @@ closed! {
     JUDGEMENTS = DetectionState;
     ADAPTERS = Adapter;
     DROPS = DropReason;
+    HISTORY_FAULTS = Fault;
     POD_FINDINGS = FindingKind, FindingKind::is_of_the_pod;
     CONTAINER_FINDINGS = FindingKind, |kind: FindingKind| !kind.is_of_the_pod();
     /// What a recording lacks shows only in its replay.

@@ -32,7 +32,7 @@ use crate::{
         cut::{Cut, Cuts},
         host, kernel, kube, processes,
     },
-    store::health::Health,
+    store::{health::Health, history::History},
 };
 use catalogue::Families;
 use parking_lot::Mutex;
@@ -89,6 +89,7 @@ pub struct SourceCounters {
     pub proc: Arc<processes::ProcessesCounters>,
     pub host: Arc<host::HostCounters>,
     pub events: Option<Arc<events::EventCounters>>,
+    pub history: Option<History>,
 }
 
 labels! {
@@ -157,6 +158,7 @@ impl Metrics {
             (&of.evidence_lost, labels::LOSSES),
             (&of.requests_dropped, labels::ADAPTERS),
             (&of.http_dropped, labels::DROPS),
+            (&of.history_errors, labels::HISTORY_FAULTS),
         ] {
             for value in values.closed() {
                 counter.with_label_values(&[value]);
@@ -465,6 +467,15 @@ impl Metrics {
         if let Some(sources) = self.sources.get() {
             for (outcome, count) in sources.events.iter().flat_map(|events| events.all()) {
                 total(&of.events, &[outcome], count.load(Relaxed));
+            }
+            if let Some(history) = &sources.history {
+                for (fault, count) in history.faults() {
+                    total(&of.history_errors, &[fault.as_str()], count);
+                }
+                of.history_bytes.with_label_values(NONE).set(history.bytes() as f64);
+                if let Some(oldest) = history.oldest() {
+                    of.history_oldest.with_label_values(NONE).set(oldest.0 as f64 / 1e9);
+                }
             }
             self.refresh_kernel(&sources.kernel);
             let slowest = sources.cri.latency.slowest().as_secs_f64();

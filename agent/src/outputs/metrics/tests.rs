@@ -17,6 +17,14 @@ const LEAKED: [&str; 2] = [
 const OF_SCRAPES: [&str; 8] =
     ["namespace", "pod", "container", "node", "job", "instance", "endpoint", "cluster"];
 
+/// Of one termination.
+fn history() -> History {
+    let history = History::in_memory();
+    history.terminated(Box::new(samples::graceful()), true);
+    futures::executor::block_on(history.flush());
+    history
+}
+
 fn health() -> Health {
     let mut health = Health::new(true, BootTime(0));
     let hooks = [("cgroup_mkdir", Ok(()))].into();
@@ -42,6 +50,7 @@ fn seen() -> Metrics {
         shows_refusals: true,
         events: Some(events),
         api: Some(api),
+        history: Some(history()),
         ..SourceCounters::default()
     });
     let mut account = samples::two_containers();
@@ -317,6 +326,7 @@ fn a_full_node_has_as_many_series_as_the_docs_say() {
     metrics.watch(SourceCounters {
         shows_refusals: true,
         api: Some(Arc::default()),
+        history: Some(history()),
         ..SourceCounters::default()
     });
     let mut health = Health::new(true, BootTime(0));

@@ -257,7 +257,7 @@ impl Database {
         if is_due {
             self.shared.due.notify_one();
         }
-        Ok(())
+        self.measure()
     }
 
     fn row(&self, write: &Write) -> Option<Row> {
@@ -306,7 +306,7 @@ impl Database {
         self.measure()
     }
 
-    pub(super) fn measure(&self) -> rusqlite::Result<()> {
+    fn measure(&self) -> rusqlite::Result<()> {
         let bytes = match &self.file {
             Some(file) => [file.clone(), with_suffix(file, "-wal")]
                 .iter()
@@ -315,10 +315,10 @@ impl Database {
             None => pragma(&self.connection, "page_count")? * PAGE,
         };
         self.shared.bytes.store(bytes, Relaxed);
-        let oldest = "SELECT min(ended) FROM items WHERE kind <> ?1";
-        let oldest: Option<i64> =
-            self.connection.query_row(oldest, [Kind::Leak as i64], |row| row.get(0))?;
-        self.shared.oldest.store(oldest.unwrap_or(0), Relaxed);
+        let oldest = "SELECT ended FROM items WHERE kind <> ?1 ORDER BY id LIMIT 1";
+        let oldest: Option<Option<i64>> =
+            self.connection.query_row(oldest, [Kind::Leak as i64], |row| row.get(0)).optional()?;
+        self.shared.oldest.store(oldest.flatten().unwrap_or(0), Relaxed);
         Ok(())
     }
 
