@@ -1,6 +1,7 @@
 //! Wiring of adapters, event loop and outputs. One thread suffices for adapters and event loop: a node has few deaths,
 //! and the kernel's records wait in the ring buffers. Another one speaks with the network.
 
+mod export;
 mod network;
 mod record;
 mod senders;
@@ -10,6 +11,7 @@ mod stop;
 
 use coroner_core::{
     engine::{Engine, Settings},
+    ids::ContainerId,
     input::{CriEvent, Input, Received},
     leak::Leak,
     output::Report,
@@ -24,9 +26,12 @@ use crate::{
         http::{Observed, SharedState, tls},
         log::lines,
         metrics::{Adapter, Metrics, SourceCounters},
+        otlp::{self, Signal},
         recording::{self, Recorder},
     },
-    sources::{cri, host, kernel, kube, processes, tasks::Adapters, traffic},
+    sources::{
+        cri, host, kernel, kube, processes, tasks::Adapters, traffic, windowed_max::WindowedMax,
+    },
     store::{
         health::Health,
         history::{History, HistoryOptions},
@@ -34,10 +39,11 @@ use crate::{
     },
 };
 use anyhow::Context;
+use export::Export;
 use network::Network;
 use senders::{Events, Senders};
 use servers::RunningServers;
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{collections::HashSet, future::Future, sync::Arc, time::Duration};
 use stop::StopSignals;
 use tokio::{
     sync::mpsc,
@@ -70,6 +76,8 @@ const STOP_TIMEOUT: Duration = Duration::from_millis(500);
 /// Time to write the end of the recording after that. The end matters most for a bug report, and the pod's
 /// grace period is longer.
 const RECORDING_FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time to send the last reports, from SIGTERM: meanwhile the recording is written.
+const EXPORT_FLUSH_TIMEOUT: Duration = Duration::from_millis(5_500);
 
 /// Runs until SIGTERM, SIGINT or SIGHUP. An error has the reason and the remedy.
 pub fn run(config: Config) -> anyhow::Result<()> {
@@ -104,6 +112,9 @@ async fn observe(config: Config) -> anyhow::Result<()> {
     })?;
     let metrics =
         Metrics::new().and_then(Metrics::with_process).context("cannot register the metrics")?;
+    let targets = otlp::targets(args.otlp_endpoint.as_ref(), |name| std::env::var(name).ok())?;
+    let has_traces = targets.iter().any(|target| target.signal == Signal::Traces);
+    let metrics = if has_traces { metrics.with_exemplars() } else { metrics };
     let metrics = metrics.with_workloads(args.workload_metrics);
     let host_root = config.sources.cri.host_root.clone();
     let boot_id = host::boot_id(&host_root);
@@ -117,7 +128,7 @@ async fn observe(config: Config) -> anyhow::Result<()> {
         age: args.history_age,
         bytes: args.history_size.into(),
         boot_id: boot_id.clone().unwrap_or_default(),
-        exports: false,
+        exports: !targets.is_empty(),
     })?;
     let shared = SharedState::new(
         Health::new(config.sources.kube.is_some(), clock::boot_now()),
@@ -171,6 +182,7 @@ async fn observe(config: Config) -> anyhow::Result<()> {
         anchor: settings.anchor,
         leak_lines: 0,
         losses: lines::Losses::default(),
+        lag: WindowedMax::new(Instant::now()),
     };
     if !restored.is_empty() {
         info!(leaks = restored.len(), "restored leaks that an earlier run confirmed (--state-dir)");
@@ -179,14 +191,20 @@ async fn observe(config: Config) -> anyhow::Result<()> {
         let input = Input::Recalled { leaks };
         events.handle_input(Received { at: clock::boot_now(), input });
     }
+    let export = Export::start(targets, &history, &events.shared, &network);
     let stopped = async { info!("received {}; shutting down", stop.wait().await) };
     let result = events.run(inputs, &mut adapters, stopped).await;
     let recorder = events.recorder.take();
     drop(events); // closes the adapters' requests
+    let export_deadline = Instant::now() + EXPORT_FLUSH_TIMEOUT;
+    export.iter().for_each(Export::stop);
     // What may still deliver evidence first, and the servers last.
     adapters.end(STOP_TIMEOUT).await;
     if let Some(recorder) = recorder {
         recorder.end(RECORDING_FLUSH_TIMEOUT);
+    }
+    if let Some(export) = export {
+        export.end(export_deadline).await;
     }
     if timeout(STOP_TIMEOUT, history.flush()).await.is_err() {
         warn!("timed out storing the history; the last reports may be lost");
@@ -292,6 +310,8 @@ struct EventLoop {
     anchor: Anchor,
     leak_lines: usize,
     losses: lines::Losses,
+    /// Nanoseconds by which ticks were late.
+    lag: WindowedMax,
 }
 
 impl EventLoop {
@@ -314,7 +334,10 @@ impl EventLoop {
                 biased;
                 () = &mut stop => break Ok(()),
                 error = adapters.failure() => break Err(error),
-                _ = ticks.tick() => self.tick(),
+                due = ticks.tick() => {
+                    self.note_lag(due);
+                    self.tick();
+                }
                 _ = trims.tick() => match std::mem::take(&mut starting) {
                     true => allocator::drop_startup_pages(),
                     false => allocator::trim_heap(),
@@ -333,10 +356,16 @@ impl EventLoop {
         }
         self.tick();
         // Otherwise Events that wait for late evidence would be lost at exit.
-        for report in self.engine.count_the_rest() {
-            self.emit(report);
-        }
+        let rest = self.engine.count_the_rest();
+        self.emit_all(rest);
         result
+    }
+
+    fn note_lag(&mut self, due: Instant) {
+        let now = Instant::now();
+        let lag = u64::try_from(now.duration_since(due).as_nanos()).unwrap_or(u64::MAX);
+        let longest = self.lag.observe(now, lag);
+        self.shared.metrics.event_loop_lag(Duration::from_nanos(longest));
     }
 
     /// Timestamps are boot-clock times; the anchor converts them to wall-clock times. Replaces the anchor when the
@@ -415,11 +444,23 @@ impl EventLoop {
             recorder.record(&received);
         }
         let outputs = self.engine.step(received);
-        outputs.reports.into_iter().for_each(|report| self.emit(report));
+        self.emit_all(outputs.reports);
         outputs.requests.into_iter().for_each(|request| self.senders.request(request));
     }
 
-    fn emit(&mut self, report: Report) {
+    fn emit_all(&mut self, reports: Vec<Report>) {
+        // A death is counted with the termination that it is part of.
+        let of_termination = |report: &Report| match report {
+            Report::CountTermination(report) => {
+                report.containers.iter().map(|death| death.id.clone()).collect()
+            }
+            _ => Vec::new(),
+        };
+        let of_terminations = reports.iter().flat_map(of_termination).collect();
+        reports.into_iter().for_each(|report| self.emit(report, &of_terminations));
+    }
+
+    fn emit(&mut self, report: Report, of_terminations: &HashSet<ContainerId>) {
         self.shared.metrics.record(&report);
         let history = &self.shared.history;
         let was_posted = match &report {
@@ -429,10 +470,12 @@ impl EventLoop {
         let is_posted = was_posted || self.senders.post_event(&report);
         match report {
             Report::ContainerDied(death) => {
-                lines::death(&death);
                 history.died(death, false);
             }
-            Report::CountDeath(death) => history.died(death, true),
+            Report::CountDeath(death) => {
+                lines::death(&death, of_terminations.contains(&death.id));
+                history.died(death, true);
+            }
             Report::PodTerminated(account) => {
                 lines::termination(&account);
                 history.terminated(account, false);

@@ -280,11 +280,11 @@ async fn a_scrape_is_shared_for_a_second() {
     let (_, first) = get(&agent, "/metrics").await;
     agent.metrics.request_dropped(coroner::outputs::metrics::Adapter::Cri);
     // However long this takes, it is within the second.
-    agent.scrape.lock().as_mut().unwrap().0 = clock::boot_now() + Duration::from_secs(3600);
+    agent.scrape.lock()[0].as_mut().unwrap().0 = clock::boot_now() + Duration::from_secs(3600);
     let (_, second) = get(&agent, "/metrics").await;
     assert_eq!(first, second);
     let long_ago = clock::boot_now() - Duration::from_secs(2);
-    agent.scrape.lock().as_mut().unwrap().0 = long_ago;
+    agent.scrape.lock()[0].as_mut().unwrap().0 = long_ago;
     let (_, third) = get(&agent, "/metrics").await;
     assert_ne!(first, third);
 }

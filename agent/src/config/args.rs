@@ -1,7 +1,7 @@
 //! Command-line flags and their environment variables. What contradicts itself is refused in [`crate::config`].
 
 use super::parse::{self, OrOff};
-use crate::outputs::{http::DEFAULT_SOCKET, log::LogFormat, metrics};
+use crate::outputs::{http::DEFAULT_SOCKET, log::LogFormat, metrics, otlp::Endpoint};
 use crate::sources::{cri::parse_endpoint, traffic::Attachment};
 use clap::{
     Args, Parser, Subcommand, ValueEnum,
@@ -208,6 +208,10 @@ pub struct RunArgs {
     #[arg(long, env = "CORONER_WORKLOAD_METRICS", value_name = "N", default_value_t = metrics::SERIES)]
     #[arg(value_parser = RangedU64ValueParser::<usize>::new().range(..=2_000))]
     pub workload_metrics: usize,
+    /// Send each termination as a trace and a log record to this receiver of OTLP: http://HOST:PORT or https://HOST:PORT
+    /// [default: $OTEL_EXPORTER_OTLP_ENDPOINT; without it, nothing is sent]. docs/export.md lists the other variables.
+    #[arg(long, env = "CORONER_OTLP_ENDPOINT", value_name = "URL", hide_env_values = true)]
+    pub otlp_endpoint: Option<Endpoint>,
     #[command(flatten)] // these two last: a heading applies to all flags after it
     pub leaks: LeakArgs,
     #[command(flatten)]

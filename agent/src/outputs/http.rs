@@ -7,7 +7,11 @@ pub mod tls;
 
 use crate::{
     linux::clock,
-    outputs::{http::listener::Listener, metrics::Metrics, report::printable},
+    outputs::{
+        http::listener::Listener,
+        metrics::{Metrics, OPENMETRICS},
+        report::printable,
+    },
     store::{
         health::Health,
         history::{Filter, History, Kind},
@@ -21,7 +25,8 @@ use axum::{
     http::{
         HeaderMap, HeaderValue, StatusCode,
         header::{
-            ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, HOST, VARY, X_CONTENT_TYPE_OPTIONS,
+            ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, HOST, VARY,
+            X_CONTENT_TYPE_OPTIONS,
         },
         request::Parts,
         uri::Authority,
@@ -89,14 +94,17 @@ pub struct SharedState {
     pub history: History,
     pub leaks: Mutex<LeakStore>,
     pub metrics: Metrics,
-    /// The last scrape, plain and compressed, and when it was computed.
-    pub scrape: Mutex<Option<(BootTime, [Bytes; 2])>>,
+    /// The last scrape of each form: text, OpenMetrics.
+    pub scrape: Mutex<[Option<Scrape>; 2]>,
     pub observed: Observed,
     /// Since when, once it does.
     pub observed_since: OnceLock<BootTime>,
     /// Distinguishes the cursors of this run's leaks from those of another one.
     started: BootTime,
 }
+
+/// When it was computed; plain and compressed.
+pub type Scrape = (BootTime, [Bytes; 2]);
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Observed {
@@ -219,12 +227,19 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Parameters<T> 
     }
 }
 
-/// At most one scrape a second is computed, and all who ask in that second share its bytes.
+/// At most one scrape a second and form is computed, and all who ask in that second share its bytes.
 async fn metrics(State(shared): State<Arc<SharedState>>, headers: HeaderMap) -> Response {
     let now = clock::boot_now();
-    let mut last = shared.scrape.lock();
+    let asked = headers.get(ACCEPT).and_then(|asked| asked.to_str().ok());
+    let is_open = asked.is_some_and(|asked| asked.contains("application/openmetrics-text"));
+    let last = &mut shared.scrape.lock()[usize::from(is_open)];
     if last.as_ref().is_none_or(|(at, _)| now.since(*at) >= SCRAPE_AGE) {
-        let scrape = shared.metrics.scrape(shared.health.lock()).map_err(|error| error.to_string());
+        let health = shared.health.lock();
+        let scrape = match is_open {
+            true => shared.metrics.scrape_openmetrics(health),
+            false => shared.metrics.scrape(health),
+        };
+        let scrape = scrape.map_err(|error| error.to_string());
         let forms = scrape.and_then(|text| {
             let compressed = gzip(text.as_bytes()).map_err(|error| error.to_string())?;
             Ok([text.into(), compressed.into()])
@@ -235,7 +250,8 @@ async fn metrics(State(shared): State<Arc<SharedState>>, headers: HeaderMap) -> 
         }
     }
     let [plain, compressed] = last.as_ref().map(|(_, forms)| forms.clone()).unwrap_or_default();
-    let content = [(CONTENT_TYPE, prometheus::TEXT_FORMAT), (VARY, "accept-encoding")];
+    let form = if is_open { OPENMETRICS } else { prometheus::TEXT_FORMAT };
+    let content = [(CONTENT_TYPE, form), (VARY, "accept, accept-encoding")];
     let accepted = headers.get(ACCEPT_ENCODING).and_then(|accepted| accepted.to_str().ok());
     let is_gzip =
         |coding: &str| coding.trim().split(';').next() == Some("gzip") && !coding.ends_with("q=0");

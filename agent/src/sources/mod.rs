@@ -12,7 +12,7 @@ pub mod processes;
 mod spec;
 pub(crate) mod tasks;
 pub mod traffic;
-mod windowed_max;
+pub(crate) mod windowed_max;
 
 /// The channel to the core, or from it, is closed: nobody listens any more.
 struct Closed;

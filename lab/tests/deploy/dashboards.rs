@@ -15,6 +15,7 @@ use coroner_lab::{
 };
 use serde_json::{Value, json};
 use std::{
+    collections::BTreeSet,
     fmt::Write as _,
     fs,
     net::SocketAddr,
@@ -282,5 +283,30 @@ async fn every_query_selects_series_that_exist() -> Result<()> {
         }
     }
     ensure!(wrong.is_empty(), "{wrong}");
+    Ok(())
+}
+
+/// What the dashboard of Loki and Tempo asks for is an attribute of what the agent sends.
+#[test]
+fn the_dashboard_of_the_export_knows_the_attributes() -> Result<()> {
+    let dashboard = fs::read(workspace().join("dashboards/export.json"))?;
+    let dashboard = serde_json::from_slice(&dashboard)?;
+    let sent = fs::read_to_string(workspace().join("agent/tests/golden/otlp.txt"))?;
+    let sent = sent.split_whitespace().filter_map(|word| Some(word.split_once('=')?.0));
+    let sent: BTreeSet<_> =
+        sent.flat_map(|name| [name.to_owned(), name.replace('.', "_")]).collect();
+    let mut queries = Vec::new();
+    ["expr", "query"].iter().for_each(|field| texts(&dashboard, field, &mut queries));
+    let is_of_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '.';
+    let words = queries.iter().flat_map(|query| query.split(|c| !is_of_name(c)));
+    let names = words.map(|word| word.trim_start_matches("span."));
+    let names: BTreeSet<_> = names
+        .filter(|one| {
+            one.starts_with("coroner_") || one.starts_with("coroner.") || one.starts_with("k8s")
+        })
+        .collect();
+    ensure!(names.len() > 8, "{names:?}");
+    let unknown: Vec<_> = names.iter().filter(|name| !sent.contains(**name)).collect();
+    ensure!(unknown.is_empty(), "no such attribute: {unknown:?}");
     Ok(())
 }

@@ -4,6 +4,7 @@
 mod chart;
 mod daemonset;
 mod dashboards;
+mod export;
 mod image;
 mod rules;
 mod tls;

@@ -1,6 +1,6 @@
 //! A finished termination as the fields of one log line.
 
-use super::{container_name, printable};
+use super::{container_name, headline, printable};
 use crate::{ContainerDeath, Finding, PhaseKind, PodTermination};
 use std::collections::BTreeMap;
 
@@ -17,6 +17,9 @@ pub struct LogLine {
     pub cause: &'static str,
     pub seconds: f64,
     pub phases: BTreeMap<PhaseKind, f64>,
+    /// The container that decided how the termination went, and its verdict.
+    pub container: Option<String>,
+    pub verdict: Option<&'static str>,
     /// By container: `app=graceful proxy=stop_signal_ignored`.
     pub verdicts: String,
     /// By container, those of the pod without one: `app:children_not_signalled`.
@@ -42,7 +45,10 @@ pub fn log_line(account: &PodTermination) -> LogLine {
     let verdict = |death: &ContainerDeath| format!("{}={}", label(death), death.verdict);
     let verdicts: Vec<_> = account.containers.iter().map(verdict).collect();
     let lost: Vec<_> = account.incomplete.iter().map(|kind| kind.as_str()).collect();
+    let (_, decided) = headline(account);
     LogLine {
+        container: decided.map(label),
+        verdict: decided.map(|death| death.verdict.as_str()),
         pod: printable(&account.pod.name),
         namespace: printable(&account.pod.namespace),
         uid: printable(account.pod.uid.as_str()),

@@ -74,6 +74,12 @@ pub fn explain(
     text
 }
 
+/// What `explain` begins with, and the container whose proof it has.
+pub fn headline(report: &PodTermination) -> (String, Option<&ContainerDeath>) {
+    let Headline { text, of, .. } = Headline::of(report, None);
+    (text, of)
+}
+
 /// Why and when, and which report this is.
 fn about(report: &PodTermination) -> String {
     let mut about = report.cause.to_string();

@@ -8,7 +8,7 @@ use coroner_core::{
     input::LossKind,
     leak::Leak,
     output::UnkillableContainer,
-    report::{ContainerDeath, PodTermination},
+    report::{ContainerDeath, ExitStatus, PodTermination},
     time::WallTime,
     types::{Change, PhaseKind},
 };
@@ -83,6 +83,8 @@ macro_rules! termination {
             change = change.map(|change| change.as_str()),
             cause = line.cause,
             seconds = line.seconds,
+            container = line.container,
+            verdict = line.verdict,
             verdicts = line.verdicts,
             post_start_seconds = line.phases.get(&PhaseKind::PostStart),
             kubelet_reaction_seconds = line.phases.get(&PhaseKind::KubeletReaction),
@@ -127,23 +129,30 @@ pub(crate) fn check(check: &Check) {
     }
 }
 
-/// A debug line, because the pod's line has the verdicts of its containers.
-pub(crate) fn death(death: &ContainerDeath) {
+/// Of a death in a pod that lives on, or else a debug line, because the pod's line has the verdicts of its containers.
+pub(crate) fn death(death: &ContainerDeath, is_of_termination: bool) {
     let pod = death.pod.as_ref();
-    debug!(
-        target: "coroner::death",
-        namespace = pod.map(|pod| pod.namespace.as_str()),
-        pod = pod.map(|pod| pod.name.as_str()),
-        uid = pod.map(|pod| pod.uid.as_str()),
-        container = death.name,
-        id = death.id.as_str(),
-        workload = death.workload.as_ref().map(ToString::to_string),
-        verdict = %death.verdict,
-        cause = %death.cause,
-        cause_message = death.cause_message,
-        proof = death.proof.message,
-        "died"
-    );
+    macro_rules! line {
+        ($level:ident) => {
+            $level!(
+                target: "coroner::death",
+                namespace = pod.map(|pod| pod.namespace.as_str()),
+                pod = pod.map(|pod| pod.name.as_str()),
+                uid = pod.map(|pod| pod.uid.as_str()),
+                container = death.name,
+                id = death.id.as_str(),
+                workload = death.workload.as_ref().map(ToString::to_string),
+                verdict = %death.verdict,
+                cause = %death.cause,
+                cause_message = death.cause_message,
+                proof = death.proof.message,
+                exit_code = death.exit.map(ExitStatus::runtime_code),
+                grace_seconds = death.grace_seconds,
+                "died"
+            )
+        };
+    }
+    if is_of_termination { line!(debug) } else { line!(info) }
 }
 
 pub(crate) fn leak(leak: &Leak, gone: bool, now: WallTime) {
@@ -238,7 +247,7 @@ mod tests {
             report.containers[1].workload = Some(workload);
             termination(&report);
             update(&report, Change::Verdict);
-            death(&report.containers[1]);
+            death(&report.containers[1], false);
             holdout(&UnkillableContainer {
                 container: Some(report.containers[0].id.clone()),
                 name: "web".into(),

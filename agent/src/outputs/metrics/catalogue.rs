@@ -345,6 +345,10 @@ catalogue! {
             "coroner_ring_used_ratio", "ratio", ["ring": RINGS], Internal,
             "Largest part of a ring buffer that a drain found used in the last one to two minutes.",
             "max by (node, ring) (coroner_ring_used_ratio)";
+        event_loop_lag: Gauge =
+            "coroner_event_loop_lag_seconds", "seconds", [], Internal,
+            "Longest delay of the event loop's tick, which is due each second, in the last one to two minutes.",
+            "max by (node) (coroner_event_loop_lag_seconds)";
         requests_dropped: IntCounterVec =
             "coroner_requests_dropped_total", "", ["to": ADAPTERS], Internal,
             "Requests of the engine that were dropped because an adapter's queue was full.",
@@ -372,5 +376,18 @@ catalogue! {
             "coroner_events_total", "", ["outcome": EVENT_OUTCOMES], Internal,
             "Kubernetes Events for pods and this node (--events), by outcome.",
             "sum by (node, outcome) (increase(coroner_events_total{outcome!=\"sent\"}[1h])) > 0";
+        exported: IntCounterVec =
+            "coroner_export_records_total", "", ["outcome": EXPORT_OUTCOMES], Internal,
+            "Spans and log records for the OTLP receiver (--otlp-endpoint), by outcome: what it rejected of a batch or \
+             refused as a whole is not sent again.",
+            "sum by (node, outcome) (increase(coroner_export_records_total{outcome!=\"sent\"}[1h])) > 0";
+        export_failures: IntCounterVec =
+            "coroner_export_failures_total", "", ["reason": EXPORT_FAILURES], Internal,
+            "Requests to the OTLP receiver that failed and are repeated, by reason.",
+            "sum by (node, reason) (increase(coroner_export_failures_total[1h])) > 0";
+        export_queue: GaugeVec =
+            "coroner_export_queue", "", [], Internal,
+            "Terminations and deaths that wait for the OTLP receiver.",
+            "max by (node) (coroner_export_queue)";
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{Adapter, ConnectionEnd, DropReason};
 use crate::{
-    outputs::events,
+    outputs::{events, otlp},
     sources::{cut::Cut, kernel},
     store::history::Fault,
 };
@@ -87,6 +87,13 @@ pub(super) const SPEAKERS: Values = Values::Closed(|| vec!["cri", "api"]);
 
 pub(super) const EVENT_OUTCOMES: Values =
     Values::Closed(|| events::EventCounters::default().all().map(|(outcome, _)| outcome).to_vec());
+
+pub(super) const EXPORT_OUTCOMES: Values = Values::Closed(|| {
+    otlp::ExportCounters::default().outcomes().map(|(outcome, _)| outcome).to_vec()
+});
+
+pub(super) const EXPORT_FAILURES: Values =
+    Values::Closed(|| otlp::Failure::ALL.iter().map(|one| one.as_str()).collect());
 
 pub(super) const HOOKS: Values =
     Values::Closed(|| kernel::plan::HOOKS.iter().map(|hook| hook.name).collect());

@@ -4,6 +4,7 @@
 
 mod catalogue;
 mod labels;
+mod openmetrics;
 mod process;
 mod zero_first;
 
@@ -20,13 +21,14 @@ use coroner_core::{
     output::Report,
     report::{ContainerDeath, Finding, PodTermination, REFUSED, Traffic},
     time::WallTime,
-    types::{Cause, Change, MilestoneKind, PhaseKind, Verdict},
+    types::{Cause, CauseClass, Change, MilestoneKind, PhaseKind, Verdict},
 };
 pub use labels::Values;
+pub use openmetrics::OPENMETRICS;
 
 use crate::{
     linux::clock,
-    outputs::{events, report},
+    outputs::{events, otlp, report},
     sources::{
         cri,
         cut::{Cut, Cuts},
@@ -35,6 +37,7 @@ use crate::{
     store::{health::Health, history::History},
 };
 use catalogue::Families;
+use openmetrics::{Exemplar, Exemplars};
 use parking_lot::Mutex;
 use prometheus::{Encoder, IntCounter, IntCounterVec, Registry, TextEncoder};
 use std::{
@@ -77,6 +80,9 @@ pub struct Metrics {
     /// As what each leak that stands was counted last.
     classes: Mutex<HashMap<LeakKey, LeakClass>>,
     sources: OnceLock<SourceCounters>,
+    export: OnceLock<Arc<otlp::ExportCounters>>,
+    /// `None`: terminations are not exported, so they have no trace.
+    exemplars: Option<Mutex<Exemplars>>,
 }
 
 #[derive(Debug, Default)]
@@ -132,6 +138,8 @@ impl Metrics {
             versions: Mutex::default(),
             classes: Mutex::default(),
             sources: OnceLock::new(),
+            export: OnceLock::new(),
+            exemplars: None,
         };
         metrics.initialise();
         Ok(metrics.with_workloads(SERIES))
@@ -144,6 +152,11 @@ impl Metrics {
             family.bound(if series == 0 { SERIES } else { series });
         }
         Self { by_workload: series > 0, ..self }
+    }
+
+    /// With the trace of the last termination in each bucket, for OpenMetrics.
+    pub fn with_exemplars(self) -> Self {
+        Self { exemplars: Some(Mutex::default()), ..self }
     }
 
     /// Adds this process' own memory, CPU and file descriptors.
@@ -180,6 +193,11 @@ impl Metrics {
         self.node_info(|_| {});
     }
 
+    /// The exporter has started, as `watch`.
+    pub fn watch_export(&self, counters: Arc<otlp::ExportCounters>) {
+        let _ = self.export.set(counters);
+    }
+
     fn node_info(&self, learn: impl FnOnce(&mut [String; 2])) {
         let mut versions = self.versions.lock();
         learn(&mut versions);
@@ -202,6 +220,11 @@ impl Metrics {
             }
             _ => {}
         }
+    }
+
+    /// The longest in the last minute or two.
+    pub fn event_loop_lag(&self, longest: Duration) {
+        self.families.event_loop_lag.set(longest.as_secs_f64());
     }
 
     pub fn engine(&self, gauges: &Gauges) {
@@ -394,8 +417,18 @@ impl Metrics {
         let took = account.took;
         let Some(class) = class else { return };
         of.termination_duration.with_label_values(&[class.as_str()]).observe(took.as_secs_f64());
+        self.exemplify(account, class);
         let slow = if took > SLOW { "true" } else { "false" };
         of.deletions.add(&[&account.pod.namespace, slow], 1.0);
+    }
+
+    fn exemplify(&self, account: &PodTermination, class: CauseClass) {
+        let Some(exemplars) = &self.exemplars else { return };
+        let (value, at) = (account.took.as_secs_f64(), account.ended.time.0 as f64 / 1e9);
+        let family = "coroner_pod_termination_duration_seconds";
+        let series = openmetrics::bucket(family, ("cause_class", class.as_str()), value);
+        let exemplar = Exemplar { trace: otlp::trace_id(account), value, at };
+        exemplars.lock().insert(series, exemplar);
     }
 
     fn traffic(&self, account: &PodTermination, traffic: &Traffic) {
@@ -449,6 +482,16 @@ impl Metrics {
         String::from_utf8(text).map_err(|error| prometheus::Error::Msg(error.to_string()))
     }
 
+    /// The same as OpenMetrics.
+    pub fn scrape_openmetrics(
+        &self,
+        health: impl Deref<Target = Health>,
+    ) -> prometheus::Result<String> {
+        let text = self.scrape(health)?;
+        let exemplars = self.exemplars.as_ref().map(|all| all.lock().clone()).unwrap_or_default();
+        Ok(openmetrics::openmetrics(&text, &exemplars))
+    }
+
     fn refresh(&self, health: &Health) {
         let of = &self.families;
         let flag = |on: bool| if on { 1.0 } else { 0.0 };
@@ -463,6 +506,9 @@ impl Metrics {
         of.hook_attached.reset(); // those of a kernel side that failed may not all be its successor's
         for (hook, attached) in health.hooks() {
             of.hook_attached.with_label_values(&[hook]).set(flag(attached));
+        }
+        if let Some(export) = self.export.get() {
+            self.refresh_export(export);
         }
         if let Some(sources) = self.sources.get() {
             for (outcome, count) in sources.events.iter().flat_map(|events| events.all()) {
@@ -489,6 +535,17 @@ impl Metrics {
                 self.refresh_cuts("api", &api.truncated);
             }
         }
+    }
+
+    fn refresh_export(&self, export: &otlp::ExportCounters) {
+        let of = &self.families;
+        for (outcome, count) in export.outcomes() {
+            total(&of.exported, &[outcome], count.load(Relaxed));
+        }
+        for (failure, count) in export.failures() {
+            total(&of.export_failures, &[failure.as_str()], count.load(Relaxed));
+        }
+        of.export_queue.with_label_values(NONE).set(export.queued.load(Relaxed) as f64);
     }
 
     fn refresh_source(&self, source: &str, errors: &AtomicU64, skipped: &AtomicU64) {

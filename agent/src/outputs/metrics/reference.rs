@@ -50,7 +50,7 @@ These are usual nodes. A limit of a scrape (`sampleLimit`) must be above what ma
 ";
 
 /// Series of a node at the start, and of a full one.
-pub(super) const SERIES: [usize; 2] = [212, 325];
+pub(super) const SERIES: [usize; 2] = [213, 326];
 
 fn series() -> String {
     format!("{} to {} series", SERIES[0], SERIES[1])

@@ -95,6 +95,7 @@ fn seen() -> Metrics {
     metrics.engine(&gauges);
     metrics.engine(&gauges); // the same again adds nothing
     metrics.request_dropped(Adapter::Cri);
+    metrics.watch_export(Arc::default());
     metrics
 }
 
@@ -167,6 +168,22 @@ async fn a_termination_as_a_scrape() {
     let kernel = rustix::system::uname().release().to_string_lossy().into_owned();
     let text = text.replace(&kernel, "KERNEL");
     crate::outputs::report::samples::golden("metrics.txt", &text);
+}
+
+/// lab/tests/deploy/export.rs has its own parser read it.
+#[tokio::test(start_paused = true)]
+async fn the_same_as_openmetrics_with_the_trace_of_the_last_termination() {
+    let metrics = Metrics::new().unwrap().with_exemplars();
+    let account = samples::graceful();
+    metrics.record(&Report::CountTermination(Box::new(account.clone())));
+    metrics.watch_export(Arc::default());
+    tokio::time::advance(Duration::from_secs(120)).await;
+    let text = metrics.scrape_openmetrics(&health()).unwrap();
+    let trace = u128::from_be_bytes(otlp::trace_id(&account));
+    let exemplar = format!("le=\"10.0\"}} 1 # {{trace_id=\"{trace:032x}\"}} 5.402 ");
+    assert!(text.contains(&exemplar), "{text}");
+    let text = text.replace(env!("CARGO_PKG_VERSION"), "VERSION");
+    samples::golden("openmetrics.txt", &text);
 }
 
 /// The object went at some time in an outage of the watch of 90 s.
