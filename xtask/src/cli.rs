@@ -120,15 +120,6 @@ pub(crate) enum XtaskCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Change the core in one place at a time (cargo-mutants), and count by group of files whether its own tests notice
-    Mutants {
-        /// Test every Nth mutant, from the Kth on; 0/20 are some 150 and take an hour
-        #[arg(long, value_name = "K/N", default_value = "0/20")]
-        shard: String,
-        /// Only the mutants of files that this glob matches, such as agent/core/src/leaks/*.rs
-        #[arg(long = "file", value_name = "GLOB")]
-        files: Vec<String>,
-    },
     /// Repeat the lab's catalogue for a time with one agent, and print the slope of its memory, descriptors and losses
     Soak {
         /// `cargo xtask soak -- --help` lists them

@@ -9,7 +9,6 @@ mod docs;
 mod fuzz;
 mod host;
 mod image;
-mod mutants;
 mod root;
 mod run;
 mod setup;
@@ -112,10 +111,6 @@ fn act(cli: Cli) -> Result<bool> {
         }
         XtaskCommand::Simulate { cases, seed, fault, json } => {
             return simulate::run(&workspace, cases, seed, fault.as_deref(), json);
-        }
-        XtaskCommand::Mutants { shard, files } => {
-            ensure(setup::MUTANTS)?;
-            mutants::run(&workspace, &shard, &files)?;
         }
         XtaskCommand::Vm { kernels, test } => {
             let order = test::TestOrder {

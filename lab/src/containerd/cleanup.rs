@@ -187,34 +187,3 @@ pub(crate) fn remove_groups(cgroup: &Path) -> io::Result<()> {
         _ => Ok(()),
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::{os::unix::process::ExitStatusExt as _, process::Command};
-
-    #[test]
-    fn a_directory_that_is_not_marked_is_refused_and_loses_nothing() {
-        let work = tempfile::tempdir().unwrap();
-        for name in ["lock", LOCK] {
-            fs::write(work.path().join(name), "").unwrap();
-            let error = format!("{:#}", claim(work.path()).unwrap_err());
-            assert!(error.contains("other files"), "{error}");
-            assert!(work.path().join(name).exists());
-        }
-        let empty = tempfile::tempdir().unwrap();
-        lock_file(empty.path()).unwrap();
-        fs::write(empty.path().join("containerd.log"), "").unwrap();
-        lock_file(empty.path()).unwrap();
-    }
-
-    #[test]
-    fn what_is_below_a_group_is_killed_without_cgroup_kill() {
-        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
-        let group = tempfile::tempdir().unwrap();
-        fs::create_dir_all(group.path().join("a/b")).unwrap();
-        fs::write(group.path().join("a/b/cgroup.procs"), format!("0\n{}\n", child.id())).unwrap();
-        kill_members(group.path());
-        assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
-    }
-}

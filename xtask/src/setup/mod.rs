@@ -70,8 +70,6 @@ pub(crate) const WINDOWS: &str = "x86_64-pc-windows-gnu";
 pub(crate) const EMULATOR: &[Need] = &[Need::Debian(&QEMU_USER)];
 /// To fuzz, beyond the build.
 pub(crate) const FUZZ: &[Need] = &[Need::Crate("cargo-fuzz", "0.13.2")];
-/// To change the core and see whether its tests notice.
-pub(crate) const MUTANTS: &[Need] = &[Need::Crate("cargo-mutants", "27.1.0")];
 /// To measure, beyond the lab.
 pub(crate) const BENCH: &[Need] = &[Need::Debian(&LIBBPF_TOOLS)];
 
