@@ -1,4 +1,4 @@
-//! A node whose sources report every second what is true of it, each with its outages, and answer all requests: for
+//! A world whose sources report every second what is true of it, each with its outages, and answer all requests: for
 //! what is leaked, which takes minutes to be sure of.
 
 use super::*;
@@ -6,21 +6,22 @@ use crate::{
     ids::PodRef,
     leak::{Leak, LeakKey},
 };
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::BTreeSet,
+    mem,
+    ops::{Deref, DerefMut},
+    sync::Arc,
+};
 
 /// In seconds.
 pub const THRESHOLD: u64 = 30;
-/// The kubelet began this long after the boot, seconds.
+/// When it begins, seconds after the boot; the kubelet began long before.
+const BEGINS: u64 = 100;
 const KUBELET_BEGAN: u64 = 10;
 
-/// What is true, and what the engine reported.
+/// What is true, and what the engine reported of leaks.
 pub struct LeakyNode {
-    pub engine: Engine,
-    /// Seconds since the boot.
-    pub now: u64,
-    pub pods: BTreeMap<PodUid, ApiPod>,
-    pub sandboxes: BTreeMap<SandboxId, CriSandbox>,
-    pub containers: Vec<CriContainer>,
+    world: World,
     pub networks: BTreeMap<SandboxId, SandboxNetwork>,
     /// What the runtime states of each sandbox; `None`: it answers no request for a status.
     pub status: Option<(Option<u32>, Vec<&'static str>)>,
@@ -38,7 +39,7 @@ pub struct LeakyNode {
     /// The apiserver answers gets, whatever becomes of the watch.
     pub gets_answer: bool,
     /// What the watch has shown.
-    watched: BTreeMap<PodUid, ApiPod>,
+    watched: BTreeMap<u64, ApiPod>,
     was_watched: Option<bool>,
     was_listed: Option<bool>,
     /// Leaks, as they were reported last.
@@ -49,7 +50,20 @@ pub struct LeakyNode {
     /// Pods that the apiserver was asked about.
     pub asked: BTreeSet<PodUid>,
     pub statuses_asked: usize,
-    checks: Checks,
+}
+
+impl Deref for LeakyNode {
+    type Target = World;
+
+    fn deref(&self) -> &World {
+        &self.world
+    }
+}
+
+impl DerefMut for LeakyNode {
+    fn deref_mut(&mut self) -> &mut World {
+        &mut self.world
+    }
 }
 
 impl LeakyNode {
@@ -58,12 +72,9 @@ impl LeakyNode {
         let threshold = Duration::from_secs(THRESHOLD);
         let settings = Settings { leak_threshold: threshold, ..Settings::new(ANCHOR) };
         let process = DaemonProcess { pid: 800, started: KUBELET_BEGAN * 100 };
+        let (engine, now) = (Engine::new(settings), BEGINS * 1_000);
         Self {
-            engine: Engine::new(settings),
-            now: 100,
-            pods: BTreeMap::new(),
-            sandboxes: BTreeMap::new(),
-            containers: Vec::new(),
+            world: World { engine, now, ..World::new() },
             networks: BTreeMap::new(),
             status: Some((None, vec!["10.0.0.9", "fd00::9"])),
             collected: BTreeSet::new(),
@@ -84,56 +95,43 @@ impl LeakyNode {
             gone: Vec::new(),
             asked: BTreeSet::new(),
             statuses_asked: 0,
-            checks: Checks::default(),
         }
-    }
-
-    pub fn at(&self) -> BootTime {
-        BootTime(self.now * 1_000_000_000)
     }
 
     /// A pod that runs: object, sandbox, container.
     pub fn run(&mut self, n: u64) -> &mut Self {
-        self.create(n);
-        self.sandboxes.insert(ids(n).1, sandbox(n, true));
-        self.containers.push(container(n, ContainerState::Running));
+        self.runs(n).pod(n);
         self
-    }
-
-    /// Its object.
-    pub fn create(&mut self, n: u64) {
-        let pod = ApiPod { name: format!("p{n}"), ..object(n, false, self.at()) };
-        self.pods.insert(ids(n).0, pod);
     }
 
     /// Its sandbox stops, and its containers are removed.
     pub fn stop(&mut self, n: u64) -> &mut Self {
         self.sandbox(n).ready = false;
         let (_, id, _) = ids(n);
-        self.containers.retain(|container| container.sandbox != id);
+        self.containers.retain(|_, container| container.sandbox != id);
         self
     }
 
     /// Its object goes.
     pub fn delete(&mut self, n: u64) -> &mut Self {
-        self.pods.remove(&ids(n).0);
+        self.vanishes(n);
         self
     }
 
     /// The kubelet's garbage collection.
     pub fn collect(&mut self, n: u64) -> &mut Self {
-        self.sandboxes.remove(&ids(n).1);
+        self.sandboxes.remove(&n);
         self
     }
 
     /// It has never had a sandbox.
     pub fn is_new(&self, n: u64) -> bool {
-        !self.sandboxes.contains_key(&ids(n).1) && !self.collected.contains(&n)
+        !self.sandboxes.contains_key(&n) && !self.collected.contains(&n)
     }
 
     /// All of it goes, whatever it was.
     pub fn stop_and_collect(&mut self, n: u64) {
-        if self.sandboxes.contains_key(&ids(n).1) {
+        if self.sandboxes.contains_key(&n) {
             self.stop(n).collect(n);
             self.collected.insert(n);
         }
@@ -141,11 +139,12 @@ impl LeakyNode {
 
     /// The agent starts again; the node goes on.
     pub fn restart(&mut self) {
-        let fresh = Self::new();
-        self.engine = fresh.engine;
-        (self.was_watched, self.was_listed, self.checks) = (None, None, Checks::default());
+        let (fresh, old) = (Self::new().world, mem::replace(&mut self.world, World::new()));
+        let World { now, pods, sandboxes, containers, .. } = old;
+        self.world = World { now, pods, sandboxes, containers, ..fresh };
+        (self.was_watched, self.was_listed) = (None, None);
         self.leaks.clear();
-        self.say(Input::Host(HostEvent::Boot { boot_id: Some("b".into()) }));
+        self.tell(Input::Host(HostEvent::Boot { boot_id: Some("b".into()) }));
     }
 
     /// The kubelet as it was from the beginning.
@@ -154,7 +153,7 @@ impl LeakyNode {
     }
 
     pub fn sandbox(&mut self, n: u64) -> &mut CriSandbox {
-        self.sandboxes.get_mut(&ids(n).1).expect("it is there")
+        self.sandboxes.get_mut(&n).expect("it is there")
     }
 
     /// Seconds pass, and the sources report.
@@ -166,89 +165,77 @@ impl LeakyNode {
     }
 
     fn second(&mut self) {
-        self.now += 1;
-        if self.now == 101 {
-            self.say(Input::Host(HostEvent::Boot { boot_id: Some("b".into()) }));
+        let second = self.later(1_000).now / 1_000;
+        if second == BEGINS + 1 {
+            self.tell(Input::Host(HostEvent::Boot { boot_id: Some("b".into()) }));
         }
         self.watch();
         self.runtime();
         let state = self.kubelet.clone();
-        self.say(Input::Host(HostEvent::Daemon { daemon: Daemon::Kubelet, state }));
-        if self.now.is_multiple_of(5) {
+        self.tell(Input::Host(HostEvent::Daemon { daemon: Daemon::Kubelet, state }));
+        if second.is_multiple_of(5) {
             let survey = HostSurvey { asked: self.at(), ..self.survey.clone() };
-            self.say(Input::Host(HostEvent::Survey(survey)));
+            self.tell(Input::Host(HostEvent::Survey(survey)));
         }
-        self.say(Input::Tick);
+        self.tell(Input::Tick);
     }
 
     fn watch(&mut self) {
         if self.watch_is_stalled {
             return;
         }
-        if !self.api_answers {
-            if self.was_watched == Some(true) {
-                self.say(Input::Api(ApiEvent::OutOfSync { error: "refused".into() }));
+        match (self.was_watched, self.api_answers) {
+            (Some(true), false) => _ = self.breaks(),
+            (Some(true), true) => {
+                let (pods, watched) = (self.pods.clone(), mem::take(&mut self.watched));
+                let gone = watched.iter().filter(|(n, _)| !pods.contains_key(*n));
+                gone.for_each(|(_, pod)| _ = self.api(ApiEvent::Deleted(pod.clone())));
+                let news = pods.iter().filter(|(n, pod)| watched.get(*n) != Some(*pod));
+                news.for_each(|(n, _)| _ = self.applied(*n));
             }
-            self.was_watched = Some(false);
-            return;
+            (_, true) => {
+                let (boot_id, kubelet_version) = (self.boot_id.into(), self.version.into());
+                let node = ApiNode { boot_id, kubelet_version, ready: Some(true) };
+                self.snapshot().api(ApiEvent::Node(node));
+            }
+            (_, false) => {}
         }
-        if self.was_watched != Some(true) {
-            let pods = self.pods.values().cloned().collect();
-            self.say(Input::Api(ApiEvent::Snapshot { pods }));
-            let boot_id = self.boot_id.into();
-            let kubelet_version = self.version.into();
-            let node = ApiNode { boot_id, kubelet_version, ready: Some(true) };
-            self.say(Input::Api(ApiEvent::Node(node)));
-        } else {
-            let gone: Vec<ApiPod> = self
-                .watched
-                .iter()
-                .filter(|(uid, _)| !self.pods.contains_key(*uid))
-                .map(|(_, pod)| pod.clone())
-                .collect();
-            let news: Vec<ApiPod> = self
-                .pods
-                .iter()
-                .filter(|(uid, pod)| self.watched.get(*uid) != Some(*pod))
-                .map(|(_, pod)| pod.clone())
-                .collect();
-            gone.into_iter().for_each(|pod| self.say(Input::Api(ApiEvent::Deleted(pod))));
-            news.into_iter().for_each(|pod| self.say(Input::Api(ApiEvent::Applied(pod))));
+        self.was_watched = Some(self.api_answers);
+        if self.api_answers {
+            self.watched = self.pods.clone();
         }
-        self.was_watched = Some(true);
-        self.watched = self.pods.clone();
+        self.answer();
     }
 
     fn runtime(&mut self) {
         if self.cri_is_stalled {
             return;
         }
+        let was_listed = self.was_listed.replace(self.cri_answers);
         if !self.cri_answers {
-            if self.was_listed != Some(false) {
+            if was_listed != Some(false) {
                 let code = Some("UNAVAILABLE".to_owned());
                 let error = "connection refused".into();
-                self.say(Input::Cri(CriEvent::Unreachable { error, code }));
+                self.cri(CriEvent::Unreachable { error, code });
             }
-            self.was_listed = Some(false);
-            return;
+        } else {
+            if was_listed != Some(true) {
+                let process = Some(DaemonProcess { pid: 700, started: self.now / 1_000 });
+                self.cri(CriEvent::Connected { runtime: "test".into(), process });
+            }
+            self.lists_all();
         }
-        if self.was_listed != Some(true) {
-            let process = Some(DaemonProcess { pid: 700, started: self.now });
-            self.say(Input::Cri(CriEvent::Connected { runtime: "test".into(), process }));
-        }
-        self.was_listed = Some(true);
-        let asked = self.at();
-        let sandboxes = self.sandboxes.values().cloned().collect();
-        self.say(Input::Cri(CriEvent::Sandboxes { asked, only: None, sandboxes }));
-        let containers = self.containers.clone();
-        self.say(Input::Cri(CriEvent::Containers { asked, only: None, containers }));
+        self.answer();
     }
 
-    pub fn say(&mut self, input: Input) {
-        let at = self.at();
-        let outputs = self.engine.step(Received { at, input });
-        for report in outputs.reports {
-            self.checks.report(&report);
+    /// Somebody says something, and what is asked for then is answered at once.
+    pub fn tell(&mut self, input: Input) {
+        self.say(input);
+        self.answer();
+    }
+
+    fn answer(&mut self) {
+        for report in mem::take(&mut self.other) {
             match report {
                 Report::LeakOpened(leak) => {
                     self.found.push(leak.key.clone());
@@ -262,7 +249,7 @@ impl LeakyNode {
                 _ => {}
             }
         }
-        for request in outputs.requests {
+        for request in mem::take(&mut self.requests) {
             match request {
                 Request::VerifyPods(pods) => self.check(&pods),
                 Request::Cri(CriRequest::SandboxStatus(id)) => self.inspect(&id),
@@ -274,24 +261,19 @@ impl LeakyNode {
     fn check(&mut self, pods: &[PodRef]) {
         self.asked.extend(pods.iter().map(|pod| pod.uid.clone()));
         let exists = |uid: &PodUid| {
-            let known = |pod: &ApiPod| pod.mirror_of.as_ref() == Some(uid);
-            self.pods.contains_key(uid) || self.pods.values().any(known)
+            let is_it =
+                |pod: &ApiPod| pod.uid == uid.as_str() || pod.mirror_of.as_ref() == Some(uid);
+            self.gets_answer.then(|| self.pods.values().any(is_it))
         };
-        let pods = pods
-            .iter()
-            .map(|pod| PodCheck {
-                uid: pod.uid.clone(),
-                exists: self.gets_answer.then(|| exists(&pod.uid)),
-            })
-            .collect();
-        let asked = self.at();
-        self.say(Input::Api(ApiEvent::Checked { asked, pods }));
+        let check = |pod: &PodRef| PodCheck { uid: pod.uid.clone(), exists: exists(&pod.uid) };
+        let (asked, pods) = (self.at(), pods.iter().map(check).collect());
+        self.tell(Input::Api(ApiEvent::Checked { asked, pods }));
     }
 
     fn inspect(&mut self, id: &SandboxId) {
         self.statuses_asked += 1;
         let Some((pid, ips)) = self.status.clone().filter(|_| self.cri_answers) else { return };
-        if !self.sandboxes.contains_key(id) {
+        if !self.sandboxes.values().any(|one| one.id == *id) {
             return;
         }
         let closed =
@@ -303,7 +285,7 @@ impl LeakyNode {
             ips: ips.into_iter().map(str::to_owned).collect(),
             network: self.networks.get(id).cloned().unwrap_or(closed),
         };
-        self.say(Input::Cri(CriEvent::SandboxStatus(status)));
+        self.tell(Input::Cri(CriEvent::SandboxStatus(status)));
     }
 
     /// The leak of a pod's sandbox.
@@ -311,7 +293,7 @@ impl LeakyNode {
         self.leaks.get(&key(n)).map(|leak| &**leak)
     }
 
-    pub fn is_quiet(&self) -> bool {
+    pub fn finds_nothing(&self) -> bool {
         self.found.is_empty() && self.gone.is_empty()
     }
 }

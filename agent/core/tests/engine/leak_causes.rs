@@ -1,10 +1,10 @@
 //! Causes: what a source states of this very thing, later than the deletion and not contradicted since.
 
 use super::{
-    leaks::{MARGIN, closed, evidence, left, left_with, open, request_deletion},
+    leaks::{MARGIN, closed, evidence, left, left_with, open},
     node::{LeakyNode, THRESHOLD},
     orphans::group,
-    world::{Cgroups, container, ids, init, runc, shim, signal},
+    world::{container, ids},
 };
 use coroner_core::{
     events::NETWORK_FAILURES,
@@ -20,12 +20,12 @@ fn post(node: &mut LeakyNode, words: Option<&str>) {
     let mut event = PostedEvent::new(node.at(), 0, EventReason::KillPodFailed);
     event.message = words.map(str::to_owned);
     let (pod, asked, entries) = (ids(1).0, node.at(), Some(vec![event.clone(), event]));
-    node.say(Input::Events(LookupEvent::Events { pod, asked, entries }));
+    node.tell(Input::Events(LookupEvent::Events { pod, asked, entries }));
 }
 
 /// The kubelet is started again now.
 fn restart(node: &mut LeakyNode) {
-    let process = DaemonProcess { pid: 900, started: node.now * 100 };
+    let process = DaemonProcess { pid: 900, started: node.now / 10 };
     node.kubelet = DaemonState::Running { process };
 }
 
@@ -142,29 +142,13 @@ fn a_container_that_survives_sigkill() {
     for is_lost in [false, true] {
         let mut node = LeakyNode::new();
         node.run(1).seconds(2);
-        let of = Cgroups::of(1);
-        let (pod, sandbox, id) = ids(1);
-        let kernel = |node: &mut LeakyNode, fact| {
-            let time = node.at();
-            node.say(Input::Kernel(KernelEvent { time, fact }));
-        };
-        for (cgroup, parent, name) in [
-            (of.pod, None, format!("/kubepods/pod{pod}")),
-            (of.pause, Some(of.pod), sandbox.to_string()),
-            (of.own, Some(of.pod), id.to_string()),
-        ] {
-            let created = KernelFact::CgroupCreated { cgroup, parent, name, scanned: false };
-            kernel(&mut node, created);
-        }
-        let exec = KernelFact::Exec { cgroup: of.own, task: init(1), parent: shim() };
-        kernel(&mut node, exec);
-        node.seconds(2);
-        kernel(&mut node, signal(of.own, init(1), 9, runc()));
+        node.starts(1);
+        node.seconds(2).kill(1);
         if is_lost {
-            node.say(Input::Lost(Loss::new(LossKind::DecidingRingFull, 3)));
+            node.lost(LossKind::DecidingRingFull);
         }
         node.sandbox(1).ready = false;
-        node.containers = vec![container(1, ContainerState::Exited)];
+        node.containers.insert(1, container(1, ContainerState::Exited));
         node.seconds(1).delete(1);
         let leak = the_leak(node);
         assert_eq!(leak.cause.kind == LeakCause::ProcessesRemain, !is_lost, "{leak:#?}");
@@ -177,7 +161,7 @@ fn a_container_that_survives_sigkill() {
 fn terminating() -> LeakyNode {
     let mut node = LeakyNode::new();
     node.run(1).seconds(5);
-    request_deletion(&mut node, 30);
+    node.marked(1, 30);
     node.seconds(1);
     node
 }
@@ -188,7 +172,7 @@ const UNTIL_STUCK: u64 = 30 + 10 + THRESHOLD + MARGIN;
 fn a_pod_that_takes_its_time_is_not_stuck() {
     let mut node = terminating();
     node.seconds(30 + 10 + THRESHOLD - 2).stop(1).collect(1).delete(1).seconds(3 * THRESHOLD);
-    assert!(node.is_quiet(), "{:?}", node.found);
+    assert!(node.finds_nothing(), "{:?}", node.found);
 }
 
 /// The cause of the pod's leak, whose sentence has these words.
@@ -199,7 +183,7 @@ fn check_stuck(what: &str, wanted: LeakCause, words: &str, arrange: impl Fn(&mut
     let leak = &node.leaks[&LeakKey::Pod { uid: ids(1).0 }];
     assert_eq!(leak.cause.kind, wanted, "{what}: {leak:#?}");
     assert!(leak.cause.message.contains(words), "{what}: {:?}", leak.cause);
-    let is_held = !node.pods[&ids(1).0].finalizers.is_empty();
+    let is_held = !node.pods[&1].finalizers.is_empty();
     let names_one = |one: &&str| one.starts_with("finalizers: ");
     assert_eq!(evidence(leak).iter().any(names_one), is_held, "{what}: {leak:#?}");
 }
@@ -211,11 +195,11 @@ fn causes_of_a_stuck_pod() {
         node.stop(1).collect(1);
     }
     fn holds(node: &mut LeakyNode) {
-        node.pods.get_mut(&ids(1).0).unwrap().finalizers = vec!["example.com/hold".into()];
+        node.pod(1).finalizers = vec!["example.com/hold".into()];
     }
     /// The kubelet's own last delete.
     fn last_delete(node: &mut LeakyNode) {
-        request_deletion(node, 0);
+        node.marked(1, 0);
     }
     fn down(node: &mut LeakyNode) {
         node.kubelet = DaemonState::Absent;

@@ -67,10 +67,10 @@ fn left_behind(node: &LeakyNode) -> BTreeSet<LeakKey> {
     node.sandboxes
         .values()
         .filter(|s| {
-            let has_pod =
-                node.pods.contains_key(&s.pod) || s.config_source.as_deref() == Some("file");
+            let has_pod = node.pods.values().any(|pod| pod.uid == s.pod.as_str())
+                || s.config_source.as_deref() == Some("file");
             let is_newest = newest(s.pod.clone()).as_ref() == Some(&s.id);
-            let is_empty = node.containers.iter().all(|c| c.sandbox != s.id);
+            let is_empty = node.containers.values().all(|c| c.sandbox != s.id);
             match (has_pod, s.ready) {
                 (false, _) => true,
                 (true, true) => !is_newest && newest_runs(s.pod.clone()),
@@ -88,24 +88,24 @@ fn happens(node: &mut LeakyNode, event: HistoryEvent) {
             node.run(n);
         }
         HistoryEvent::RunStatic(n) if node.is_new(n) => {
-            node.sandboxes.insert(ids(n).1, of_file(sandbox(n, true)));
+            node.sandboxes.insert(n, of_file(sandbox(n, true)));
         }
-        HistoryEvent::Stop(n) if node.sandboxes.contains_key(&ids(n).1) => {
+        HistoryEvent::Stop(n) if node.sandboxes.contains_key(&n) => {
             node.stop(n);
         }
         HistoryEvent::Delete(n) => {
             node.delete(n);
         }
-        HistoryEvent::Return(n) => node.create(n),
+        HistoryEvent::Return(n) => _ = node.pod(n),
         HistoryEvent::Collect(n) => {
             node.stop_and_collect(n);
         }
-        HistoryEvent::Again(n) if node.sandboxes.contains_key(&ids(n).1) => {
-            let mut again = node.sandboxes[&ids(n).1].clone();
+        HistoryEvent::Again(n) if node.sandboxes.contains_key(&n) => {
+            let mut again = node.sandboxes[&n].clone();
             again.id = ids(n + PODS).1;
             (again.attempt, again.ready) = (1, true);
             again.created = again.created.map(|at| WallTime(at.0 + 1_000));
-            node.sandboxes.insert(again.id.clone(), again);
+            node.sandboxes.insert(n + PODS, again);
         }
         HistoryEvent::Api(answers) => node.api_answers = answers,
         HistoryEvent::Cri(answers) => node.cri_answers = answers,

@@ -1,7 +1,7 @@
 //! What a leak holds, and how it is removed with what the node has.
 
 use super::{
-    leaks::{MARGIN, closed, left, left_with, newer, open, request_deletion},
+    leaks::{MARGIN, closed, left, left_with, newer, open},
     node::{LeakyNode, THRESHOLD},
     orphans::{group, shim, surveyed, with_unused},
     world::{ids, sandbox},
@@ -25,7 +25,7 @@ fn commands(mut node: LeakyNode, [kubelet, runtime, crictl]: [Option<&str>; 3]) 
 
 fn stuck(arrange: impl Fn(&mut LeakyNode)) -> LeakyNode {
     let mut node = LeakyNode::new();
-    request_deletion(node.run(1).seconds(5), 5);
+    node.run(1).seconds(5).marked(1, 5);
     arrange(node.seconds(1));
     node
 }
@@ -76,7 +76,7 @@ fn remedies_name_what_the_node_has() {
     let held = || {
         stuck(|n| {
             n.stop(1).collect(1);
-            let pod = n.pods.get_mut(&ids(1).0).unwrap();
+            let pod = n.pod(1);
             pod.finalizers = vec!["example.com/hold".into()];
             pod.deletion_grace_seconds = Some(0);
         })
@@ -168,7 +168,7 @@ fn what_a_sandbox_holds() {
 fn candidates_are_listed_by_the_time_that_they_were_observed() {
     let mut node = LeakyNode::new();
     node.run(1).seconds(5).stop(1).delete(1);
-    node.sandboxes.insert(ids(2).1, sandbox(2, false));
+    node.sandboxes.insert(2, sandbox(2, false));
     let watched = node.engine.gauges().leaks.watched;
     node.seconds(11);
     assert_eq!(node.engine.gauges().leaks.watched - watched, Duration::from_secs(11));

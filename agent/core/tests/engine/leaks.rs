@@ -37,25 +37,17 @@ pub(crate) fn left_with(network: SandboxNetwork) -> LeakyNode {
     node
 }
 
-/// The pod's deletion is requested, with this grace.
-pub(crate) fn request_deletion(node: &mut LeakyNode, grace: i64) {
-    let asked = node.at().0 as i64;
-    let pod = node.pods.get_mut(&ids(1).0).unwrap();
-    pod.deletion_timestamp = Some(WallTime(asked + grace * 1_000_000_000));
-    pod.deletion_grace_seconds = Some(grace);
-}
-
 /// A second sandbox of the first pod.
 pub(crate) fn newer(node: &mut LeakyNode, ready: bool) {
     let again = CriSandbox { pod: ids(1).0, attempt: 1, ..sandbox(2, ready) };
-    node.sandboxes.insert(again.id.clone(), again);
+    node.sandboxes.insert(2, again);
 }
 
 /// Another manifest of the same static pod, which has another UID.
 fn manifest(node: &mut LeakyNode, n: u64, hash: char, ready: bool) {
     let pod = hash.to_string().repeat(32).as_str().into();
     let one = CriSandbox { pod, name: "etcd".into(), ..of_file(sandbox(n, ready)) };
-    node.sandboxes.insert(one.id.clone(), one);
+    node.sandboxes.insert(n, one);
 }
 
 pub(crate) fn evidence(leak: &Leak) -> Vec<&str> {
@@ -67,7 +59,7 @@ fn check(what: &str, wanted: Option<LeakClass>, arrange: impl Fn(&mut LeakyNode)
     let mut node = LeakyNode::new();
     arrange(&mut node);
     node.seconds(THRESHOLD - 2);
-    assert!(node.is_quiet(), "{what}: too early");
+    assert!(node.finds_nothing(), "{what}: too early");
     node.seconds(2 * MARGIN);
     assert_eq!(node.leak(1).map(|leak| leak.class), wanted, "{what}");
     assert_eq!(node.found.len(), usize::from(wanted.is_some()), "{what}: {:?}", node.found);
@@ -82,7 +74,7 @@ fn what_leaks_and_what_does_not() {
     use LeakClass as C;
     let exited = |n: &mut LeakyNode| {
         n.run(1).seconds(5).sandbox(1).ready = false;
-        n.containers = vec![container(1, ContainerState::Exited)];
+        n.containers.insert(1, container(1, ContainerState::Exited));
     };
     let stopped = |network: SandboxNetwork| {
         move |n: &mut LeakyNode| {
@@ -91,13 +83,13 @@ fn what_leaks_and_what_does_not() {
         }
     };
     let listed =
-        |one: CriSandbox| move |n: &mut LeakyNode| drop(n.sandboxes.insert(ids(1).1, one.clone()));
+        |one: CriSandbox| move |n: &mut LeakyNode| drop(n.sandboxes.insert(1, one.clone()));
     check("runs without a pod", Some(C::ReadyNoPod), |n| {
         n.run(1).seconds(5).delete(1);
     });
     check("within its first grace, though deleted by force since", None, |n| {
         n.run(1).seconds(5);
-        request_deletion(n, 3_600);
+        n.marked(1, 3_600);
         n.seconds(5).delete(1);
     });
     check("its object is gone", Some(C::NotreadyNoPod), |n| {
@@ -160,7 +152,7 @@ fn what_it_holds_is_reported_until_it_is_released() {
     node.networks.insert(ids(1).1, open());
     node.run(1).seconds(5);
     node.sandbox(1).ready = false;
-    node.containers = vec![container(1, ContainerState::Exited)];
+    node.containers.insert(1, container(1, ContainerState::Exited));
     node.seconds(THRESHOLD + MARGIN + 3);
     let held = &node.leak(1).unwrap().resources;
     assert_eq!(held.netns.as_deref(), Some("/run/netns/cni-1"));
@@ -179,7 +171,7 @@ fn one_fault_is_one_leak() {
     let mut node = LeakyNode::new();
     node.networks.insert(ids(1).1, open());
     node.run(1).seconds(5);
-    request_deletion(&mut node, 5);
+    node.marked(1, 5);
     node.seconds(1).stop(1).seconds(LONG);
     let pod = LeakKey::Pod { uid: ids(1).0 };
     assert_eq!(node.found, std::slice::from_ref(&pod));
@@ -241,10 +233,10 @@ fn what_the_runtime_has_not_listed_after_the_threshold_is_not_reported() {
             node.collect(1);
         }
         node.seconds(LONG);
-        assert!(node.is_quiet(), "nobody knows whether it is there");
+        assert!(node.finds_nothing(), "nobody knows whether it is there");
         node.cri_is_stalled = false;
         node.seconds(MARGIN);
-        assert_eq!(!node.is_quiet(), stays);
+        assert_eq!(!node.finds_nothing(), stays);
     }
 }
 
@@ -255,13 +247,16 @@ fn an_outage_of_either_source_pauses_the_count_and_resolves_nothing() {
         node.seconds(THRESHOLD / 2);
         (node.api_answers, node.cri_answers) = (!api, api);
         node.seconds(LONG);
-        assert!(node.is_quiet(), "api {api}");
+        assert!(node.finds_nothing(), "api {api}");
         let wanted =
             if api { DetectionState::ApiOutOfSync } else { DetectionState::CriUnreachable };
         assert_eq!(node.engine.gauges().leaks.detection_state, wanted);
         (node.api_answers, node.cri_answers) = (true, true);
         node.seconds(THRESHOLD / 2 - 2);
-        assert!(node.is_quiet(), "api {api}: the time before and after count, not that between");
+        assert!(
+            node.finds_nothing(),
+            "api {api}: the time before and after count, not that between"
+        );
         node.seconds(MARGIN);
         assert_eq!(node.found, [key(1)], "api {api}");
         (node.api_answers, node.cri_answers) = (!api, api);
@@ -277,7 +272,7 @@ fn the_apiserver_must_confirm() {
     let mut node = left();
     node.gets_answer = false;
     node.seconds(2 * LONG);
-    assert!(node.is_quiet());
+    assert!(node.finds_nothing());
     node.gets_answer = true;
     node.seconds(250);
     assert_eq!(node.found, [key(1)], "asked again");
@@ -285,9 +280,9 @@ fn the_apiserver_must_confirm() {
     let mut node = left();
     node.seconds(3);
     node.watch_is_stalled = true;
-    node.create(1);
+    node.pod(1);
     node.seconds(LONG);
-    assert!(node.is_quiet());
+    assert!(node.finds_nothing());
     assert!(node.asked.contains(&ids(1).0));
 }
 
@@ -301,7 +296,7 @@ fn a_pod_that_the_watch_never_showed_is_gone_since_the_apiserver_answered_so() {
         node.watch_is_stalled = true;
         node.run(1).seconds(lived);
         node.stop(1).delete(1).seconds(THRESHOLD - 1);
-        assert!(node.is_quiet(), "it lived for {lived} s: {:?}", node.leaks);
+        assert!(node.finds_nothing(), "it lived for {lived} s: {:?}", node.leaks);
         node.seconds(2 * THRESHOLD + 5);
         assert!(node.leak(1).is_some(), "it lived for {lived} s");
     }
@@ -316,9 +311,9 @@ fn another_machines_node_and_none_at_all_suspend_detection() {
     node.api_answers = true;
     node.seconds(LONG);
     assert_eq!(node.engine.gauges().leaks.detection_state, DetectionState::NodeForeign);
-    node.say(Input::Api(ApiEvent::NodeUnknown { missing: true, error: "404".into() }));
+    node.tell(Input::Api(ApiEvent::NodeUnknown { missing: true, error: "404".into() }));
     node.seconds(LONG);
-    assert!(node.is_quiet());
+    assert!(node.finds_nothing());
     assert_eq!(node.engine.gauges().leaks.detection_state, DetectionState::NodeMissing);
 }
 
@@ -326,16 +321,16 @@ fn another_machines_node_and_none_at_all_suspend_detection() {
 fn what_an_earlier_run_had_observed_is_remembered_for_a_while() {
     let leaks = || vec![PersistedLeak { key: key(1), first_observed: BootTime(40_000_000_000) }];
     let mut node = LeakyNode::new();
-    node.sandboxes.insert(ids(1).1, sandbox(1, false));
-    node.say(Input::Recalled { leaks: leaks() });
+    node.sandboxes.insert(1, sandbox(1, false));
+    node.tell(Input::Recalled { leaks: leaks() });
     node.seconds(5); // until the first survey
     node.seconds(THRESHOLD - 2);
-    assert!(node.is_quiet(), "the threshold is this run's own");
+    assert!(node.finds_nothing(), "the threshold is this run's own");
     node.seconds(MARGIN);
     assert_eq!(node.leak(1).unwrap().first_observed.time, WallTime::from_secs(40));
     // It is healthy for an hour: what was wrong once is over.
     let mut node = LeakyNode::new();
-    node.run(1).seconds(3).say(Input::Recalled { leaks: leaks() });
+    node.run(1).seconds(3).tell(Input::Recalled { leaks: leaks() });
     node.seconds(3_600).stop(1).delete(1).seconds(THRESHOLD + MARGIN);
     assert!(node.leak(1).unwrap().first_observed.time >= WallTime::from_secs(3_600));
 }
@@ -350,7 +345,7 @@ fn an_answer_in_an_outage_of_the_apiserver_is_not_lost() {
     node.networks.insert(ids(1).1, open());
     let (sandbox, asked, network) = (ids(1).1, node.at(), open());
     let status = CriSandboxStatus { sandbox, asked, pid: None, ips: Vec::new(), network };
-    node.say(Input::Cri(CriEvent::SandboxStatus(status)));
+    node.tell(Input::Cri(CriEvent::SandboxStatus(status)));
     node.seconds(5);
     node.api_answers = true;
     node.seconds(THRESHOLD + MARGIN);
@@ -364,17 +359,17 @@ fn a_status_from_before_the_stop_is_no_evidence() {
     node.run(1).seconds(3);
     let (sandbox, asked, network) = (ids(1).1, node.at(), open());
     let status = CriSandboxStatus { sandbox, asked, pid: None, ips: Vec::new(), network };
-    node.say(Input::Cri(CriEvent::SandboxStatus(status)));
+    node.tell(Input::Cri(CriEvent::SandboxStatus(status)));
     node.status = None;
     node.seconds(2).stop(1).seconds(LONG);
-    assert!(node.is_quiet(), "{:?}", node.found);
+    assert!(node.finds_nothing(), "{:?}", node.found);
 }
 
 #[test]
 fn each_sandbox_gets_its_turn_to_be_asked_about() {
     let mut node = LeakyNode::new();
     for n in 1..=400 {
-        node.sandboxes.insert(ids(n).1, sandbox(n, false));
+        node.sandboxes.insert(n, sandbox(n, false));
         node.networks.insert(ids(n).1, open());
     }
     // A finished pod beside them, whose network is open as well.

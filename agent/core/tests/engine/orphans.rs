@@ -75,16 +75,16 @@ fn a_namespace_that_a_sandbox_may_claim_is_no_orphan() {
     let mut node = with_unused();
     node.networks.insert(ids(1).1, SandboxNetwork::Unknown);
     node.seconds(LONG);
-    assert!(node.is_quiet());
+    assert!(node.finds_nothing());
     let mut node = with_unused();
     node.networks.insert(ids(1).1, closed());
     node.seconds(3).stop(1).seconds(1_000);
     assert_eq!(node.found.len(), 1, "a closed one claims nothing");
     // RunPodSandbox is in CNI ADD: not listed yet, its namespace is empty.
     let mut node = with_unused();
-    node.create(2);
+    node.pod(2);
     node.seconds(THRESHOLD + 12);
-    assert!(node.is_quiet(), "{:?}", node.found);
+    assert!(node.finds_nothing(), "{:?}", node.found);
 }
 
 /// Its remedy would delete the network below a sandbox that still exists (containerd#9673).
@@ -92,10 +92,10 @@ fn a_namespace_that_a_sandbox_may_claim_is_no_orphan() {
 fn what_an_unreadable_sandbox_may_own_is_no_orphan() {
     let mut node = with_unused();
     node.survey.shims = Some(vec![shim(3, "gone")]);
-    node.say(Input::Cri(CriEvent::UnreadableSandboxes { count: 1 }));
+    node.tell(Input::Cri(CriEvent::UnreadableSandboxes { count: 1 }));
     node.seconds(LONG);
-    assert!(node.is_quiet());
-    node.say(Input::Cri(CriEvent::UnreadableSandboxes { count: 0 }));
+    assert!(node.finds_nothing());
+    node.tell(Input::Cri(CriEvent::UnreadableSandboxes { count: 0 }));
     node.seconds(LONG);
     assert_eq!(node.found.len(), 2);
 }
@@ -113,7 +113,7 @@ fn a_cgroup_of_no_pod() {
     let [one, pulls_its_image] = [1, 2].map(|n| group(ids(n).0.as_str(), 3));
     let all = vec![one, pulls_its_image, group(of_file, 1), group(orphan, 2)];
     let mut node = surveyed(HostSurvey { pod_cgroups: Some(all), ..HostSurvey::default() });
-    node.create(2);
+    node.pod(2);
     node.seconds(THRESHOLD + 2 * MARGIN);
     let wanted = LeakKey::PodCgroup { pod: orphan.into(), cgroup: CgroupId(9) };
     assert_eq!(node.found, std::slice::from_ref(&wanted));
@@ -130,7 +130,7 @@ fn a_survey_from_before_the_threshold_is_no_evidence() {
     node.seconds(5 + THRESHOLD - 1);
     node.survey.shims = Some(Vec::new());
     node.seconds(LONG);
-    assert!(node.is_quiet(), "{:?}", node.found);
+    assert!(node.finds_nothing(), "{:?}", node.found);
 }
 
 /// Otherwise what the first survey shows would look as old as the agent, however late it comes.
@@ -148,7 +148,7 @@ fn detection_waits_for_the_first_survey() {
 fn a_node_full_of_leaks_is_reported_over_some_seconds() {
     let mut node = LeakyNode::new();
     for n in 1..=2_000 {
-        node.sandboxes.insert(ids(n).1, sandbox(n, false));
+        node.sandboxes.insert(n, sandbox(n, false));
     }
     let mut most = 0;
     for _ in 0..THRESHOLD + 2 * MARGIN {
@@ -171,7 +171,7 @@ fn a_node_full_of_leaks_is_reported_over_some_seconds() {
 fn little_stays_of_the_object_of_a_leaked_sandbox() {
     let mut node = LeakyNode::new();
     node.run(1).seconds(1);
-    let pod = node.pods.get_mut(&ids(1).0).unwrap();
+    let pod = node.pod(1);
     let large = ApiContainer { waiting: Some("a-reason".into()), ..ApiContainer::default() };
     pod.containers.insert("a-large-container".into(), large);
     node.seconds(5).stop(1).seconds(2).delete(1).seconds(300);
