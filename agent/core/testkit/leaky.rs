@@ -147,11 +147,6 @@ impl LeakyNode {
         self.tell(Input::Host(HostEvent::Boot { boot_id: Some("b".into()) }));
     }
 
-    /// The kubelet as it was from the beginning.
-    pub fn first_kubelet(&self) -> DaemonState {
-        Self::new().kubelet
-    }
-
     pub fn sandbox(&mut self, n: u64) -> &mut CriSandbox {
         self.sandboxes.get_mut(&n).expect("it is there")
     }

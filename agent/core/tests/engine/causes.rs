@@ -117,17 +117,13 @@ fn an_unknown_cause_names_what_is_missing() {
     }
 }
 
-/// The agent came while a static pod was being removed, perhaps, or the stop signal was lost with the deciding ring.
+/// The agent came while a static pod was being removed, perhaps.
 #[test]
 fn a_cause_that_rests_on_an_absence_of_records_is_unknown() {
     let mut w = World::in_sync();
     w.finds(1).sandboxes.insert(1, of_file(sandbox(1, true)));
     w.list().ticks(3).exits(1, CODE_0).stopped(1).ticks(120).ends("unknown; c unknown unknown");
     assert!(w.end().cause_message.contains("the agent began to watch it only"), "{w}");
-
-    let mut w = World::running(1);
-    w.lost(LossKind::DecidingRingFull).later(500).exits(1, CODE_0).list().ticks(120);
-    w.dies(1, "unknown unknown -deciding_ring_full").says(1, "evidence was lost");
 }
 
 /// The kubelet deletes the object with a grace of 0 when, by its own knowledge, all containers have ended: the runtime
@@ -308,23 +304,6 @@ fn the_cause_of_one_container_is_not_the_others() {
         );
         assert_eq!(own.grace_seconds, grace, "{w}");
     }
-}
-
-/// restartPolicy Never of a container alone: nothing follows it, and the other runs on.
-#[test]
-fn a_container_that_is_not_restarted_has_its_cause() {
-    let mut w = two(|c| c.liveness = exec_probe());
-    fails(&mut w).stops(1).later(300).list().shows_exit(1);
-    w.later(200).applied(1).ticks(120).dies(1, "graceful liveness").goes_on();
-}
-
-/// `crictl stop` of the only container of a pod with restartPolicy Never and an HTTP probe: nobody states why.
-#[test]
-fn a_stop_that_ends_a_pod_is_not_called_the_probes() {
-    let mut w = World::named(|c| c.liveness = Some(ApiProbe::default()));
-    w.pod(1).restart_policy = "Never".into();
-    w.applied(1).ticks(60).stops(1).cgroups_go(1).stopped(1);
-    w.shows_exit(1).later(100).phase(1, "Succeeded").ticks(120).ends("unknown; c graceful unknown");
 }
 
 /// `kubectl delete --now`: the kubelet gives 2 s at least, also if the grace is shortened later, in an event or in a list

@@ -131,13 +131,6 @@ fn another_process_of_the_same_number_proves_nothing() {
     assert!(found.contains("where it hung is not known"), "the kernel's word stays: {found}");
 }
 
-#[test]
-fn a_quick_death_is_none() {
-    let mut w = killed();
-    w.later(1900).exits(1, KILLED).settles(1).dies(1, "grace_exceeded api_delete");
-    assert_eq!(wanted(&mut w), []);
-}
-
 /// PID 1 is dead and waits in zap_pid_ns_processes for a child that no signal reaches.
 #[test]
 fn a_child_that_hangs_keeps_the_namespace() {

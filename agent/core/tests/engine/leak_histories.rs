@@ -111,7 +111,7 @@ fn happens(node: &mut LeakyNode, event: HistoryEvent) {
         HistoryEvent::Cri(answers) => node.cri_answers = answers,
         HistoryEvent::Gets(answer) => node.gets_answer = answer,
         HistoryEvent::Kubelet(runs) => {
-            node.kubelet = if runs { node.first_kubelet() } else { DaemonState::Absent };
+            node.kubelet = if runs { LeakyNode::new().kubelet } else { DaemonState::Absent };
         }
         HistoryEvent::Restart => node.restart(),
         HistoryEvent::Run(_)

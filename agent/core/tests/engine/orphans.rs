@@ -11,7 +11,7 @@ use coroner_core::{
         ApiContainer, CriEvent, DaemonProcess, HostSurvey, Input, NetNamespace, PodCgroup,
         SandboxNetwork, Shim,
     },
-    leak::{DetectionState, LeakCause, LeakClass, LeakKey},
+    leak::{LeakCause, LeakClass, LeakKey},
 };
 
 pub(crate) fn surveyed(survey: HostSurvey) -> LeakyNode {
@@ -131,17 +131,6 @@ fn a_survey_from_before_the_threshold_is_no_evidence() {
     node.survey.shims = Some(Vec::new());
     node.seconds(LONG);
     assert!(node.finds_nothing(), "{:?}", node.found);
-}
-
-/// Otherwise what the first survey shows would look as old as the agent, however late it comes.
-#[test]
-fn detection_waits_for_the_first_survey() {
-    let mut node = LeakyNode::new();
-    let state = |node: &LeakyNode| node.engine.gauges().leaks.detection_state;
-    node.seconds(4); // surveys are every 5 s
-    assert_eq!(state(&node), DetectionState::Starting);
-    node.seconds(1);
-    assert_eq!(state(&node), DetectionState::Possible);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Static pods: the kubelet has them from files, and the apiserver only an image of each.
 
-use coroner_core::{api::ApiState, dirty::Dirty, testkit::*};
+use coroner_core::testkit::*;
 
 /// A static pod that runs; its mirror is shown if it has one.
 fn runs(w: &mut World, has_mirror: bool) -> &mut World {
@@ -137,26 +137,6 @@ fn nothing_stays_of_the_instances_of_a_static_pod() {
     }
 }
 
-#[test]
-fn a_pods_own_object_is_kept_beside_one_that_claims_to_mirror_it() {
-    let own = object(1, false, BootTime(0));
-    let mut api = ApiState::default();
-    let events = [
-        ApiEvent::Applied(own.clone()),
-        ApiEvent::Applied(mirror("evil")),
-        ApiEvent::Deleted(mirror("evil")),
-        ApiEvent::Snapshot { pods: vec![mirror("evil"), own.clone()] },
-    ];
-    for (at, event) in events.into_iter().enumerate() {
-        api.apply(BootTime(at as u64), event, ANCHOR, &mut Dirty::default());
-        let kept = api.get(&ids(1).0).expect("the pod");
-        assert!(kept.exists() && kept.pod == own, "{kept:?}");
-    }
-    let snapshot = ApiEvent::Snapshot { pods: vec![mirror("evil")] };
-    api.apply(BootTime(9), snapshot, ANCHOR, &mut Dirty::default());
-    assert!(!api.get(&ids(1).0).expect("the pod").exists(), "the list lacks it");
-}
-
 /// Anyone who creates a pod can annotate it as the mirror of any UID, and have the node own it.
 #[test]
 fn a_pod_that_claims_to_mirror_another_changes_nothing_of_it() {
@@ -167,6 +147,8 @@ fn a_pod_that_claims_to_mirror_another_changes_nothing_of_it() {
         }
         w.starts(1).list().status_of(1).id = Some(ids(1).2);
         w.applied(1).api(ApiEvent::Applied(mirror("evil"))).api(ApiEvent::Deleted(mirror("evil")));
+        let own = w.pods[&1].clone();
+        w.api(ApiEvent::Snapshot { pods: vec![mirror("evil"), own] });
         w.ticks(5).delete(1).stops(1).finish(1).ticks(30);
         assert_eq!((w.end().cause, w.end().grace_seconds), (Cause::ApiDelete, Some(30)), "{w}");
     }
