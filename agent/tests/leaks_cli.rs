@@ -6,12 +6,13 @@ use crate::{
         coroner, run,
         serving::{self, ServedSocket},
     },
-    cri::runtime::{FakeRuntime, Serving, sandbox},
+    cri::runtime::{FakeRuntime, sandbox},
     kube::{
         self,
         apiserver::{FakeApiserver, Script},
         kubeconfig,
     },
+    server::Server,
 };
 use coroner::store::{history::History, leaks::LeakStore};
 use coroner_core::{
@@ -33,7 +34,7 @@ const BOOT: &str = "8c1b2f9e-0000-4000-8000-000000000001";
 /// A node: its runtime, its apiserver, and as much of its file system as tells the boot.
 struct FakeNode {
     apiserver: FakeApiserver,
-    _serving: Serving,
+    _serving: Server,
     folder: TempDir,
 }
 

@@ -19,4 +19,5 @@ mod replay;
 mod rooms;
 mod rust_files;
 mod secrets;
+mod server;
 mod tls;

@@ -1,6 +1,8 @@
 //! The adapter, running, and a runtime for it.
 
-use super::runtime::{Call, FakeRuntime, Serving};
+use super::runtime::{Call, FakeRuntime};
+use crate::server::Server;
+pub(crate) use crate::server::{STUCK, wait_until};
 use coroner::sources::cri::{self, CriOptions};
 use coroner_core::input::{CriEvent, CriExit, Input, Received};
 use coroner_core::{ids::SandboxId, output::CriRequest, time::BootTime};
@@ -10,14 +12,9 @@ use tokio::sync::mpsc;
 
 /// Long enough that no list comes by itself.
 pub(crate) const NEVER: Duration = Duration::from_secs(3_600);
-/// Ends a test that would wait for ever; nothing is measured by it.
-pub(crate) const STUCK: Duration = Duration::from_secs(60);
-/// Between two looks at what is waited for. No test depends on it.
-const LOOK: Duration = Duration::from_millis(1);
-
 pub(crate) struct CriBench {
     pub(crate) runtime: FakeRuntime,
-    pub(crate) serving: Option<Serving>,
+    pub(crate) serving: Option<Server>,
     pub(crate) socket: PathBuf,
     pub(crate) events: mpsc::Receiver<Received>,
     pub(crate) requests: mpsc::Sender<CriRequest>,
@@ -115,16 +112,6 @@ impl CriBench {
     pub(crate) fn errors(&self) -> u64 {
         self.options.counters.errors.load(Ordering::Relaxed)
     }
-}
-
-/// Waits until this is so.
-pub(crate) async fn wait_until(what: &str, is_so: impl Fn() -> bool) {
-    let waiting = async {
-        while !is_so() {
-            tokio::time::sleep(LOOK).await;
-        }
-    };
-    tokio::time::timeout(STUCK, waiting).await.unwrap_or_else(|_| panic!("never: {what}"));
 }
 
 pub(crate) fn exited(event: CriEvent) -> Option<CriExit> {

@@ -3,8 +3,9 @@
 
 use super::{
     bench::{CriBench, NEVER, STUCK, exited, outage, wait_until},
-    runtime::{FakeRuntime, Serving, sandbox},
+    runtime::{FakeRuntime, sandbox},
 };
+use crate::server::Server;
 use coroner::sources::cri::CriOptions;
 use coroner_core::input::CriEvent;
 use std::{fs, time::Duration};
@@ -73,7 +74,7 @@ fn host() -> TempDir {
 }
 
 /// A runtime at this place of the host, which has the pods of these sandboxes.
-fn serve(root: &TempDir, at: &str, sandboxes: &[&str]) -> (FakeRuntime, Serving) {
+fn serve(root: &TempDir, at: &str, sandboxes: &[&str]) -> (FakeRuntime, Server) {
     let runtime = FakeRuntime::default();
     runtime.state().sandboxes.extend(sandboxes.iter().map(|id| sandbox(id)));
     let socket = root.path().join(at.trim_start_matches('/'));

@@ -1,6 +1,7 @@
 //! A container runtime inside the test: serves the reading calls of the CRI on a unix socket,
 //! remembers every call made to it, and can be killed as hard as a process.
 
+use crate::server::Server;
 use coroner_cri_api::read::{
     self, ContainerState,
     runtime_service_server::{RuntimeService, RuntimeServiceServer},
@@ -10,14 +11,10 @@ use std::{
     collections::HashMap,
     path::Path,
     sync::{Arc, Mutex, MutexGuard},
-    time::Duration,
 };
-use tokio::{net::UnixListener, runtime::Runtime, sync::RwLock};
+use tokio::{net::UnixListener, sync::RwLock};
 use tokio_stream::wrappers::UnixListenerStream;
-use tonic::{Request, Response, Status, transport::Server};
-
-/// Ends a test that would wait for ever; nothing is measured by it.
-const STUCK: Duration = Duration::from_secs(60);
+use tonic::{Request, Response, Status, transport::Server as TonicServer};
 
 /// A call that was made, with its filter.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -72,27 +69,6 @@ pub(crate) struct FakeRuntime {
     pub(crate) shims: Arc<RwLock<()>>,
 }
 
-/// A running server; dies with [`Serving::kill`].
-pub(crate) struct Serving(Option<Runtime>);
-
-impl Serving {
-    /// Ends everything at once, connections included: when this returns, nothing serves.
-    pub(crate) fn kill(mut self) {
-        let runtime = self.0.take().expect("it runs");
-        // In a thread of its own: no runtime may wait for another's end.
-        let killer = std::thread::spawn(move || runtime.shutdown_timeout(STUCK));
-        killer.join().expect("the runtime ends");
-    }
-}
-
-impl Drop for Serving {
-    fn drop(&mut self) {
-        if let Some(runtime) = self.0.take() {
-            runtime.shutdown_background();
-        }
-    }
-}
-
 impl FakeRuntime {
     /// One with the sandbox `s1`, whose container `c1` has exited.
     pub(crate) fn with_exited() -> Self {
@@ -106,24 +82,16 @@ impl FakeRuntime {
     }
 
     /// Serves at `socket`, in place of an earlier server.
-    pub(crate) fn serve(&self, socket: &Path) -> Serving {
+    pub(crate) fn serve(&self, socket: &Path) -> Server {
         let _ = std::fs::remove_file(socket);
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .enable_all()
-            .build()
-            .expect("a runtime");
-        let listener = {
-            let _entered = runtime.enter();
-            UnixListener::bind(socket).expect("the socket")
-        };
+        let socket = std::os::unix::net::UnixListener::bind(socket).expect("the socket");
+        socket.set_nonblocking(true).expect("the socket");
         let service = RuntimeServiceServer::new(self.clone());
-        runtime.spawn(
-            Server::builder()
-                .add_service(service)
-                .serve_with_incoming(UnixListenerStream::new(listener)),
-        );
-        Serving(Some(runtime))
+        Server::start(async move {
+            let listener = UnixListener::from_std(socket).expect("the socket");
+            let incoming = UnixListenerStream::new(listener);
+            TonicServer::builder().add_service(service).serve_with_incoming(incoming).await
+        })
     }
 
     fn called(&self, call: Call) {

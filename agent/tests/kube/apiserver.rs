@@ -1,6 +1,7 @@
 //! An apiserver inside the test: lists and gives pods and nodes as it is told to, and hands each
 //! watch to the test, line by line.
 
+use crate::server::{LOOK, Server};
 use axum::{
     Router,
     body::Body,
@@ -15,19 +16,12 @@ use std::{
     io,
     net::SocketAddr,
     sync::{Arc, Mutex, MutexGuard},
-    time::Duration,
 };
 use tokio::{
     net::{TcpListener, TcpSocket},
-    runtime::Runtime,
     sync::mpsc,
 };
 use tokio_stream::{StreamExt, wrappers::ReceiverStream};
-
-/// Ends a test that would wait for ever; nothing is measured by it.
-const STUCK: Duration = Duration::from_secs(60);
-/// Between two looks at what is waited for. No test depends on it.
-pub(crate) const LOOK: Duration = Duration::from_millis(5);
 
 /// What the apiserver answers.
 #[derive(Default)]
@@ -84,7 +78,7 @@ pub(crate) struct FakeApiserver {
     shared: FakeState,
     watches: mpsc::Receiver<OpenWatch>,
     pub(crate) address: SocketAddr,
-    serving: Option<Runtime>,
+    serving: Option<Server>,
     /// Keeps the port while nobody serves: nobody else can get it, and it refuses connections.
     _port: TcpSocket,
 }
@@ -128,11 +122,6 @@ impl FakeApiserver {
 
     /// Serves, always at the same port.
     pub(crate) fn serve(&mut self) {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .enable_all()
-            .build()
-            .expect("a runtime");
         let socket = std::net::TcpListener::bind(self.address).expect("the port");
         socket.set_nonblocking(true).expect("the socket");
         let app = Router::new()
@@ -140,27 +129,15 @@ impl FakeApiserver {
             .route("/api/v1/{*path}", get(one))
             .fallback(any(event))
             .with_state(self.shared.clone());
-        runtime.spawn(async move {
+        self.serving = Some(Server::start(async move {
             let listener = TcpListener::from_std(socket).expect("the listener");
             axum::serve(listener, app).await
-        });
-        self.serving = Some(runtime);
+        }));
     }
 
     /// Ends everything at once, connections included: when this returns, nobody serves.
     pub(crate) fn kill(&mut self) {
-        let runtime = self.serving.take().expect("it serves");
-        // In a thread of its own: no runtime may wait for another's end.
-        let killer = std::thread::spawn(move || runtime.shutdown_timeout(STUCK));
-        killer.join().expect("the runtime ends");
-    }
-}
-
-impl Drop for FakeApiserver {
-    fn drop(&mut self) {
-        if let Some(runtime) = self.serving.take() {
-            runtime.shutdown_background();
-        }
+        self.serving.take().expect("it serves").kill();
     }
 }
 

@@ -1,10 +1,10 @@
 //! Events on pods and the node, sent to a scripted apiserver.
 
 use super::{
-    STUCK,
     apiserver::{FakeApiserver, Script, not_found, status_object},
-    kubeconfig, wait_until,
+    kubeconfig,
 };
+use crate::server::{STUCK, wait_until};
 use coroner::outputs::events::{
     self, EventCounters, EventDraft, EventOptions, QueuedDraft, Rate, RateLimits, Reason, Regarding,
 };
@@ -62,7 +62,7 @@ impl EventsBench {
     /// Until the counters are so, in the order of [`EventCounters::all`].
     async fn counted(&self, wanted: [u64; 5]) {
         let now = || self.counters.all().map(|(_, count)| count.load(Relaxed));
-        assert!(wait_until(|| now() == wanted).await, "{:?}, not {wanted:?}", now());
+        wait_until(&format!("{wanted:?}"), || now() == wanted).await;
     }
 
     fn sent(&self) -> Vec<(String, String, Value)> {
@@ -70,8 +70,7 @@ impl EventsBench {
     }
 
     async fn requests(&self, wanted: usize) {
-        let waited = wait_until(|| self.sent().len() >= wanted).await;
-        assert!(waited, "{:#?}, not {wanted}", self.sent());
+        wait_until("so many requests", || self.sent().len() >= wanted).await;
     }
 
     /// The channel closes: the adapter ends, and not as an error.

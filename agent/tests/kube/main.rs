@@ -6,6 +6,7 @@ mod events_lookup;
 mod hostile;
 mod lookup;
 
+use crate::server::{STUCK, wait_until};
 use apiserver::{FakeApiserver, Script, status_object};
 use coroner::sources::kube::{self, KubeCounters, KubeOptions};
 use coroner_core::ids::PodRef;
@@ -18,19 +19,6 @@ use std::{
 };
 use tempfile::TempDir;
 use tokio::sync::mpsc;
-
-/// Ends a test that would wait for ever; nothing is measured by it.
-const STUCK: Duration = Duration::from_secs(60);
-
-/// Waits until this is so; false: it never was.
-async fn wait_until(is_so: impl Fn() -> bool) -> bool {
-    let waiting = async {
-        while !is_so() {
-            tokio::time::sleep(apiserver::LOOK).await;
-        }
-    };
-    tokio::time::timeout(STUCK, waiting).await.is_ok()
-}
 
 pub(crate) fn pod(name: &str, version: u64) -> Value {
     json!({
@@ -224,7 +212,7 @@ async fn each_outage_is_reported_once_and_its_end_without_waiting_for_an_event()
         bench.out_of_sync().await;
         let errors = || bench.counters.errors.load(Ordering::Relaxed);
         let before = errors();
-        assert!(wait_until(|| errors() >= before + 2).await, "{} errors", errors());
+        wait_until("two more errors", || errors() >= before + 2).await;
         bench.server.serve();
         watch = bench.server.watch().await;
         assert_eq!(watch.from, version.to_string());

@@ -16,6 +16,9 @@ mod preemption;
 #[path = "../cri/runtime.rs"]
 mod runtime;
 mod senders;
+#[allow(dead_code, reason = "shared with the tests of the adapters")]
+#[path = "../server/mod.rs"]
+mod server;
 mod stage;
 mod threads;
 mod waking;
