@@ -27,10 +27,7 @@ use actors::{Actor, Role, Then};
 use coroner::sources::kernel::{KernelCommand, KernelOptions, tiny::Executable};
 use coroner_core::{
     ids::{CgroupId, Tgid},
-    input::{
-        Disposition, ExitStatus, KernelFact, LossKind, SignalGenerated, SignalResult, TargetState,
-        Task,
-    },
+    input::{Disposition, ExitStatus, KernelFact, LossKind, SignalGenerated, SignalResult, Task},
 };
 use coroner_ebpf::{NESTED_SHARE, WINDOW_SHIFT};
 use libc::{SIGHUP, SIGKILL, SIGTERM, SIGUSR1};
@@ -123,74 +120,51 @@ fn the_shortest_life_is_told_whole_and_in_order() {
 }
 
 #[test]
-fn sigterm_to_an_init_without_a_handler_is_ignored() {
-    with_pod(|mut session, pod| {
-        let init = Actor::start(&pod.container.path, Role { init: true, ..Role::default() });
-        let pid = init.pid;
-        init.kill(SIGTERM);
-        session.settle();
-        let term = sent(&session, &pod, &init, SIGTERM);
-        assert_eq!(term.result, SignalResult::Ignored);
-        assert_eq!(
-            term.state,
-            Some(TargetState {
-                unkillable: true,
-                group_exit: false,
-                disposition: Disposition::Default,
-                blocked: false,
-                pending: 0,
-            })
-        );
-        assert_eq!((term.code, term.group), (0, true));
-        assert_eq!(term.target.ns_pid, Some(1));
-        assert_eq!(term.sender.tgid, Tgid(std::process::id()));
-        assert_eq!(term.sender.in_container, Some(false));
-        assert_eq!(delivered(&session, &pod), []);
-
-        init.kill(SIGKILL);
-        session.until("its end", |fact| is_end(fact, pid));
-        let kill = sent(&session, &pod, &init, SIGKILL);
-        assert_eq!(kill.result, SignalResult::Delivered);
-        assert!(kill.state.unwrap().group_exit, "this very signal ends it");
-        init.wait();
-        session.until_empty(pod.container.id);
-        let (task, status) = ends(&session, pid).remove(0);
-        assert_eq!(status, KILLED);
-        assert_eq!((task.ns_pid, task.started), (Some(1), term.target.started));
-        assert!(task.started.is_some());
-        let empty = KernelFact::CgroupEmpty { cgroup: pod.container.id };
-        assert_eq!(session.about(pod.container.id).last(), Some(&empty));
-    });
-}
-
-#[test]
 fn what_a_target_does_with_a_signal_is_its_disposition() {
     use Disposition::{Default, Handler, Ignore};
     use SignalResult::{Delivered, Ignored};
-    let handles = Role { init: true, handle: &[SIGTERM], ..Role::default() };
-    let ignores = Role { ignore: &[SIGTERM], ..Role::default() };
+    let plain = Role::default();
+    let handles = Role { init: true, handle: &[SIGTERM], ..plain };
+    let ignores = Role { ignore: &[SIGTERM], ..plain };
     let killed = ExitStatus::Signal { signal: 15, core: false };
     for (role, result, disposition, end) in [
         (handles, Delivered, Handler, Some(ExitStatus::Code(37))),
         (ignores, Ignored, Ignore, None),
-        (Role::default(), Delivered, Default, Some(killed)),
+        (plain, Delivered, Default, Some(killed)),
+        (Role { init: true, ..plain }, Ignored, Default, None),
     ] {
         with_pod(|mut session, pod| {
             let process = Actor::start(&pod.container.path, role);
             let pid = process.pid;
             process.kill(SIGTERM);
             session.settle();
-            if end.is_some() {
-                session.until("its end", |fact| is_end(fact, pid));
+            if end.is_none() {
+                process.kill(SIGKILL);
             }
+            session.until("its end", |fact| is_end(fact, pid));
             let term = sent(&session, &pod, &process, SIGTERM);
             let state = term.state.unwrap();
             assert_eq!((term.result, state.disposition), (result, disposition));
-            assert_eq!(state.group_exit, disposition == Default);
-            assert_eq!(state.unkillable, role.init);
+            assert_eq!((state.unkillable, state.blocked), (role.init, false));
+            assert_eq!(state.group_exit, end == Some(killed));
+            assert_eq!((term.code, term.group), (0, true));
+            assert_eq!(term.target.ns_pid == Some(1), role.init);
+            assert_eq!(term.sender.tgid, Tgid(std::process::id()));
+            assert_eq!(term.sender.in_container, Some(false));
+            if end.is_none() {
+                let kill = sent(&session, &pod, &process, SIGKILL);
+                assert_eq!(kill.result, Delivered);
+                assert!(kill.state.unwrap().group_exit, "this very signal ends it");
+            }
             let taken = delivered(&session, &pod);
             assert_eq!(taken.first(), (disposition == Handler).then_some(&(15, Handler)));
-            assert_eq!(ends(&session, pid).first().map(|(_, status)| *status), end);
+            process.wait();
+            session.until_empty(pod.container.id);
+            let (task, status) = ends(&session, pid).remove(0);
+            assert_eq!(status, end.unwrap_or(KILLED));
+            assert!(task.started.is_some() && task.started == term.target.started);
+            let empty = KernelFact::CgroupEmpty { cgroup: pod.container.id };
+            assert_eq!(session.about(pod.container.id).last(), Some(&empty));
         });
     }
 }

@@ -286,12 +286,18 @@ impl Session {
 
     /// Waits until something was said.
     pub(crate) fn until(&mut self, what: &str, said: impl Fn(&KernelFact) -> bool) {
+        let is_said = |me: &Self| me.heard.iter().any(|event| said(&event.fact));
+        assert!(self.listen_until(is_said), "never heard of {what}; heard {:#?}", self.heard);
+    }
+
+    /// Listens until this is so; false: it never was.
+    fn listen_until(&mut self, is_so: impl Fn(&Self) -> bool) -> bool {
         let until = Instant::now() + TIMEOUT;
-        while !self.heard.iter().any(|event| said(&event.fact)) {
-            assert!(Instant::now() < until, "never heard of {what}; heard {:#?}", self.heard);
+        while !is_so(self) && Instant::now() < until {
             self.listen();
             std::thread::sleep(LOOK);
         }
+        is_so(self)
     }
 
     /// Waits until all that has happened so far was said: records come in the order of time, so
@@ -325,12 +331,8 @@ impl Session {
             innermost.remove();
         }
         drop(pod);
-        let until = Instant::now() + TIMEOUT;
-        while too_deep() == before {
-            assert!(Instant::now() < until, "the reader never looks at the counters of losses");
-            self.listen();
-            std::thread::sleep(LOOK);
-        }
+        let looks = self.listen_until(|_| too_deep() != before);
+        assert!(looks, "the reader never looks at the counters of losses");
         self.settle();
         assert!(self.lost.is_empty(), "{:?}", self.lost);
     }
@@ -343,15 +345,9 @@ impl Session {
         kind: LossKind,
         told: impl Fn(&Self) -> u64,
     ) -> (u64, u64) {
-        let until = Instant::now() + TIMEOUT;
-        loop {
-            self.listen();
-            let counts = (told(self), self.lost.get(&kind).copied().unwrap_or(0));
-            if counts.0 + counts.1 >= all || Instant::now() > until {
-                return counts;
-            }
-            std::thread::sleep(LOOK);
-        }
+        let counts = |me: &Self| (told(me), me.lost.get(&kind).copied().unwrap_or(0));
+        self.listen_until(|me| counts(me).0 + counts(me).1 >= all);
+        counts(self)
     }
 
     /// All that was said so far about a cgroup, in the order in which it was.

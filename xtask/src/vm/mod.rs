@@ -33,7 +33,6 @@ const OF_GATE: &[&str] = &[
     "a_handler_runs_when_its_process_is_thawed",
     "injected_processes_are_told_and_own_children_are_not",
     "nested_cgroups_belong_to_their_container_and_a_monitor_is_none",
-    "sigterm_to_an_init_without_a_handler_is_ignored",
     "what_a_target_does_with_a_signal_is_its_disposition",
     "the_end_of_an_init_kills_its_namespace_visibly",
     "the_scan_finds_what_was_there_before",
