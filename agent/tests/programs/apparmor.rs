@@ -44,7 +44,8 @@ fn guest_the_profile_denies_nothing_that_is_needed() {
     let mut run = agent("run");
     // SAFETY: opens and writes one file.
     unsafe {
-        run.args(["--traffic", "always"]).pre_exec(move || confine(kept).and_then(|()| enter()))
+        run.args(["--traffic", "always", "--state-dir", "/var/lib/coroner"])
+            .pre_exec(move || confine(kept).and_then(|()| enter()))
     };
     let mut running = RunningAgent::start(&mut run);
     running.until("system calls are filtered");

@@ -87,7 +87,7 @@ struct Death {
 type Errors = [[Vec<f64>; 2]; CLAIMS.len()];
 
 pub(crate) async fn measure(lab: &BenchLab<'_>, brief: bool) -> anyhow::Result<String> {
-    let agent = lab.agent(None).await?;
+    let agent = lab.agent(None, &[]).await?;
     let rounds = if brief { 1 } else { ROUNDS };
     let mut rows = Vec::new();
     for load in ["idle", "busy"] {

@@ -13,6 +13,7 @@ use coroner_cri_api::v1::{
     ContainerFilter, ContainerState, ContainerStatusRequest, ContainerStatusResponse,
     ListContainersRequest,
 };
+use coroner_report::{ContainerDeath, PodTermination};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
@@ -92,13 +93,16 @@ impl BenchLab<'_> {
         self.lab.kubeconfig()
     }
 
-    /// Starts the agent and waits until it is ready. `sources`: a socket of the runtime and a kubeconfig, in place of the lab's.
+    /// Starts the agent with more flags, and waits until it is ready. `sources`: a socket of the runtime and a kubeconfig, in
+    /// place of the lab's.
     pub(crate) async fn agent(
         &self,
         sources: Option<(&Path, &Path)>,
+        flags: &[String],
     ) -> anyhow::Result<MeasuredAgent> {
         self.step("starting the agent");
         let mut options = AgentOptions::on(self.lab, self.agent);
+        options.flags.extend_from_slice(flags);
         if let Some((socket, kubeconfig)) = sources {
             options.cri = format!("unix://{}", socket.display());
             options.kubeconfig = kubeconfig.into();
@@ -125,6 +129,13 @@ impl MeasuredAgent {
     /// The sum of a metric over its series whose labels contain this.
     pub(crate) async fn metric(&self, name: &str, labels: &str) -> anyhow::Result<u64> {
         Ok(self.0.http().metric(name, labels).await? as u64)
+    }
+
+    /// What it knows.
+    pub(crate) async fn reports(
+        &self,
+    ) -> anyhow::Result<(Vec<PodTermination>, Vec<ContainerDeath>)> {
+        Ok((self.0.http().terminations().await?, self.0.http().deaths().await?))
     }
 
     pub(crate) async fn stop(self) {

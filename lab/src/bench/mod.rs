@@ -3,6 +3,7 @@
 
 mod accuracy;
 mod cgroup;
+mod history;
 mod kernel;
 mod lab;
 pub mod load;

@@ -2,6 +2,7 @@
 //! asks of the runtime and of the apiserver.
 
 use crate::bench::{
+    history,
     lab::{BenchLab, MeasuredAgent},
     process,
     proxy::CountingProxy,
@@ -11,6 +12,7 @@ use anyhow::{Context as _, bail};
 use serde_json::{Value, json};
 use std::{
     fs,
+    ops::RangeFrom,
     os::unix::net::UnixStream,
     path::Path,
     time::{Duration, Instant},
@@ -50,6 +52,8 @@ struct Used {
     cri_bytes: u64,
     /// Bytes of the apiserver's answers.
     api_bytes: u64,
+    /// Bytes that the agent had written to disk.
+    written: u64,
 }
 
 impl Subjects {
@@ -61,6 +65,7 @@ impl Subjects {
             cpu: [process::cpu(agent)?, process::cpu(runtime)?],
             cri_bytes: self.cri.bytes(),
             api_bytes: self.api.bytes(),
+            written: process::written(agent)?,
         })
     }
 }
@@ -84,27 +89,9 @@ pub(crate) async fn measure(lab: &BenchLab<'_>, brief: bool) -> anyhow::Result<S
     tokio::time::sleep(window).await;
     let idle = subjects.used().await?;
 
-    lab.step(&format!("terminating and replacing a pod each second for {} s", window.as_secs()));
-    let before = terminations(&subjects.agent).await?;
-    let mut ticks = tokio::time::interval(EVERY);
-    let mut terminated = 0;
-    while idle.at.elapsed() < window {
-        ticks.tick().await;
-        lab.delete(&name(terminated))?;
-        lab.create(pod(pods + terminated))?;
-        terminated += 1;
-    }
-    let began = Instant::now();
-    while terminations(&subjects.agent).await? < before + terminated as u64 {
-        if began.elapsed() > WITHIN {
-            bail!("the agent does not count all {terminated} terminations");
-        }
-        tokio::time::sleep(Duration::from_millis(500)).await;
-    }
-    tokio::time::sleep(SETTLE).await;
+    let mut named = pods..;
+    let terminated = churn(lab, &subjects.agent, pods, &mut named, window).await?;
     let busy = subjects.used().await?;
-    let counted = terminations(&subjects.agent).await? - before;
-    anyhow::ensure!(counted == terminated as u64, "{terminated} terminations, {counted} counted");
 
     lab.step(&format!("scraping {SCRAPES} times"));
     let mut took = Vec::new();
@@ -115,15 +102,58 @@ pub(crate) async fn measure(lab: &BenchLab<'_>, brief: bool) -> anyhow::Result<S
         page = subjects.agent.page("/metrics").await?;
         took.push(began.elapsed().as_secs_f64() * 1e3);
     }
+    let reports = subjects.agent.reports().await?;
     subjects.agent.stop().await;
+    lab.step("the same without a history on disk");
+    let without = lab.agent(None, &["--history-age=0".to_owned()]).await?;
+    let before = process::written(without.pid()?)?;
+    let again = churn(lab, &without, pods, &mut named, window).await?;
+    let unkept = (process::written(without.pid()?)? - before) as f64 / again as f64;
+    without.stop().await;
+    let kept = (busy.written - idle.written) as f64 / terminated as f64;
+    let full = history::measure(lab, reports, files.path(), brief).await?;
     let series = page.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).count();
     Ok(format!(
-        "{}{series} series, {} KiB; a scrape takes {} ms, p99 {} ms\n",
+        "{}a termination of two containers writes {} KiB to disk, without a history {} KiB\n{full}\
+         {series} series, {} KiB; a scrape takes {} ms, p99 {} ms\n",
         report([&start, &idle, &busy], terminated),
+        shown(kept / KIB),
+        shown(unkept / KIB),
         shown(page.len() as f64 / KIB),
         shown(percentile(&took, 50)),
         shown(percentile(&took, 99)),
     ))
+}
+
+/// Terminates and replaces a pod each second; how many. `named`: numbers of the next ones.
+async fn churn(
+    lab: &BenchLab<'_>,
+    agent: &MeasuredAgent,
+    pods: usize,
+    named: &mut RangeFrom<usize>,
+    window: Duration,
+) -> anyhow::Result<usize> {
+    lab.step(&format!("terminating and replacing a pod each second for {} s", window.as_secs()));
+    let before = terminations(agent).await?;
+    let (began, mut ticks, mut terminated) = (Instant::now(), tokio::time::interval(EVERY), 0);
+    while began.elapsed() < window {
+        ticks.tick().await;
+        let next = named.next().unwrap_or_default();
+        lab.delete(&name(next - pods))?;
+        lab.create(pod(next))?;
+        terminated += 1;
+    }
+    let began = Instant::now();
+    while terminations(agent).await? < before + terminated as u64 {
+        if began.elapsed() > WITHIN {
+            bail!("the agent does not count all {terminated} terminations");
+        }
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+    tokio::time::sleep(SETTLE).await;
+    let counted = terminations(agent).await? - before;
+    anyhow::ensure!(counted == terminated as u64, "{terminated} terminations, {counted} counted");
+    Ok(terminated)
 }
 
 /// Starts the agent behind proxies that count the bytes of its sources. `files`: a folder for their addresses.
@@ -137,7 +167,8 @@ async fn start(lab: &BenchLab<'_>, files: &Path) -> anyhow::Result<Subjects> {
     fs::write(&kubeconfig, text.replace(server, &address.to_string()))?;
     let runtime = rustix::net::sockopt::socket_peercred(UnixStream::connect(lab.socket()?)?)?;
     let runtime = runtime.pid.as_raw_nonzero().get().cast_unsigned();
-    let agent = lab.agent(Some((&socket, &kubeconfig))).await?;
+    let state = format!("--state-dir={}", files.join("state").display());
+    let agent = lab.agent(Some((&socket, &kubeconfig)), &[state]).await?;
     Ok(Subjects { agent, runtime, cri, api })
 }
 
@@ -173,6 +204,19 @@ fn report([start, idle, busy]: [&Used; 3], terminated: usize) -> String {
         shown(idle_rate(&api)),
         shown(each(&api)),
     )
+}
+
+/// Starts pods until there are so many.
+pub(super) async fn fill(lab: &BenchLab<'_>, pods: usize) -> anyhow::Result<()> {
+    let there = lab.running().await? / 2;
+    lab.step(&format!("starting pods, to {pods}"));
+    for first in (there..pods).step_by(BATCH) {
+        for number in first..pods.min(first + BATCH) {
+            lab.create(pod(1_000_000 + number))?;
+        }
+        running(lab, 2 * pods.min(first + BATCH)).await?;
+    }
+    Ok(())
 }
 
 /// Waits until so many containers of the workload run.

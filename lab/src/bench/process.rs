@@ -18,6 +18,14 @@ pub(crate) fn cpu(pid: u32) -> anyhow::Result<Duration> {
     Ok(Duration::new(u64::try_from(time.tv_sec)?, u32::try_from(time.tv_nsec)?))
 }
 
+/// Bytes that it had written to disks; on a tmpfs none are.
+pub(crate) fn written(pid: u32) -> anyhow::Result<u64> {
+    let io = fs::read_to_string(format!("/proc/{pid}/io"))
+        .with_context(|| format!("process {pid} has exited"))?;
+    let written = io.lines().find_map(|line| line.strip_prefix("write_bytes: "));
+    Ok(written.context("no write_bytes")?.parse()?)
+}
+
 /// Resident memory, bytes: all of it, and the part without a file (heap and stacks).
 pub(crate) fn memory(pid: u32) -> anyhow::Result<[u64; 2]> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))

@@ -149,11 +149,18 @@ fn has_no_more(set: &DaemonSet, values: &Value) -> Result<()> {
         ),
         "AppArmor: {field:?}, {annotation:?}"
     );
-    only_its_socket_can_be_written_to(spec, container)
+    let keeps_history = values["config"]["history-age"] != 0;
+    only_its_own_can_be_written_to(spec, container, keeps_history)
 }
 
-/// Of the host: the directory of its own socket. All else is read-only, or a volume of the pod's own.
-fn only_its_socket_can_be_written_to(spec: &PodSpec, container: &Container) -> Result<()> {
+/// Of the host: the directories of its own socket and history. All else is read-only, or a volume of the pod's own.
+fn only_its_own_can_be_written_to(
+    spec: &PodSpec,
+    container: &Container,
+    keeps_history: bool,
+) -> Result<()> {
+    let mut own = BTreeSet::from(["/run/coroner"]);
+    own.extend(keeps_history.then_some("/var/lib/coroner"));
     let mounts = container.volume_mounts.as_deref().unwrap_or_default();
     let mut of_host = BTreeSet::new();
     for volume in spec.volumes.iter().flatten() {
@@ -164,13 +171,14 @@ fn only_its_socket_can_be_written_to(spec: &PodSpec, container: &Container) -> R
             continue;
         };
         of_host.insert(host.path.as_str());
-        if host.path != "/run/coroner" {
+        if !own.contains(&*host.path) {
             assert_eq!(mount.read_only, Some(true), "{}", host.path);
             // What the host unmounts is to be gone here at once.
             assert_eq!(mount.mount_propagation.as_deref(), Some("HostToContainer"));
         }
     }
-    assert_eq!(of_host, BTreeSet::from(["/run/coroner", "/sys/fs/cgroup"]));
+    own.insert("/sys/fs/cgroup");
+    assert_eq!(of_host, own);
     Ok(())
 }
 

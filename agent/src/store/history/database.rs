@@ -56,8 +56,6 @@ const SENT: i64 = 2;
 /// The column `state`, of leaks.
 const OPEN: i64 = 0;
 pub(super) const RESOLVED: i64 = 1;
-/// Of an earlier run, and not confirmed again yet.
-const RECALLED: i64 = 2;
 
 #[derive(Debug)]
 pub(super) struct Database {
@@ -134,9 +132,16 @@ impl Database {
             None => Connection::open_in_memory()?,
         };
         connection.busy_timeout(BUSY)?;
+        let is_new =
+            file.as_ref().is_none_or(|file| fs::metadata(file).is_ok_and(|it| it.len() == 0));
+        if is_new {
+            // Of an existing one it would write, for which there may be no room.
+            connection.execute_batch(&format!(
+                "PRAGMA page_size = {PAGE}; PRAGMA auto_vacuum = INCREMENTAL;"
+            ))?;
+        }
         connection.execute_batch(&format!(
-            "PRAGMA page_size = {PAGE}; PRAGMA auto_vacuum = INCREMENTAL; PRAGMA locking_mode = EXCLUSIVE;
-             PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA cache_size = -512;
+            "PRAGMA locking_mode = EXCLUSIVE; PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA cache_size = -512;
              PRAGMA temp_store = MEMORY; PRAGMA trusted_schema = OFF; PRAGMA journal_size_limit = {log};
              PRAGMA wal_autocheckpoint = {}; PRAGMA max_page_count = {};",
             (log / PAGE / 2).max(1),
@@ -146,9 +151,7 @@ impl Database {
         // What is in memory is of this boot, whichever it is.
         let boot = if file.is_some() { options.boot_id.clone() } else { "this".to_owned() };
         let (age, exports) = (options.age, options.exports);
-        let mut database = Self { connection, id, boot, change, file, age, exports, most, shared };
-        database.shrink()?;
-        Ok(database)
+        Ok(Self { connection, id, boot, change, file, age, exports, most, shared })
     }
 
     /// Begins again, as the file is corrupt: in memory if nothing else works.
@@ -168,35 +171,34 @@ impl Database {
         }
     }
 
-    /// At the start: the leaks of this boot that were not resolved. What an earlier run had not counted is due now, and
-    /// leaks of another boot are gone with it.
-    pub(super) fn take_over(&mut self) -> rusqlite::Result<Vec<KeptLeak>> {
-        let now = now();
+    /// The leaks of this boot that were not resolved.
+    pub(super) fn open_leaks(&self) -> rusqlite::Result<Vec<KeptLeak>> {
+        let mut open = self.connection.prepare(
+            "SELECT key, first, posted FROM items WHERE kind = ?1 AND state <> ?2 AND boot = ?3 AND boot <> '' ORDER BY key",
+        )?;
+        let leaks = open.query_map(params![Kind::Leak as i64, RESOLVED, self.boot], |row| {
+            let key = parse_leak_key(&row.get::<_, String>(0)?);
+            let first_observed = BootTime(row.get::<_, i64>(1)?.cast_unsigned());
+            let leak = key.map(|key| PersistedLeak { key, first_observed });
+            Ok(leak.zip(Some(row.get(2)?)))
+        })?;
+        let leaks = leaks.collect::<rusqlite::Result<Vec<_>>>()?.into_iter().flatten();
+        Ok(leaks.map(|(leak, is_posted)| KeptLeak { leak, is_posted }).collect())
+    }
+
+    /// At the start: what an earlier run had not counted is due now, and leaks of another boot are gone with it.
+    pub(super) fn take_over(&mut self) -> rusqlite::Result<()> {
         let change = self.connection.transaction()?;
         if self.exports {
             let finish = "UPDATE items SET export = ?1 WHERE export = ?2 AND kind <> ?3";
             change.execute(finish, params![DUE, NOT_FINAL, Kind::Leak as i64])?;
         }
         change.execute(
-            "UPDATE items SET state = CASE WHEN boot = ?1 AND boot <> '' THEN ?2 ELSE ?3 END,
-                 ended = iif(boot = ?1 AND boot <> '', ended, ?4) WHERE kind = ?5 AND state <> ?3",
-            params![self.boot, RECALLED, RESOLVED, now.time.0, Kind::Leak as i64],
+            "UPDATE items SET state = ?1, ended = ?2 WHERE kind = ?3 AND state <> ?1 AND (boot <> ?4 OR boot = '')",
+            params![RESOLVED, now().time.0, Kind::Leak as i64, self.boot],
         )?;
-        let leaks = {
-            let mut recalled = change.prepare(
-                "SELECT key, first, posted FROM items WHERE kind = ?1 AND state = ?2 ORDER BY key",
-            )?;
-            let leaks = recalled.query_map(params![Kind::Leak as i64, RECALLED], |row| {
-                let key = parse_leak_key(&row.get::<_, String>(0)?);
-                let first_observed = BootTime(row.get::<_, i64>(1)?.cast_unsigned());
-                let leak = key.map(|key| PersistedLeak { key, first_observed });
-                Ok(leak.zip(Some(row.get(2)?)))
-            })?;
-            let leaks = leaks.collect::<rusqlite::Result<Vec<_>>>()?.into_iter().flatten();
-            leaks.map(|(leak, is_posted)| KeptLeak { leak, is_posted }).collect()
-        };
         change.commit()?;
-        Ok(leaks)
+        self.shrink()
     }
 
     /// Writes all or, if the disk does not take it, nothing.
@@ -220,12 +222,11 @@ impl Database {
                 }),
                 (Write::LeaksGone(keys), _) => keys.iter().try_for_each(|key| {
                     let gone = "UPDATE items SET state = ?1, ended = ?2, ended_boot = ?3
-                                WHERE kind = ?4 AND key = ?5 AND state = ?6";
+                                WHERE kind = ?4 AND key = ?5";
                     let (now, key) = (now(), leak_key(key, &self.boot));
                     let kind = Kind::Leak as i64;
                     let boot = now.boot.0.cast_signed();
-                    begun
-                        .execute(gone, params![RESOLVED, now.time.0, boot, kind, key, RECALLED])?;
+                    begun.execute(gone, params![RESOLVED, now.time.0, boot, kind, key])?;
                     Ok(())
                 }),
                 (_, None) => Ok(()),

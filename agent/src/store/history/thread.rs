@@ -9,6 +9,7 @@ use crate::linux::{
     privileges,
 };
 use anyhow::{Context, anyhow};
+use rusqlite::ErrorCode;
 use std::{
     fs::DirBuilder,
     os::unix::fs::DirBuilderExt,
@@ -21,7 +22,7 @@ use std::{
     time::{Duration, Instant},
 };
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
-use tracing::{debug, info, warn};
+use tracing::{debug, error, info, warn};
 
 /// Reports of this time are written together.
 const GATHER: Duration = Duration::from_millis(200);
@@ -73,9 +74,22 @@ fn open(options: HistoryOptions, shared: Arc<Shared>) -> anyhow::Result<(Worker,
     if let Err(why) = landlock::restrict(&own) {
         debug!(why, "the thread of the history is not restricted");
     }
-    let mut database = Database::open(directory.as_deref(), &options, &shared)?;
-    let leaks = database.take_over()?;
-    let worker = Worker { database, options, shared, batch: Vec::new(), is_failing: false };
+    let opened = Database::open(directory.as_deref(), &options, &shared);
+    let (database, is_full) = match opened {
+        // Leaks matter most where the disk is full.
+        Err(error) if error.sqlite_error_code() == Some(ErrorCode::DiskFull) => {
+            (Database::open(None, &options, &shared)?, Some(error))
+        }
+        opened => (opened?, None),
+    };
+    let leaks = database.open_leaks()?;
+    let mut worker = Worker { database, options, shared, batch: Vec::new(), is_failing: false };
+    if let Some(error) = is_full {
+        error!(%error, "cannot begin a history (--state-dir); it is in memory until the next start");
+        worker.shared.count(Fault::WriteFailed, 1);
+    } else if let Err(error) = worker.database.take_over() {
+        worker.failed(&error);
+    }
     Ok((worker, leaks))
 }
 

@@ -47,7 +47,7 @@ pub(crate) async fn measure(lab: &BenchLab<'_>, brief: bool) -> anyhow::Result<S
     lab.step("the load, without a tool");
     let alone = run_load(lasting, &[], None).await?;
 
-    let agent = lab.agent(None).await?;
+    let agent = lab.agent(None, &[]).await?;
     lab.step("the load, with coroner");
     let coroner = run_load(lasting, &[agent.pid()?], Some(&agent)).await?;
     agent.stop().await;

@@ -129,6 +129,9 @@ async fn the_profile_that_is_shipped_lets_it_work(node: &Node, set: &mut DaemonS
     let agent = node.run(set).await?;
     confines_itself(&agent.ready().await?)?;
     ensure!(status(agent.pid()?, "Seccomp")? == "2");
+    agent.remembers(2).await?;
+    agent.reports(&DEATHS[..1]).await?;
+    agent.remembers(3).await?;
     agent.end().await
 }
 

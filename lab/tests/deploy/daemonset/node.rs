@@ -23,6 +23,7 @@ use std::{
     collections::BTreeMap,
     env, fs,
     net::{IpAddr, Ipv4Addr, SocketAddr},
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
 };
 use tokio::{io::copy_bidirectional, net::TcpListener};
@@ -132,8 +133,10 @@ impl Node {
         list(&mut spec["volumes"], json!({"name": "token", "hostPath": credentials}));
         for volume in spec["volumes"].as_array_mut().into_iter().flatten() {
             // The agent of this machine may have the directory.
-            if volume["hostPath"]["path"] == "/run/coroner" {
-                volume["hostPath"]["path"] = json!(self.lab.work().join("socket"));
+            for (path, own) in [("/run/coroner", "socket"), ("/var/lib/coroner", "state")] {
+                if volume["hostPath"]["path"] == path {
+                    volume["hostPath"]["path"] = json!(self.lab.work().join(own));
+                }
             }
         }
         let container = &mut spec["containers"][0];
@@ -255,6 +258,17 @@ impl Agent<'_> {
     pub(super) async fn ready(&self) -> Result<String> {
         let ready = async || Ok(self.page("/readyz").await.ok().filter(|answer| answer.0));
         Ok(self.node.wait(&self.id, "readiness", ready).await?.1)
+    }
+
+    /// It knows of so many terminations, which agents before it have stored, and stores what it observes itself.
+    pub(super) async fn remembers(&self, terminations: usize) -> Result<()> {
+        let known = self.api.terminations().await?.len();
+        ensure!(known >= terminations, "{known} of {terminations} terminations are known");
+        let errors = self.http.metric("coroner_history_errors_total", "").await?;
+        ensure!(errors == 0.0, "{errors} errors of the history: {}", self.node.log(&self.id));
+        let directory = self.node.lab.work().join("state/history");
+        ensure!(fs::metadata(&directory)?.mode() & 0o777 == 0o700, "{}", directory.display());
+        Ok(())
     }
 
     /// The first process of its container, as the host numbers it.
