@@ -3,16 +3,20 @@
 
 use crate::stage;
 use coroner::linux::landlock;
+use rustix::{
+    mount::{MountFlags, MountPropagationFlags, mount, mount_change},
+    process::{Resource, Rlimit, setrlimit},
+    thread::{UnshareFlags, unshare_unsafe},
+};
 use serde_json::Value;
 use std::{
-    ffi::CStr,
+    collections::BTreeMap,
     fs,
     io::{self, BufRead, BufReader, Read, Write},
     net::TcpStream,
     os::unix::process::CommandExt,
     path::Path,
     process::{Child, Command, Output, Stdio},
-    ptr,
     sync::mpsc,
 };
 
@@ -37,13 +41,15 @@ pub(crate) fn agent_of(command: &str, endpoint: &Path) -> Command {
     agent
 }
 
-/// The severity of one of the checks of `doctor` or /readyz, and what was found.
+/// The checks of `doctor` or /readyz: the severity of each, and what was found.
+pub(crate) fn checks(diagnosis: &Value) -> BTreeMap<String, (String, String)> {
+    let text = |value: &Value| value.as_str().expect("text").to_owned();
+    let checks = diagnosis["checks"].as_array().expect("checks").iter();
+    checks.map(|one| (text(&one["name"]), (text(&one["severity"]), text(&one["found"])))).collect()
+}
+
 fn check(diagnosis: &Value, name: &str) -> (String, String) {
-    let checks = diagnosis["checks"].as_array().expect("checks");
-    let check = checks.iter().find(|check| check["name"] == name);
-    let check = check.unwrap_or_else(|| panic!("no check {name} in {diagnosis:#}"));
-    let text = |key: &str| check[key].as_str().expect("text").to_owned();
-    (text("severity"), text("found"))
+    checks(diagnosis).remove(name).unwrap_or_else(|| panic!("no check {name} in {diagnosis:#}"))
 }
 
 pub(crate) fn doctor(
@@ -71,19 +77,10 @@ const MISSING: &str = "/sys/kernel/btf/vmlinux does not exist";
 
 /// The calling process, in a mount namespace of its own, sees no BTF.
 fn hide_btf() -> io::Result<()> {
-    let mount = |what: Option<&CStr>, at: &CStr, kind: Option<&CStr>, flags| {
-        let pointer = |text: Option<&CStr>| text.map_or(ptr::null(), CStr::as_ptr);
-        // SAFETY: strings that outlive the call, or null where mount(2) takes null.
-        let done =
-            unsafe { libc::mount(pointer(what), at.as_ptr(), pointer(kind), flags, ptr::null()) };
-        if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-    };
-    // SAFETY: a plain system call.
-    if unsafe { libc::unshare(libc::CLONE_NEWNS) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    mount(None, c"/", None, libc::MS_REC | libc::MS_PRIVATE)?;
-    mount(Some(c"none"), c"/sys/kernel/btf", Some(c"tmpfs"), 0)
+    // SAFETY: a mount namespace is no matter of memory.
+    unsafe { unshare_unsafe(UnshareFlags::NEWNS) }?;
+    mount_change(c"/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
+    Ok(mount(c"none", c"/sys/kernel/btf", c"tmpfs", MountFlags::empty(), None)?)
 }
 
 #[test]
@@ -231,12 +228,8 @@ pub(crate) fn confine(kept: &[u32]) -> io::Result<()> {
         // SAFETY: a plain system call; it refuses numbers that this kernel does not know.
         unsafe { libc::prctl(libc::PR_CAPBSET_DROP, libc::c_ulong::from(capability), 0, 0, 0) };
     }
-    let limit = libc::rlimit { rlim_cur: 64 << 10, rlim_max: 64 << 10 };
-    // SAFETY: a plain system call.
-    match unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    let limit = Some(64 << 10);
+    Ok(setrlimit(Resource::Memlock, Rlimit { current: limit, maximum: limit })?)
 }
 
 #[test]

@@ -3,12 +3,12 @@
 
 use crate::{
     agent::{
-        CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE, CAP_SYS_RESOURCE, RunningAgent, agent, confine,
-        doctor,
+        CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE, CAP_SYS_RESOURCE, RunningAgent, agent, checks,
+        confine, doctor,
     },
     stage,
 };
-use std::{collections::BTreeMap, fs, io, os::unix::process::CommandExt as _, process::Output};
+use std::{fs, io, os::unix::process::CommandExt as _, process::Output};
 
 /// The capabilities of the DaemonSet, and before Linux 5.11 the one that locks memory.
 fn kept() -> &'static [u32] {
@@ -21,22 +21,13 @@ fn enter() -> io::Result<()> {
     fs::write("/proc/self/attr/apparmor/exec", "exec coroner")
 }
 
-/// What `doctor` says of each check, and how it came out.
-fn checks(
-    prepare: impl Fn() -> io::Result<()> + Send + Sync + 'static,
-) -> BTreeMap<String, (String, String)> {
-    let (_, diagnosis) = doctor(prepare);
-    let checks = diagnosis["checks"].as_array().expect("checks").iter();
-    let text = |value: &serde_json::Value| value.as_str().expect("text").to_owned();
-    checks.map(|one| (text(&one["name"]), (text(&one["severity"]), text(&one["found"])))).collect()
-}
-
 #[test]
 fn guest_the_profile_denies_nothing_that_is_needed() {
     let _machine = stage::machine();
     let kept = kept();
-    let without = checks(move || confine(kept));
-    let mut under = checks(move || confine(kept).and_then(|()| enter()));
+    let of = |(_, diagnosis): (Option<i32>, _)| checks(&diagnosis);
+    let without = of(doctor(move || confine(kept)));
+    let mut under = of(doctor(move || confine(kept).and_then(|()| enter())));
     let label = under.insert("confinement".into(), without["confinement"].clone());
     assert_eq!(label, Some(("ok".into(), "AppArmor profile coroner".into())));
     assert_eq!(under, without);
