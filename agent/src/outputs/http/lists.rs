@@ -191,6 +191,38 @@ pub(super) async fn leaks(
         Ok(filter) => filter,
         Err(why) => return no(StatusCode::BAD_REQUEST, why),
     };
+    let (entries, cursor, complete) = current_leaks(&shared, &filter);
+    let message = shared.health.lock().suspension(clock::boot_now());
+    let list = List {
+        detection: Some(Detection { message, ..shared.leaks.lock().detection().clone() }),
+        cursor,
+        complete,
+        ..empty(&shared, &clock)
+    };
+    let node = shared.observed.node.clone();
+    let items = entries.into_iter().map(move |entry| {
+        let leak = Leak::clone(&entry.item);
+        Leak { node: node.clone(), ..leak }
+    });
+    // What is resolved, too, if the question is about a time.
+    let resolved = match filter.since.filter(|_| complete) {
+        None => Ok(Selected::default()),
+        Some(_) => {
+            let filter = Filter { after: None, ..filter };
+            shared.history.select(Kind::Leak, filter, clock).await
+        }
+    };
+    match resolved {
+        Ok(selected) => {
+            let resolved = stored::<Leak>(shared, selected.ids, clock);
+            answer(&list, stream::iter(items).chain(resolved))
+        }
+        Err(error) => no(StatusCode::SERVICE_UNAVAILABLE, error),
+    }
+}
+
+/// The leaks that are meant, in the order of the answer; its cursor; and whether it is all of the list.
+fn current_leaks(shared: &SharedState, filter: &Filter) -> (Vec<Entry<Leak>>, String, bool) {
     let run = shared.started.0;
     let after = filter.after.as_deref().and_then(|cursor| parse_cursor(cursor, run));
     let (mut entries, last, after): (Vec<Entry<Leak>>, _, _) = {
@@ -205,7 +237,7 @@ pub(super) async fn leaks(
             // A leak that came and went between two answers is not worth an item.
             Some(after) => entry.version > after && (!is_gone || entry.number <= after),
         };
-        is_asked_for && is_meant(&filter, &entry.item)
+        is_asked_for && is_meant(filter, &entry.item)
     });
     entries.sort_unstable_by_key(|entry| match after {
         Some(_) => entry.version,
@@ -220,33 +252,7 @@ pub(super) async fn leaks(
             seen = entries.last().map_or(after, |entry| entry.version);
         }
     }
-    let message = shared.health.lock().suspension(clock::boot_now());
-    let list = List {
-        detection: Some(Detection { message, ..shared.leaks.lock().detection().clone() }),
-        cursor: format!("{run:x}-{seen:x}"),
-        complete: after.is_none(),
-        ..empty(&shared, &clock)
-    };
-    let node = shared.observed.node.clone();
-    let items = entries.into_iter().map(move |entry| {
-        let leak = Leak::clone(&entry.item);
-        Leak { node: node.clone(), ..leak }
-    });
-    // What is resolved, too, if the question is about a time.
-    let resolved = match filter.since.filter(|_| after.is_none()) {
-        None => Ok(Selected::default()),
-        Some(_) => {
-            let filter = Filter { after: None, ..filter };
-            shared.history.select(Kind::Leak, filter, clock).await
-        }
-    };
-    match resolved {
-        Ok(selected) => {
-            let resolved = stored::<Leak>(shared, selected.ids, clock);
-            answer(&list, stream::iter(items).chain(resolved))
-        }
-        Err(error) => no(StatusCode::SERVICE_UNAVAILABLE, error),
-    }
+    (entries, format!("{run:x}-{seen:x}"), after.is_none())
 }
 
 fn is_meant(filter: &Filter, leak: &Leak) -> bool {

@@ -62,6 +62,21 @@ impl Stored {
 /// The end by this answer's clock, or as it was stored if it is of another boot.
 const ENDED: &str = "iif(boot = :boot AND boot <> '', ended_boot + :offset, ended)";
 
+/// What must be true of an item; `ENDED` stands for that.
+const MATCHES: &str = "kind = :kind AND change > :after AND (kind <> :leak OR state = :resolved)
+         AND (:namespace IS NULL OR namespace = :namespace) AND (:pod IS NULL OR pod = :pod OR uid = :pod)
+         AND (:life IS NULL OR life = :life)
+         AND (:workload IS NULL OR :workload IN (workload, substr(workload, instr(workload, '/') + 1)))
+         AND (:since IS NULL OR ENDED >= :since OR ended IS NULL) AND (:until IS NULL OR ENDED < :until)
+         AND (:over IS NULL OR took > :over)
+         AND (coalesce(:container, :verdict, :cause, :finding) IS NULL OR EXISTS (
+             SELECT 1 FROM json_each(parts) AS part
+             WHERE (:container IS NULL OR part.value ->> 'n' = :container)
+             AND (:verdict IS NULL OR part.value ->> 'v' = :verdict)
+             AND (:cause IS NULL OR :cause IN (cause, part.value ->> 'c'))
+             AND (:finding IS NULL OR :finding IN (
+                 SELECT value FROM json_each(findings) UNION ALL SELECT value FROM json_each(part.value, '$.f')))))";
+
 pub(super) fn select(
     database: &Database,
     kind: Kind,
@@ -78,20 +93,8 @@ pub(super) fn select(
     // What begins again for a reader who has another database's items is whole.
     let limit = filter.limit.filter(|_| after.is_some() || filter.after.is_none());
     let mut statement = database.connection.prepare(&format!(
-        "SELECT id, change FROM items WHERE kind = :kind AND change > :after AND (kind <> :leak OR state = :resolved)
-         AND (:namespace IS NULL OR namespace = :namespace) AND (:pod IS NULL OR pod = :pod OR uid = :pod)
-         AND (:life IS NULL OR life = :life)
-         AND (:workload IS NULL OR :workload IN (workload, substr(workload, instr(workload, '/') + 1)))
-         AND (:since IS NULL OR {ENDED} >= :since OR ended IS NULL) AND (:until IS NULL OR {ENDED} < :until)
-         AND (:over IS NULL OR took > :over)
-         AND (coalesce(:container, :verdict, :cause, :finding) IS NULL OR EXISTS (
-             SELECT 1 FROM json_each(parts) AS part
-             WHERE (:container IS NULL OR part.value ->> 'n' = :container)
-             AND (:verdict IS NULL OR part.value ->> 'v' = :verdict)
-             AND (:cause IS NULL OR :cause IN (cause, part.value ->> 'c'))
-             AND (:finding IS NULL OR :finding IN (
-                 SELECT value FROM json_each(findings) UNION ALL SELECT value FROM json_each(part.value, '$.f')))))
-         ORDER BY {order} LIMIT :limit"
+        "SELECT id, change FROM items WHERE {} ORDER BY {order} LIMIT :limit",
+        MATCHES.replace("ENDED", ENDED),
     ))?;
     let over = filter.over.map(|over| i64::try_from(over.as_nanos()).unwrap_or(i64::MAX));
     let limit_of = |limit: usize| i64::try_from(limit).unwrap_or(i64::MAX).saturating_add(1);
