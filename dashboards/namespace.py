@@ -2,7 +2,7 @@
 
 from blocks import (
     ALERTS, CONTAINER, FEW_ARE_GOOD, GRACE_USED_UP, KILLED_AFTER_GRACE, NAMESPACE, NO_CUT, REFUSALS, ROLLOUTS, WORKLOAD, Line, Row,
-    bars, connections, dashboard, deaths, number, of_containers, or_zero, outliers, per_event, share_of_stops, stat, text, top
+    areas, bars, connections, dashboard, deaths, number, of_containers, or_zero, outliers, per_event, share_of_stops, stat, text, top
 )
 
 WHAT_TO_DO = """\
@@ -74,6 +74,14 @@ ROWS = [
                  "grace period used up": share_of_stops(GRACE_USED_UP, "$__interval")},
                 unit="percentunit", max_val=1, calcs=("mean",), no_value="No container was stopped.",
                 runbook="CoronerStopSignalIgnored"),
+        ]),
+        Line(8, [
+            areas("Running containers, by response to the stop signal",
+                "How the main processes of running containers will respond, as of the last reading. ignores and blocked: they will "
+                "wait for SIGKILL. has_handler: what the handler does is not known.",
+                {"{{response}}": "sum by (response) (coroner_containers_by_stop_response{%,$@})"},
+                decimals=0, no_value="No container was audited.",
+                command="coroner audit"),
         ]),
         Line(9, [
             outliers("Workloads",

@@ -168,6 +168,8 @@ async fn observe(config: Config) -> anyhow::Result<()> {
     let settings = Settings {
         leak_threshold: args.leaks.leak_threshold,
         uses_api: config.sources.kube.is_some(),
+        audit_interval: args.audit_interval,
+        audit_age: args.audit_age,
         ..Settings::new(clock::anchor())
     };
     let recorder =
@@ -400,6 +402,9 @@ impl EventLoop {
         };
         // Without the lock: the log's reader may hang.
         checks.iter().flatten().for_each(lines::check);
+        if let Some(counts) = self.shared.audits.lock().take_counts() {
+            self.shared.metrics.audited(counts);
+        }
         self.losses.log_sums(Instant::now());
         self.leaks_changed();
     }
@@ -485,6 +490,8 @@ impl EventLoop {
                 history.terminated(account, false);
             }
             Report::CountTermination(account) => history.terminated(account, true),
+            Report::Audited(audit) => self.shared.audits.lock().put(audit),
+            Report::AuditOver(id) => self.shared.audits.lock().remove(&id),
             Report::Unkillable(holdout) => lines::holdout(&holdout),
             Report::LeakOpened(leak) => {
                 history.leak_opened(Arc::clone(&leak), is_posted);

@@ -64,6 +64,7 @@ impl Config {
             node: api.node.clone(),
         });
         sources.kernel.counts_traffic = args.traffic != Attachment::Off;
+        sources.cri.images = !args.audit_interval.is_zero();
         sources.cri.idle = args.cri_poll_interval;
         sources.cri.busy = sources.cri.busy.min(args.cri_poll_interval);
         Ok(Self { args, events, events_lookup, sources })

@@ -3,7 +3,7 @@
 use crate::{lab::Lab, lab::NODE, port::Port, wait};
 use anyhow::{Context as _, Result, bail, ensure};
 use axum::http::{StatusCode, Uri};
-use coroner_report::{ContainerDeath, Leak, List, PodTermination, openapi};
+use coroner_report::{Audit, ContainerDeath, Leak, List, PodTermination, openapi};
 use http_body_util::{BodyExt as _, Empty};
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
@@ -106,7 +106,7 @@ impl Agent {
             .args(["--api-listen", &address.to_string()])
             .args(["--node", &options.node])
             // The lab plays in a minute what a node does in a day.
-            .args(["--events-lookup", "1s"])
+            .args(["--events-lookup", "1s", "--audit-age", "0"])
             .args(["--runtime-endpoint", &options.cri])
             .arg("--kubeconfig")
             .arg(&options.kubeconfig)
@@ -196,6 +196,11 @@ impl Http {
     /// All deaths of containers that it remembers, newest first.
     pub async fn deaths(&self) -> Result<Vec<ContainerDeath>> {
         Ok(self.list(openapi::DEATHS).await?.items)
+    }
+
+    /// How each running container will respond to its stop signal.
+    pub async fn audits(&self) -> Result<Vec<Audit>> {
+        Ok(self.list(openapi::AUDIT).await?.items)
     }
 
     /// The current leaks, and whether leak detection is possible.

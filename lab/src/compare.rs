@@ -10,8 +10,8 @@ use coroner::outputs::report::{Style, explain};
 use coroner_core::{
     input::{ConnectionEvent as E, ExitStatus, TrafficBlindness, TrafficPeer},
     leak::{Leak, LeakKey},
-    report::{CLIENTS, ContainerDeath, PodTermination, Traffic},
-    types::{FindingKind, MilestoneKind, PhaseKind},
+    report::{Audit, CLIENTS, ContainerDeath, PodTermination, StopResponse, Traffic},
+    types::{FindingKind, MilestoneKind, PhaseKind, Verdict},
 };
 use std::{
     collections::{BTreeSet, HashMap},
@@ -36,6 +36,13 @@ pub fn disagreements(scenario: &Scenario, account: &Account, is_late: bool) -> V
         expected.ignore_times();
     }
     let mut points = leaks(&expected.leaks, &account.leaks);
+    let contradicted = audited(account).filter(|(audit, death)| contradicts(audit, death));
+    points.extend(contradicted.map(|(audit, death)| {
+        format!(
+            "{}: audited as {}, which is certain, and {}",
+            audit.name, audit.response, death.verdict
+        )
+    }));
     match &account.termination {
         Some(report) if expected.terminates => {
             if began_late(report) {
@@ -51,6 +58,35 @@ pub fn disagreements(scenario: &Scenario, account: &Account, is_late: bool) -> V
         _ => {}
     }
     points
+}
+
+/// Each container that was audited, and how it died.
+pub fn audited(account: &Account) -> impl Iterator<Item = (&Audit, &ContainerDeath)> {
+    let last = account.termination.iter().flat_map(|report| &report.containers);
+    let deaths = account.earlier.iter().chain(last);
+    deaths.filter_map(|death| {
+        account.audits.iter().find(|audit| audit.id == death.id).map(|audit| (audit, death))
+    })
+}
+
+/// A certain answer about the signal that was sent, and a verdict on what became of that signal, which do not agree.
+pub fn contradicts(audit: &Audit, death: &ContainerDeath) -> bool {
+    use Verdict::{
+        GraceExceeded, Graceful, StopSignalBlocked, StopSignalIgnored, TerminatedByDefault,
+    };
+    let expected: &[Verdict] = match audit.response {
+        StopResponse::Ignores => &[StopSignalIgnored],
+        StopResponse::Blocked => &[StopSignalBlocked],
+        StopResponse::EndsByDefault => &[TerminatedByDefault],
+        StopResponse::HasHandler | StopResponse::Waits => &[Graceful, GraceExceeded],
+        StopResponse::Unknown => return false,
+    };
+    let of_the_signal =
+        [Graceful, GraceExceeded, StopSignalBlocked, StopSignalIgnored, TerminatedByDefault];
+    let is_comparable = audit.certain
+        && audit.stop_signal == death.stop_signal
+        && of_the_signal.contains(&death.verdict);
+    is_comparable && !expected.contains(&death.verdict)
 }
 
 fn termination(expected: &Expected, report: &PodTermination, account: &Account) -> Vec<String> {
@@ -393,7 +429,7 @@ mod tests {
     use crate::scenarios::catalogue;
     use coroner_core::{
         leak::{LeakCause, LeakClass},
-        types::{Cause, Verdict},
+        types::Cause,
     };
 
     /// A scenario that expects what was reported, and the report.

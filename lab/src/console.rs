@@ -106,7 +106,7 @@ impl Console {
             "scenario": scenario.name, "group": scenario.group, "expected": scenario.expected,
             "ok": outcome.is_ok(), "disagreements": outcome.disagreements, "kept": outcome.kept,
             "termination": account.termination,
-            "leaks": account.leaks,
+            "leaks": account.leaks, "audits": account.audits,
         }));
     }
 
@@ -131,8 +131,40 @@ impl Console {
                 took.unwrap_or_else(|| "–".into()),
             ]);
         }
-        self.print(&format!("\n{table}\n"));
+        let (audits, summary) = audits(outcomes);
+        self.print(&format!("\n{table}\n\n{audits}\n{summary}"));
     }
+}
+
+/// How each container was to respond to its stop signal, beside how it died, and how much of that is certain.
+fn audits(outcomes: &[Outcome]) -> (Table, String) {
+    let mut table = table(["", "scenario", "container", "audited as", "certain", "verdict"]);
+    let (mut all, mut certain, mut wrong) = (0, 0, 0);
+    for outcome in outcomes {
+        for (audit, death) in compare::audited(&outcome.account) {
+            let contradicts = compare::contradicts(audit, death);
+            all += 1;
+            certain += usize::from(audit.certain);
+            wrong += usize::from(contradicts);
+            table.add_row([
+                if contradicts { "✘" } else { "✔" },
+                outcome.scenario.name,
+                &audit.name,
+                audit.response.as_str(),
+                if audit.certain { "yes" } else { "no" },
+                death.verdict.as_str(),
+            ]);
+        }
+    }
+    let summary = match wrong {
+        0 => format!(
+            "audit: {certain} of {all} answers were certain, and no verdict contradicts them\n"
+        ),
+        _ => format!(
+            "audit: {certain} of {all} answers were certain, and {wrong} verdicts contradict them\n"
+        ),
+    };
+    (table, summary)
 }
 
 fn table<const N: usize>(header: [&str; N]) -> Table {

@@ -6,7 +6,7 @@ use crate::{
     wait,
 };
 use anyhow::{Context as _, Result};
-use coroner_report::{ContainerDeath, DetectionState, Leak, LeakKey, List, PodTermination};
+use coroner_report::{Audit, ContainerDeath, DetectionState, Leak, LeakKey, List, PodTermination};
 use std::{
     collections::{BTreeMap, HashMap},
     time::Duration,
@@ -30,6 +30,8 @@ pub struct AgentReports {
     pub pods: HashMap<String, Vec<PodTermination>>,
     /// Of each pod UID the deaths of its containers, newest first.
     pub deaths: HashMap<String, Vec<ContainerDeath>>,
+    /// Of each container that ever ran, how it was to respond to its stop signal, by its id.
+    pub audits: BTreeMap<String, Audit>,
     pub detection_state: DetectionState,
     /// For how many seconds the agent could detect leaks since it started.
     pub watched: u64,
@@ -45,7 +47,9 @@ impl AgentReports {
         terminations: Vec<PodTermination>,
         deaths: Vec<ContainerDeath>,
         leaks: List<Leak>,
+        audits: Vec<Audit>,
     ) {
+        self.audits.extend(audits.into_iter().map(|one| (one.id.as_str().to_owned(), one)));
         let detection = leaks.detection.unwrap_or_default();
         (self.detection_state, self.watched) = (detection.state, detection.watched_seconds);
         self.leaks = leaks.items.into_iter().map(|leak| (leak.key.clone(), leak)).collect();
@@ -175,15 +179,19 @@ async fn poll(
         let agent = http.borrow_and_update().clone();
         if let Some(agent) = agent
             // The deaths after the terminations: then none of these is missing.
-            && let (Ok(all), Ok(deaths), Ok(mut leaks)) =
-                (agent.terminations().await, agent.deaths().await, agent.leaks().await)
+            && let (Ok(all), Ok(deaths), Ok(mut leaks), Ok(audits)) = (
+                agent.terminations().await,
+                agent.deaths().await,
+                agent.leaks().await,
+                agent.audits().await,
+            )
             // Not of an agent that was stopped meanwhile.
             && !http.has_changed().unwrap_or(true)
         {
             leaks.items.retain(|leak| lab.as_ref().is_none_or(|lab| is_of(leak, lab)));
             to.send_if_modified(|known| {
                 let mut newest = known.clone();
-                newest.update(all, deaths, leaks);
+                newest.update(all, deaths, leaks, audits);
                 let has_changed = *known != newest;
                 *known = newest;
                 has_changed

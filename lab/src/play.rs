@@ -12,7 +12,7 @@ use crate::{
 use anyhow::{Context as _, Result, bail};
 use coroner_core::{
     leak::{Leak, LeakClass, LeakKey},
-    report::{ContainerDeath, PodTermination},
+    report::{Audit, ContainerDeath, PodTermination},
 };
 use k8s_openapi::api::core::v1::Pod;
 use rustix::process::Signal;
@@ -55,6 +55,8 @@ pub struct Account {
     pub earlier: Vec<ContainerDeath>,
     pub first: Vec<ContainerDeath>,
     pub leaks: Vec<Leak>,
+    /// How its containers were to respond to their stop signal, as it was reported while they ran.
+    pub audits: Vec<Audit>,
     pub clients: Vec<(Origin, Vec<Connection>)>,
     /// How each container was stopped, and what it has logged, by its name.
     pub stops: HashMap<String, Vec<StopCall>>,
@@ -213,6 +215,7 @@ impl<'a> Playing<'a> {
         match act {
             Action::Wait => {}
             Action::Delete { grace } => {
+                self.audited(agent).await?;
                 lab.delete(NAMESPACE, name, grace)?;
                 if self.clients.iter().any(|(crowd, _)| !crowd.lag.is_zero()) {
                     self.happens("the pod's stop begins", |of| Ok(of.is_being_stopped())).await?;
@@ -260,6 +263,20 @@ impl<'a> Playing<'a> {
         Ok(())
     }
 
+    /// Waits until each container of the pod is audited, unless something is done to the node, or they do not run yet.
+    async fn audited(&self, agent: &AgentMonitor) -> Result<()> {
+        let starts = self.scenario.steps.first().is_some_and(|one| one.when == When::PostStart);
+        let frozen = self.scenario.steps.iter().any(|one| matches!(one.act, Action::Freeze { .. }));
+        let pod = self.object().filter(|pod| pod.metadata.deletion_timestamp.is_none());
+        let Some(pod) = pod.filter(|_| !self.scenario.alone && !starts && !frozen) else {
+            return Ok(());
+        };
+        let ids = self.scenario.containers().filter_map(|name| container_id(&pod, name));
+        let ids: Vec<String> = ids.collect();
+        let has_all = |now: &AgentReports| ids.iter().all(|id| now.audits.contains_key(id));
+        agent.wait("the agent has audited the containers", has_all).await
+    }
+
     /// Waits for all that is reported of the pod, and of its leaks if the scenario is about them.
     pub async fn account(&mut self, agent: &AgentMonitor) -> Result<Account> {
         let expected = &self.scenario.expected;
@@ -301,6 +318,8 @@ impl<'a> Playing<'a> {
         let stops = of_it.iter().map(|death| (death.name.clone(), record.of(death.id.as_str())));
         account.stops = stops.collect();
         account.leaks = self.own_leaks(&now).cloned().collect();
+        let audits = now.audits.values().filter(|audit| audit.pod.uid.as_str() == uid);
+        account.audits = audits.cloned().collect();
         Ok(account)
     }
 

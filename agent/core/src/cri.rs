@@ -38,6 +38,16 @@ pub struct ContainerStatus {
     pub stop_signal: Option<u8>,
     /// The shim that runs it.
     pub runtime_type: Option<String>,
+    /// Its image, as the runtime names it, and the image's stop signal.
+    pub image: Option<String>,
+    pub image_stop_signal: Option<u8>,
+}
+
+impl ContainerStatus {
+    /// The stop signal that the runtime states, else the spec's, else the image's.
+    pub fn stop_signal(&self, by_spec: Option<u8>) -> Option<u8> {
+        self.stop_signal.or(by_spec).or(self.image_stop_signal)
+    }
 }
 
 impl Item for CriContainer {
@@ -118,6 +128,12 @@ impl CriState {
             CriEvent::StopSignal { container, signal } => {
                 if let Some(known) = self.containers.marked(&container, &self.sandboxes, dirty) {
                     known.status.stop_signal = Some(signal);
+                }
+            }
+            CriEvent::Image { container, image, stop_signal } => {
+                if let Some(known) = self.containers.marked(&container, &self.sandboxes, dirty) {
+                    known.status.image = Some(image);
+                    known.status.image_stop_signal = stop_signal;
                 }
             }
             CriEvent::RuntimeType { container, runtime } => {

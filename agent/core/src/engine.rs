@@ -5,6 +5,7 @@
 //! the sources arrive does not matter. A report is due when all its evidence has arrived and the settle window
 //! has passed. Later evidence updates the report until the report is final.
 
+mod audit;
 mod eviction;
 mod lifecycle;
 mod settings;
@@ -24,6 +25,7 @@ use super::{
     unkillable::UnkillableWatch,
 };
 use crate::{ids::*, input::*, report::*};
+use audit::Audits;
 use lifecycle::{Incarnations, Pod};
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque, hash_map::Entry},
@@ -59,6 +61,7 @@ pub struct Engine {
     /// Pods of which no list had shown all containers that the status names.
     unlisted: BTreeSet<PodUid>,
     unkillable_watch: UnkillableWatch,
+    audits: Audits,
     leaks: Leaks,
     losses: BTreeMap<LossKind, u64>,
     /// Removed cgroups in which no process was ever seen, oldest first.
@@ -70,10 +73,12 @@ pub struct Engine {
 
 impl Engine {
     pub fn new(settings: Settings) -> Self {
-        let Settings { anchor, settle, leak_threshold, uses_api } = settings;
+        let Settings { anchor, settle, leak_threshold, uses_api, audit_interval, audit_age } =
+            settings;
         let mut stores = Stores { anchor, ..Stores::default() };
         stores.api.has_apiserver = uses_api;
-        Self { settle, stores, leaks: Leaks::new(leak_threshold), ..Self::default() }
+        let audits = Audits::new(audit_interval, audit_age);
+        Self { settle, stores, audits, leaks: Leaks::new(leak_threshold), ..Self::default() }
     }
 
     /// Applies one input and returns what follows from it.
@@ -92,6 +97,7 @@ impl Engine {
             Input::Cri(event) => self.answered(received.at, event, &mut out),
             Input::Api(event) => self.watched(received.at, event, &mut out),
             Input::Proc(report) => self.inspected(report, &mut out),
+            Input::StopState(report) => self.stop_state(received.at, report, &mut out),
             Input::Traffic(event) => self.counted(event),
             Input::Host(event) => {
                 self.dirty.all_reports |= matches!(event, HostEvent::Daemon { .. });
@@ -112,6 +118,7 @@ impl Engine {
             }
             Input::Tick => self.tick(received.at, &mut out),
         }
+        out.reports.iter().for_each(|report| self.audits.learn(report));
         if of_the_sources {
             self.leaks.advance(received.at, &self.stores);
         }
@@ -396,7 +403,9 @@ impl Engine {
             self.evaluate(now, uid, dirty.all_reports || dirty.pods.contains(uid), out)
         });
         self.active = active;
+        self.schedule_audits(now, &dirty.containers, out);
         self.request_missing(now, std::mem::take(&mut dirty.containers), out);
+        self.request_audits(now, out);
         for (cgroup, detail) in self.unkillable_watch.due(now, &self.stores.processes, out) {
             out.reports.push(self.unkillable_report(cgroup, detail, true));
         }
@@ -461,7 +470,7 @@ impl Engine {
             let pod = self.stores.cri.pod_of(&id);
             let spec = pod.and_then(|uid| self.stores.spec(uid, &container.info.name));
             let by_spec = spec.and_then(|spec| spec.stop_signal);
-            if let Some(signal) = container.status.stop_signal.or(by_spec) {
+            if let Some(signal) = container.status.stop_signal(by_spec) {
                 self.requested.insert(id);
                 if !COMMON_STOP_SIGNALS.contains(&signal) {
                     out.requests.push(Request::TraceSignal { cgroup, signal });

@@ -7,6 +7,7 @@ mod events;
 mod host;
 mod kernel;
 mod proc;
+mod stop_state;
 mod traffic;
 
 pub use api::*;
@@ -15,6 +16,7 @@ pub use events::*;
 pub use host::*;
 pub use kernel::*;
 pub use proc::*;
+pub use stop_state::*;
 pub use traffic::*;
 
 pub use coroner_report::{
@@ -51,6 +53,8 @@ pub enum Input {
     Api(ApiEvent),
     /// From the host's /proc, at the engine's request.
     Proc(ProcReport),
+    /// From the host's /proc, about the main process of a running container, at the engine's request.
+    StopState(StopStateReport),
     /// About the connections of a terminating pod, at the engine's request.
     Traffic(TrafficEvent),
     /// From the host's file systems: what remains of pods, and whether the node's daemons run.

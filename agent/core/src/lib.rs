@@ -6,6 +6,7 @@
 //! A module that uses more than a few names of the vocabulary (`ids`, `input`, `report`, `time`, `types`) imports it whole.
 
 pub mod api;
+pub mod audit;
 pub mod cause;
 pub mod cgroup_path;
 pub mod cgroup_tree;

@@ -40,6 +40,10 @@ pub enum Report {
     LeakChanged(Arc<Leak>),
     /// A reported leak is gone; its last state. Once per leak.
     LeakResolved(Arc<Leak>),
+    /// How a running container will respond to its stop signal: after each look.
+    Audited(Arc<Audit>),
+    /// A container of which that was reported has ended.
+    AuditOver(ContainerId),
     /// A container survives SIGKILL: when it is first seen, when its blocker changes, and when it has ended.
     Unkillable(Box<UnkillableContainer>),
 }
@@ -79,6 +83,8 @@ pub enum Request {
     },
     /// Look into /proc.
     InspectProcesses(InspectProcesses),
+    /// Read what decides how a container responds to its stop signal. Answered by `Input::StopState`.
+    ReadStopState(ReadStopState),
     /// Count the connections of a terminating pod. Answered by `Input::Traffic`.
     Traffic(TrafficRequest),
 }
@@ -130,4 +136,13 @@ pub struct InspectProcesses {
     /// Start time of the main process (ns since boot), so that a later process with the same PID is not taken
     /// for it.
     pub started: Option<u64>,
+}
+
+/// Read the state of a running container's main process with regard to its stop signal.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ReadStopState {
+    pub container: ContainerId,
+    /// In the agent's PID namespace.
+    pub main: Tgid,
+    pub signal: u8,
 }

@@ -100,6 +100,8 @@ struct Descendant {
 pub struct Init {
     pub tgid: Tgid,
     pub comm: String,
+    /// Start time, ns since boot; `None`: it is older than the agent.
+    pub started: Option<u64>,
     /// The kernel reported it as PID 1 of its namespace; otherwise it is only the first process from outside.
     pub is_pid_one: bool,
 }
@@ -457,11 +459,13 @@ impl ContainerProcesses {
         match &mut self.init {
             Some(init) if init.tgid == task.tgid => {
                 init.comm.clone_from(&task.comm);
+                init.started = init.started.or(task.started);
                 init.is_pid_one |= is_pid_one;
             }
             Some(init) if init.is_pid_one || !is_pid_one => {}
             init => {
-                *init = Some(Init { tgid: task.tgid, comm: task.comm.clone(), is_pid_one });
+                let Task { tgid, started, .. } = *task;
+                *init = Some(Init { tgid, comm: task.comm.clone(), started, is_pid_one });
                 self.exec_processes.retain(|i| i.tgid != task.tgid);
             }
         }

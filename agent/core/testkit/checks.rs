@@ -51,7 +51,7 @@ impl Checks {
             Report::LeakResolved(leak) => {
                 assert!(self.leaks.remove(&leak.key), "resolved before it opened: {:?}", leak.key);
             }
-            Report::Unkillable(_) => {}
+            Report::Audited(_) | Report::AuditOver(_) | Report::Unkillable(_) => {}
         }
     }
 }

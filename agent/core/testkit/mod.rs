@@ -12,8 +12,8 @@ pub use crate::{
     engine::{Engine, Gauges, Settings},
     ids::{CgroupId, ContainerId, PodUid, SandboxId, Tgid},
     input::*,
-    output::{CriRequest, InspectProcesses, Report, Request, TrafficRequest},
-    report::{ContainerDeath, Finding, PodTermination},
+    output::{CriRequest, InspectProcesses, ReadStopState, Report, Request, TrafficRequest},
+    report::{Audit, ContainerDeath, Finding, PodTermination},
     time::{Anchor, BootTime, WallTime},
     types::{Cause, Change, Contradiction, FindingKind, MilestoneKind, PhaseKind, Source, Verdict},
 };
@@ -23,6 +23,7 @@ pub use leaky::{LeakyNode, THRESHOLD, key};
 use std::{
     collections::BTreeMap,
     fmt::{self, Write as _},
+    sync::Arc,
     time::Duration,
 };
 
@@ -50,6 +51,8 @@ pub struct World {
     pub counted: Vec<PodTermination>,
     pub updated: Vec<(PodTermination, Change)>,
     pub other: Vec<Report>,
+    /// The running containers of which it was reported how they will respond to their stop signal.
+    pub audits: BTreeMap<ContainerId, Arc<Audit>>,
     pub requests: Vec<Request>,
     reports: BTreeMap<(PodUid, u32), PodTermination>,
     checks: Checks,
@@ -72,6 +75,7 @@ impl World {
             counted: Vec::new(),
             updated: Vec::new(),
             other: Vec::new(),
+            audits: BTreeMap::new(),
             requests: Vec::new(),
             reports: BTreeMap::new(),
             checks: Checks::default(),
@@ -132,6 +136,8 @@ impl World {
                 self.check_update(&end, change);
                 self.updated.push((*end, change));
             }
+            Report::Audited(audit) => _ = self.audits.insert(audit.id.clone(), audit),
+            Report::AuditOver(id) => assert!(self.audits.remove(&id).is_some(), "{id}"),
             other => self.other.push(other),
         }
     }

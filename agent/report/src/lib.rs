@@ -3,6 +3,7 @@
 //! No I/O, no clock, nothing of one platform. A reader of JSON ignores fields, and leaves out list items, that a newer
 //! agent added.
 
+pub mod audit;
 pub mod ids;
 mod labels;
 pub mod leak;
@@ -21,6 +22,7 @@ pub mod time;
 pub mod traffic;
 pub mod types;
 
+pub use audit::{Audit, StopResponse};
 pub use ids::*;
 pub use leak::*;
 pub use list::*;

@@ -1,7 +1,7 @@
 //! The parts that all lists share: the query and the envelope.
 
 use crate::{
-    labels,
+    StopResponse, labels,
     leak::Detection,
     time::{Moment, WallTime},
 };
@@ -30,7 +30,10 @@ pub struct ListQuery {
     /// Only what ended before then, given in the same ways.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<String>,
-    /// Only deaths of the container of this name, and terminations with one that matches. Not for leaks.
+    /// For the audit: only containers with this response.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub response: Option<StopResponse>,
+    /// Only the container of this name, and terminations with one that matches. Not for leaks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub container: Option<String>,
     /// Only deaths with this verdict, and terminations with one. Not for leaks.
@@ -83,6 +86,7 @@ impl ListQuery {
         add("finding", self.finding.clone());
         add("over", self.over.clone());
         add("sort", self.sort.map(|sort| sort.to_string()));
+        add("response", self.response.map(|response| response.to_string()));
         add("limit", self.limit.map(|limit| limit.to_string()));
         add("after", self.after.clone());
         if pairs.is_empty() { path.to_owned() } else { format!("{path}?{}", pairs.join("&")) }

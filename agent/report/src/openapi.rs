@@ -1,6 +1,6 @@
 //! The OpenAPI 3.1 document of the API, generated from the types of this crate.
 
-use crate::{ContainerDeath, Leak, List, ListQuery, PodTermination};
+use crate::{Audit, ContainerDeath, Leak, List, ListQuery, PodTermination};
 use utoipa::{
     OpenApi,
     openapi::{
@@ -14,6 +14,7 @@ pub const PATH: &str = "/api/v1/openapi.json";
 pub const TERMINATIONS: &str = "/api/v1/terminations";
 pub const DEATHS: &str = "/api/v1/deaths";
 pub const LEAKS: &str = "/api/v1/leaks";
+pub const AUDIT: &str = "/api/v1/audit";
 
 /// The document.
 #[derive(OpenApi)]
@@ -24,7 +25,7 @@ pub const LEAKS: &str = "/api/v1/leaks";
                        Version 1 only grows: fields, values of enums and kinds of evidence may be added; ignore those that you do not know. docs/api.md has the promise.",
         license(name = "Apache-2.0 OR MIT", identifier = "Apache-2.0 OR MIT"),
     ),
-    paths(terminations, termination, deaths, leaks)
+    paths(terminations, termination, deaths, leaks, audit)
 )]
 struct Document;
 
@@ -67,6 +68,14 @@ fn deaths() {}
 ))]
 #[allow(dead_code, reason = "for the document only")]
 fn leaks() {}
+
+/// How each running container will respond to its stop signal.
+#[utoipa::path(get, path = "/api/v1/audit", params(ListQuery), responses(
+    (status = 200, body = List<Audit>),
+    (status = 400, description = "Invalid query."),
+))]
+#[allow(dead_code, reason = "for the document only")]
+fn audit() {}
 
 /// See [`labels!`]: the first meaning is the set's.
 #[doc(hidden)]

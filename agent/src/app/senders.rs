@@ -7,11 +7,11 @@ use crate::{
         http::SharedState,
         metrics::Adapter,
     },
-    sources::{host, kernel::KernelCommand},
+    sources::{host, kernel::KernelCommand, processes::ProcRequest},
 };
 use coroner_core::{
     ids::PodRef,
-    output::{CriRequest, InspectProcesses, Report, Request, TrafficRequest},
+    output::{CriRequest, Report, Request, TrafficRequest},
 };
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 use tokio::{sync::mpsc::Sender, time::Instant};
@@ -19,7 +19,7 @@ use tokio::{sync::mpsc::Sender, time::Instant};
 pub(super) struct Senders {
     pub(super) cri: Sender<CriRequest>,
     pub(super) kernel: Sender<KernelCommand>,
-    pub(super) proc: Sender<InspectProcesses>,
+    pub(super) proc: Sender<ProcRequest>,
     pub(super) host: Sender<host::Runtime>,
     pub(super) traffic: Sender<TrafficRequest>,
     /// `None`: the agent runs without the apiserver.
@@ -40,7 +40,12 @@ impl Senders {
         match request {
             Request::Cri(request) => self.hand(&self.cri, request, Adapter::Cri),
             Request::Traffic(request) => self.hand(&self.traffic, request, Adapter::Traffic),
-            Request::InspectProcesses(which) => self.hand(&self.proc, which, Adapter::Proc),
+            Request::InspectProcesses(which) => {
+                self.hand(&self.proc, ProcRequest::Inspect(which), Adapter::Proc);
+            }
+            Request::ReadStopState(which) => {
+                self.hand(&self.proc, ProcRequest::StopState(which), Adapter::Proc);
+            }
             Request::TraceSignal { cgroup, signal } => {
                 let command = KernelCommand::AllowSignal { cgroup, signal };
                 self.hand(&self.kernel, command, Adapter::Kernel);

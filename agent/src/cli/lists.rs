@@ -127,7 +127,7 @@ impl Row for ContainerDeath {
     }
 }
 
-fn pod_name(pod: Option<&PodRef>) -> String {
+pub(super) fn pod_name(pod: Option<&PodRef>) -> String {
     pod.map_or_else(none, |pod| printable(&format!("{}/{}", pod.namespace, pod.name)))
 }
 
@@ -158,7 +158,7 @@ pub(super) fn main<T: Row>(args: &ListArgs) -> anyhow::Result<()> {
     }
     let list: List<T> = super::wait(args.agent.list(T::PATH, &query))?;
     if list.items.is_empty() && !matches!(args.output, ListOutput::Json | ListOutput::Yaml) {
-        print_note(&nothing(&list, query != ListQuery::default()));
+        print_note(&nothing(&list, T::NOUN, T::TRY, query != ListQuery::default()));
     }
     if list.more && args.limit.is_none() {
         print_note(&format!(
@@ -173,14 +173,15 @@ pub(super) fn main<T: Row>(args: &ListArgs) -> anyhow::Result<()> {
     })
 }
 
-fn nothing<T: Row>(list: &List<T>, is_filtered: bool) -> String {
-    let (noun, node) = (T::NOUN, &list.node);
+/// `hint`: how to get some.
+pub(super) fn nothing<T>(list: &List<T>, noun: &str, hint: &str, is_filtered: bool) -> String {
+    let node = &list.node;
     let Some(since) = list.observed_since else {
         return format!("the agent does not observe node {node} yet; run `coroner doctor` there");
     };
     let since = report::utc(since.time.0, 0).unwrap_or_default();
     let which = if is_filtered { " that match" } else { "" };
-    format!("no {noun}{which} on node {node}, observed since {since}; {}", T::TRY)
+    format!("no {noun}{which} on node {node}, observed since {since}; {hint}")
 }
 
 fn columns<T: Row>(args: &ListArgs) -> Columns {
@@ -216,11 +217,11 @@ pub(super) fn termination_table(all: &[PodTermination], wide: bool) -> String {
     Columns::new(PodTermination::header(wide)).rows(all.iter().map(|report| report.row(wide)))
 }
 
-fn or_none(text: &str) -> String {
+pub(super) fn or_none(text: &str) -> String {
     if text.is_empty() { none() } else { printable(text) }
 }
 
-fn none() -> String {
+pub(super) fn none() -> String {
     "-".to_owned()
 }
 

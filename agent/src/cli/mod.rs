@@ -1,5 +1,6 @@
 //! The command line: parse, set up the log, do it, say how it went.
 
+mod audit;
 mod client;
 mod columns;
 mod doctor;
@@ -53,6 +54,7 @@ pub fn main() -> ExitCode {
         Command::Terminations(args) => answered(lists::main::<PodTermination>(&args)),
         Command::Deaths(args) => answered(lists::main::<ContainerDeath>(&args)),
         Command::Leaks(args) => leaks::main(&args).unwrap_or_else(|error| print_failure(&error)),
+        Command::Audit(args) => answered(audit::main(&args)),
         Command::Explain(args) => answered(explain::main(&args)),
         Command::Replay(args) => answered(replay::main(&args)),
         Command::Completion(args) => {

@@ -65,6 +65,7 @@ impl Observer {
         let settings = Settings {
             leak_threshold: threshold,
             uses_api: look.kube.is_some(),
+            audit_interval: Duration::ZERO,
             ..Settings::new(clock::anchor())
         };
         let mut adapters = Adapters::default();
@@ -117,6 +118,7 @@ impl Observer {
                 | Request::TraceSignal { .. }
                 | Request::WatchCgroup { .. }
                 | Request::InspectProcesses(_)
+                | Request::ReadStopState(_)
                 | Request::Traffic(_) => {}
             }
         }

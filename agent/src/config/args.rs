@@ -7,7 +7,7 @@ use clap::{
     Args, Parser, Subcommand, ValueEnum,
     builder::{BoolishValueParser, RangedU64ValueParser},
 };
-use coroner_report::{Cause, FindingKind, LeakCause, SortBy, Verdict};
+use coroner_report::{Cause, FindingKind, LeakCause, SortBy, StopResponse, Verdict};
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
@@ -50,6 +50,8 @@ pub enum Command {
     Deaths(ListArgs),
     /// List leaked pod resources on this node and why they leaked (from the agent, or --standalone).
     Leaks(LeaksArgs),
+    /// List how the main process of each running container will respond to its stop signal, and what to change.
+    Audit(AuditArgs),
     /// Explain one pod's termination: the request, each container's exit with its evidence, and the time per
     /// phase.
     Explain(ExplainArgs),
@@ -212,6 +214,15 @@ pub struct RunArgs {
     /// [default: $OTEL_EXPORTER_OTLP_ENDPOINT; without it, nothing is sent]. docs/export.md lists the other variables.
     #[arg(long, env = "CORONER_OTLP_ENDPOINT", value_name = "URL", hide_env_values = true)]
     pub otlp_endpoint: Option<Endpoint>,
+    /// How often the main process of each running container is read in /proc, to report how it will respond to its stop
+    /// signal (`coroner audit`). 0 reads nothing of the kind.
+    #[arg(long, env = "CORONER_AUDIT_INTERVAL", value_name = "DURATION", default_value = "5m")]
+    #[arg(value_parser = parse::age)]
+    pub audit_interval: Duration,
+    /// How old a container must be for that.
+    #[arg(long, env = "CORONER_AUDIT_AGE", value_name = "DURATION", default_value = "10s")]
+    #[arg(value_parser = parse::age)]
+    pub audit_age: Duration,
     #[command(flatten)] // these two last: a heading applies to all flags after it
     pub leaks: LeakArgs,
     #[command(flatten)]
@@ -307,6 +318,46 @@ pub struct ListArgs {
     /// Output format.
     #[arg(short, long, env = "CORONER_OUTPUT", value_name = "FORM", default_value = "table")]
     pub output: ListOutput,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct AuditArgs {
+    #[command(flatten)]
+    pub agent: AgentArgs,
+    /// Only pods of this name.
+    #[arg(value_name = "POD")]
+    pub pod: Option<String>,
+    #[command(flatten)]
+    pub namespaces: Namespaces,
+    /// Only pods of this workload, as `web` or `Deployment/web`.
+    #[arg(long, env = "CORONER_WORKLOAD", value_name = "WORKLOAD")]
+    pub workload: Option<String>,
+    /// Only of this container.
+    #[arg(long, env = "CORONER_CONTAINER", value_name = "NAME")]
+    pub container: Option<String>,
+    /// Only containers with this response.
+    #[arg(long, env = "CORONER_RESPONSE", value_parser = parse::labels(StopResponse::ALL, StopResponse::as_str))]
+    pub response: Option<StopResponse>,
+    /// Output format.
+    #[arg(short, long, env = "CORONER_OUTPUT", value_name = "FORM", default_value = "table")]
+    pub output: AuditOutput,
+}
+
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AuditOutput {
+    /// A table: one line for each workload and container.
+    #[value(alias = "text")]
+    Table,
+    /// A table with the reason, the warnings and what to change.
+    Wide,
+    /// One JSON document, in the form of the API: one item for each container.
+    Json,
+    /// The same as YAML; control characters in names are escaped.
+    Yaml,
+    /// One name per line.
+    Name,
+    /// One `kubectl patch` for each workload of which a change of the pod's spec is known to help.
+    Patch,
 }
 
 #[derive(Args, Clone, Debug)]
@@ -465,7 +516,7 @@ mod tests {
                 flags.insert(long.to_owned());
             }
         }
-        assert!(flags.len() <= 56, "{}: {flags:?}", flags.len());
+        assert!(flags.len() <= 59, "{}: {flags:?}", flags.len());
     }
 
     #[test]

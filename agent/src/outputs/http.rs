@@ -13,6 +13,7 @@ use crate::{
         report::printable,
     },
     store::{
+        audits::AuditStore,
         health::Health,
         history::{Filter, History, Kind},
         leaks::LeakStore,
@@ -37,7 +38,7 @@ use axum::{
 };
 use coroner_report::{BootTime, ContainerDeath, PodTermination, openapi};
 use flate2::{Compression, write::GzEncoder};
-use lists::{leaks, list};
+use lists::{audits, leaks, list};
 use parking_lot::Mutex;
 use serde::{Deserialize, de::DeserializeOwned};
 use std::{
@@ -74,6 +75,7 @@ const INDEX_OF_API: &str = "\
 /api/v1/terminations/UID     the last termination of one pod; ?life=N for an earlier instance
 /api/v1/deaths               recent container deaths, including pods that still run, newest first
 /api/v1/leaks                leaks, and the state of leak detection
+/api/v1/audit                how each running container will respond to its stop signal; ?response=ignores
                              lists take ?namespace=NAMESPACE &pod=NAME &since=1h &limit=N,
                              and &after=CURSOR shows what has changed
 /api/v1/openapi.json         all of this as OpenAPI 3.1
@@ -93,6 +95,7 @@ pub struct SharedState {
     pub health: Mutex<Health>,
     pub history: History,
     pub leaks: Mutex<LeakStore>,
+    pub audits: Mutex<AuditStore>,
     pub metrics: Metrics,
     /// The last scrape of each form: text, OpenMetrics.
     pub scrape: Mutex<[Option<Scrape>; 2]>,
@@ -120,6 +123,7 @@ impl SharedState {
             health,
             history,
             leaks,
+            audits: Mutex::default(),
             metrics,
             scrape: Mutex::default(),
             observed: Observed::default(),
@@ -153,6 +157,7 @@ pub fn router(shared: Arc<SharedState>, audience: Audience) -> Router {
             .route("/terminations/{uid}", get(termination))
             .route("/leaks", get(leaks))
             .route("/deaths", get(list::<ContainerDeath>))
+            .route("/audit", get(audits))
             .route("/openapi.json", get(document)),
     };
     let router = Router::new()

@@ -9,8 +9,8 @@ use coroner_core::{
     input::{CriEvent, CriExit},
     output::CriRequest,
 };
-use coroner_cri_api::read::ContainerState;
-use std::{os::unix::fs::MetadataExt, path::Path, time::Duration};
+use coroner_cri_api::read::{ContainerState, ImageSpec};
+use std::{collections::BTreeMap, os::unix::fs::MetadataExt, path::Path, time::Duration};
 use tonic::Status;
 
 const SOON: Duration = Duration::from_millis(1);
@@ -52,6 +52,38 @@ async fn a_refused_status_is_asked_for_again_and_no_outage() {
     assert_eq!(exit.await.exit_code, 143);
     assert_eq!(statuses_asked(&bench, "c1"), 3);
     assert_eq!(bench.errors(), 1, "not found is not an error");
+}
+
+/// Only where the runtime does not state the stop signal, and once for each image.
+#[tokio::test]
+async fn an_image_is_asked_for_its_stop_signal_once() {
+    let runtime = FakeRuntime::default();
+    let containers = [("c1", 0, "quit"), ("c2", 0, "quit"), ("c3", 9, "quit"), ("c4", 0, "gone")];
+    for (container, signal, image) in containers {
+        let mut state = runtime.state();
+        state.add(container, &format!("s-{container}"), ContainerState::ContainerRunning, signal);
+        let status = state.statuses.get_mut(container).unwrap().status.as_mut().unwrap();
+        status.image = Some(ImageSpec { image: format!("{image}:1") });
+        status.image_ref = format!("sha256:{image}");
+    }
+    let mut bench =
+        CriBench::with(runtime, |options| (options.idle, options.images) = (SOON, true));
+    let mut found = BTreeMap::new();
+    while found.len() < 4 {
+        let image = bench.until(|event| match event {
+            CriEvent::Image { container, image, stop_signal } => {
+                Some((container, (image, stop_signal)))
+            }
+            _ => None,
+        });
+        let (container, image) = image.await;
+        found.insert(container.to_string(), image);
+    }
+    let found: Vec<_> = found.into_values().collect();
+    let expected = [("quit:1", Some(3)), ("quit:1", Some(3)), ("quit:1", None), ("gone:1", None)];
+    assert_eq!(found, expected.map(|(image, signal)| (image.to_owned(), signal)));
+    let asked = bench.calls(|call| matches!(call, Call::Image(_)));
+    assert_eq!((asked, bench.errors()), (2, 1));
 }
 
 fn stop_signal(event: CriEvent) -> Option<(ContainerId, u8)> {

@@ -4,6 +4,7 @@
 use crate::server::Server;
 use coroner_cri_api::read::{
     self, ContainerState,
+    image_service_server::{ImageService, ImageServiceServer},
     runtime_service_server::{RuntimeService, RuntimeServiceServer},
 };
 use prost::{Message, bytes::Bytes};
@@ -24,6 +25,7 @@ pub(crate) enum Call {
     Containers(String),
     Status(String),
     SandboxStatus(String),
+    Image(String),
 }
 
 /// What the runtime has, and what was asked of it.
@@ -87,10 +89,15 @@ impl FakeRuntime {
         let socket = std::os::unix::net::UnixListener::bind(socket).expect("the socket");
         socket.set_nonblocking(true).expect("the socket");
         let service = RuntimeServiceServer::new(self.clone());
+        let images = ImageServiceServer::new(self.clone());
         Server::start(async move {
             let listener = UnixListener::from_std(socket).expect("the socket");
             let incoming = UnixListenerStream::new(listener);
-            TonicServer::builder().add_service(service).serve_with_incoming(incoming).await
+            TonicServer::builder()
+                .add_service(service)
+                .add_service(images)
+                .serve_with_incoming(incoming)
+                .await
         })
     }
 
@@ -182,6 +189,24 @@ impl RuntimeService for FakeRuntime {
     }
 }
 
+/// Its only image has the stop signal SIGQUIT.
+#[tonic::async_trait]
+impl ImageService for FakeRuntime {
+    async fn image_status(
+        &self,
+        request: Request<read::ImageStatusRequest>,
+    ) -> Answer<read::ImageStatusResponse> {
+        let image = request.into_inner().image.unwrap_or_default().image;
+        self.called(Call::Image(image.clone()));
+        if image != "sha256:quit" {
+            return Err(Status::unknown("no such image"));
+        }
+        let info = r#"{"imageSpec":{"config":{"StopSignal":"SIGQUIT"}}}"#;
+        let info = HashMap::from([("info".into(), info.into())]);
+        Ok(Response::new(read::ImageStatusResponse { info }))
+    }
+}
+
 /// Labels or annotations.
 pub(crate) fn entries(pairs: &[(&str, &str)]) -> Vec<Bytes> {
     let entry =
@@ -232,6 +257,7 @@ pub(crate) fn status(
             exit_code: if exited { 143 } else { 0 },
             reason: if exited { "Error".into() } else { String::new() },
             stop_signal,
+            ..Default::default()
         }),
         info: HashMap::new(),
     }

@@ -20,6 +20,7 @@ mod senders;
 #[path = "../server/mod.rs"]
 mod server;
 mod stage;
+mod stops;
 mod threads;
 mod waking;
 

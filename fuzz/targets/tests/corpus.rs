@@ -82,7 +82,9 @@ fn engine_and_every_kind_of_report() {
             Report::LeakChanged(_) => "leak changed",
             Report::LeakResolved(_) => "leak resolved",
             Report::Unkillable(_) => "unkillable",
+            Report::Audited(_) => "audited",
+            Report::AuditOver(_) => "audit over",
         }));
     }
-    assert_eq!(kinds.len(), 9, "only {kinds:?}");
+    assert_eq!(kinds.len(), 11, "only {kinds:?}");
 }

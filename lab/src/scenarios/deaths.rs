@@ -153,6 +153,11 @@ fn signals() -> Vec<Draft> {
             .runs(Part::new("app", "block"))
             .dies("app", Verdict::StopSignalBlocked, signal(SIGKILL))
             .spends(Shutdown, 3.0),
+        deleted("blocked-in-one-thread", 3)
+            .shows("The leading thread blocks SIGTERM, another one does not: the kernel queues it, and that thread discards it.")
+            .runs(Part::new("app", "block-leader"))
+            .dies("app", Verdict::StopSignalIgnored, signal(SIGKILL))
+            .spends(Shutdown, 3.0),
         deleted("image-stop-signal", 5)
             .shows("The image's STOPSIGNAL is SIGQUIT, which the process handles; SIGTERM is never sent.")
             .runs(Part::new("app", "handle --for 1s --on 3").image(image::SIGQUIT))

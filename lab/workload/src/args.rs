@@ -75,6 +75,8 @@ pub(crate) enum Behaviour {
     SigIgn,
     /// Blocks SIGTERM and never takes it
     Block,
+    /// Blocks SIGTERM in the leading thread, and not in another one
+    BlockLeader,
     /// Takes SIGTERM by sigwait(3)
     Sigwait(Work),
     /// Takes SIGTERM by signalfd(2)

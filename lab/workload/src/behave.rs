@@ -41,6 +41,17 @@ pub(crate) fn run(behaviour: Behaviour) -> io::Result<Infallible> {
             block(&[libc::SIGTERM])?;
             idle()
         }
+        Behaviour::BlockLeader => {
+            let ready = std::sync::Arc::new(std::sync::Barrier::new(2));
+            let other = std::sync::Arc::clone(&ready);
+            thread::Builder::new().spawn(move || {
+                other.wait();
+                sleep_forever()
+            })?;
+            ready.wait();
+            block(&[libc::SIGTERM])?;
+            idle()
+        }
         Behaviour::Sigwait(work) => {
             let set = block(&[libc::SIGTERM])?;
             line(Event::Start);

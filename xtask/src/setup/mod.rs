@@ -47,6 +47,8 @@ pub(crate) const LAB: &[Need] = &[Need::Containerd, Need::Debian(&RUNC), Need::D
 /// To run the lab's variants, beyond that.
 pub(crate) const VARIANTS: &[Need] =
     &[Need::Debian(&CONTAINERD_1_7), Need::Debian(&CRUN), Need::Debian(&SYSTEMD)];
+/// To audit and stop real programs.
+pub(crate) const PROGRAMS: &[Need] = &[Need::Debian(&STOPPERS)];
 /// To test what is deployed, beyond the lab.
 pub(crate) const DEPLOY: &[Need] = &[
     Need::Debian(&PROMTOOL),

@@ -171,6 +171,26 @@ pub(crate) static LIBBPF_TOOLS: Tool = Tool {
     ..WITH_LIBRARIES
 };
 
+/// Programs whose response to SIGTERM is audited, and then tried.
+pub(crate) static STOPPERS: Tool = Tool {
+    name: "stoppers",
+    packages: &[
+        "tini",
+        "dumb-init",
+        "s6",
+        "bash",
+        "dash",
+        "busybox-static",
+        "python3",
+        "nodejs",
+        "openjdk-17-jre-headless",
+        "nginx-light",
+    ],
+    programs: &["usr/bin/tini"],
+    is_on_path: false,
+    ..WITH_LIBRARIES
+};
+
 /// Makes the root of `cargo xtask bare`. It is one program of perl's.
 pub(crate) static MMDEBSTRAP: Tool = Tool {
     name: "mmdebstrap",

@@ -12,7 +12,7 @@ use crate::{
     cli::Layer,
     host::Arch,
     image, root,
-    setup::{self, APPARMOR, PROMETHEUS, PROMTOOL, PROMTOOL_OLDEST},
+    setup::{self, APPARMOR, PROMETHEUS, PROMTOOL, PROMTOOL_OLDEST, STOPPERS},
     steps::{show, tee},
     toolchain::{cargo, cargo_for},
     workspace::Workspace,
@@ -129,6 +129,7 @@ impl TestBinary {
         command.env("CORONER_FAILED_DIR", workspace.failed().join(&name));
         if long {
             command.env("CORONER_TEST_LONG", "1");
+            command.env("CORONER_STOPPERS", STOPPERS.folder(workspace));
             command.env("CORONER_TEST_SEED", "random").env("CORONER_TEST_CASES", "20");
         }
         if layer == Layer::Deploy {

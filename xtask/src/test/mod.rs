@@ -134,6 +134,7 @@ fn needs(layers: &[Layer], order: &TestOrder) -> Vec<Need> {
         needs.extend(match layer {
             Layer::Lint => setup::LINT.to_vec(),
             Layer::Unit => Vec::new(),
+            Layer::Programs if order.long => setup::PROGRAMS.to_vec(),
             Layer::Programs => Vec::new(),
             Layer::Lab if order.long => [setup::LAB, setup::VARIANTS].concat(),
             Layer::Lab | Layer::Soak => setup::LAB.to_vec(),

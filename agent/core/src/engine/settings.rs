@@ -15,16 +15,22 @@ pub struct Settings {
     pub leak_threshold: Duration,
     /// The apiserver is one of the sources.
     pub uses_api: bool,
+    /// How often the main process of a running container is read, for the audit. Zero: never.
+    pub audit_interval: Duration,
+    /// How old the container must be.
+    pub audit_age: Duration,
 }
 
 impl Settings {
-    /// The defaults: a settle window of 5 s, leaks after 5 min, with an apiserver.
+    /// The defaults: a settle window of 5 s, leaks after 5 min, with an apiserver, an audit every 5 min.
     pub fn new(anchor: Anchor) -> Self {
         Self {
             anchor,
             settle: Duration::from_secs(5),
             leak_threshold: Duration::from_secs(300),
             uses_api: true,
+            audit_interval: Duration::from_secs(300),
+            audit_age: Duration::from_secs(10),
         }
     }
 }

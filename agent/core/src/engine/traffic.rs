@@ -45,7 +45,7 @@ impl Engine {
     fn is_stop(&self, owner: CgroupId, sent: &SentSignal) -> bool {
         let container = self.stores.cgroups.container(owner);
         let known = container.and_then(|id| self.stores.cri.container(id));
-        let own = known.and_then(|known| known.status.stop_signal);
+        let own = known.and_then(|known| known.status.stop_signal(None));
         let signals = [Some(SIGTERM), Some(SIGKILL), own];
         sent.origin == Origin::Outside && signals.contains(&Some(sent.signal.signal))
     }

@@ -165,6 +165,8 @@ pub struct ApiContainer {
     pub restart_policy: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started: Option<bool>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ready: bool,
     #[serde(default)]
     pub restarts: u32,
     /// status.containerID without its scheme.

@@ -67,6 +67,15 @@ pub enum CriEvent {
     SandboxStatus(CriSandboxStatus),
     /// The container's stop signal, from ContainerStatus.
     StopSignal { container: ContainerId, signal: u8 },
+    /// The image of a container that runs.
+    Image {
+        container: ContainerId,
+        /// As ContainerStatus names it.
+        image: String,
+        /// From ImageStatus, if the runtime does not state the container's stop signal.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        stop_signal: Option<u8>,
+    },
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

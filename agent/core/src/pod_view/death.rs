@@ -58,11 +58,11 @@ fn own_findings(
 
 impl<'a> PodView<'a> {
     /// The stop signal: the one that the runtime's tool was seen to send, else the runtime's (it has read the
-    /// image), else the spec's (containerd before 2.3 ignores `lifecycle.stopSignal`), else SIGTERM.
+    /// image), else the spec's (containerd before 2.3 ignores `lifecycle.stopSignal`), else the image's, else SIGTERM.
     pub(super) fn stop_signal(&self, container: &Container) -> u8 {
-        let by_spec = || self.spec(&container.info.name)?.stop_signal;
+        let by_spec = self.spec(&container.info.name).and_then(|spec| spec.stop_signal);
         let seen = || self.processes_of(&container.info.id)?.sent_by_runtime();
-        seen().or(container.status.stop_signal).or_else(by_spec).unwrap_or(SIGTERM)
+        seen().or_else(|| container.status.stop_signal(by_spec)).unwrap_or(SIGTERM)
     }
 
     /// The grace according to the first request, the runtime's annotation and the spec, in seconds. The first

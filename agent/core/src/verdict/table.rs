@@ -3,7 +3,7 @@
 //! order of precedence of [`Verdict`].
 
 use super::{DeathFacts, KUBELET_SLACK, SELF_INFLICTED, longest_grace};
-use crate::process::{SI_KERNEL, SIGKILL, SentSignal, discarded, queued_for_sigwait};
+use crate::process::{SI_KERNEL, SIGKILL, SentSignal, TakenSignal, discarded, queued_for_sigwait};
 use crate::{ids::*, input::*, time::*, types::*};
 use std::time::Duration;
 
@@ -66,7 +66,8 @@ impl<'a> DeathFacts<'a> {
             (E::Killed(_), R::NotSent) => (V::ForceKilled, A::Stop),
             (E::Killed(_), R::Discarded) => (V::StopSignalIgnored, A::Nothing),
             (E::Killed(_), R::Pending) => (V::StopSignalBlocked, A::Nothing),
-            (E::Killed(_), R::Handled | R::Waited) => (V::GraceExceeded, A::Nothing),
+            (E::Killed(_), R::Handled) => (V::GraceExceeded, A::Nothing),
+            (E::Killed(_), R::Waited) => (V::GraceExceeded, A::Delivery),
             (E::Killed(_), R::Unseen) | (E::KilledUnseen, _) => (V::Unknown, A::Nothing),
             (E::KilledInside(_), _) => (V::Failed, unless_handled),
 
@@ -139,6 +140,12 @@ impl<'a> DeathFacts<'a> {
         // A restarted runtime sends the signal again, and by then a handler may be installed.
         if self.taken.is_some() {
             return Response::Handled;
+        }
+        // The leading thread blocked it, and another thread took it off the queue without a handler (`get_signal`,
+        // kernel/signal.c).
+        let late = |taken: TakenSignal| taken.signal == stop.signal.signal && taken.at >= stop.at;
+        if killed && self.case.processes.taken().any(late) {
+            return Response::Discarded;
         }
         let kept = |sent: &&SentSignal| sent.from_outside() && !discarded(&sent.signal);
         let Some(stop) = self.stops().rfind(kept) else {

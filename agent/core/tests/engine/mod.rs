@@ -1,5 +1,6 @@
 //! The engine: what happens on a node → what is reported.
 
+mod audits;
 mod bounds;
 mod causes;
 mod events;

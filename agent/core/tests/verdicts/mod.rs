@@ -164,6 +164,14 @@ fn grace_exceeded() {
         .kill(ms(11_000), |s| s)
         .exit(ms(11_001), KILLED);
     verdict(consumed, Verdict::GraceExceeded, "no longer pending");
+    // Another thread than the leading one did not block it, and discarded it.
+    let discarded = Script::new()
+        .init()
+        .term(ms(1000), |s| s.blocked())
+        .dequeued(ms(1001), 15)
+        .kill(ms(11_000), |s| s)
+        .exit(ms(11_001), KILLED);
+    verdict(discarded, Verdict::StopSignalIgnored, "had no handler for it");
 }
 
 #[test]

@@ -124,6 +124,12 @@ impl Script {
         self.fact(at, taken(own(), app(), signal))
     }
 
+    /// A thread that did not block it took it off the queue: it has no handler.
+    pub(crate) fn dequeued(self, at: BootTime, signal: u8) -> Self {
+        let (cgroup, task, disposition) = (own(), app(), Disposition::Default);
+        self.fact(at, KernelFact::SignalDelivered { cgroup, task, signal, disposition })
+    }
+
     pub(crate) fn exit(self, at: BootTime, status: ExitStatus) -> Self {
         self.fact(at, exit(own(), app(), status))
     }

@@ -3,7 +3,7 @@
 use super::{container_name, printable, seconds, total};
 use crate::{
     Cause, ContainerDeath, Disposition, EvidenceKind, FindingKind, GRACE_FLOOR_SECONDS,
-    MilestoneKind, PhaseKind, PodTermination, Target, Verdict, signal,
+    MilestoneKind, PhaseKind, PodTermination, Target, Verdict, audit, signal,
 };
 use std::time::Duration;
 
@@ -52,18 +52,12 @@ pub fn of_death(death: &ContainerDeath, report: Option<&PodTermination>) -> Opti
                  (SIGSTOP, a debugger), or what it was waiting for in the kernel."
             ));
         }
-        V::StopSignalBlocked => {
-            return Some(format!(
-                "Do not block {stop} in the process, or take it with sigwait or signalfd."
-            ));
-        }
+        V::StopSignalBlocked => return Some(audit::of_blocked(&stop)),
         V::GraceExceeded => return Some(more_time(death)),
         V::Graceful | V::TerminatedByDefault | V::Completed | V::Failed if is_late => {
             late(death, report)?
         }
-        V::TerminatedByDefault => {
-            return Some(format!("If the program has anything to clean up, handle {stop} in it."));
-        }
+        V::TerminatedByDefault => return Some(audit::of_default(&stop)),
         V::Failed => "See the container's log: it ended on its own.",
         V::Unknown if found(FindingKind::UnsupportedRuntime) => return None,
         V::Unknown => "`coroner doctor` on the node shows which evidence the agent lacks.",
@@ -83,23 +77,11 @@ fn target(death: &ContainerDeath) -> Option<&Target> {
 }
 
 fn ignored(death: &ContainerDeath, stop: &str) -> String {
-    if target(death).is_some_and(|target| target.disposition == Disposition::Ignore) {
-        return format!(
-            "Do not set {stop} to SIG_IGN (trap '', nohup) in the program or in what starts it; \
-             handle it."
-        );
-    }
-    const INIT: &str =
-        "run it under an init that forwards signals (ENTRYPOINT [\"tini\", \"--\", …])";
+    let sets_ign = target(death).is_some_and(|target| target.disposition == Disposition::Ignore);
     // By the name of PID 1 in the proof; a script has its own.
     let is_shell = ["(sh)", "(bash)", "(dash)", "(ash)", ".sh)"];
-    if is_shell.iter().any(|shell| death.proof.message.contains(shell)) {
-        return format!(
-            "In the entrypoint, start the program with `exec`, so that {stop} reaches it instead \
-             of the shell, or {INIT}."
-        );
-    }
-    format!("Handle {stop} in the program, or {INIT}.")
+    let is_shell = is_shell.iter().any(|shell| death.proof.message.contains(shell));
+    audit::of_ignored(stop, sets_ign, is_shell)
 }
 
 fn force_killed(death: &ContainerDeath) -> &'static str {

@@ -24,6 +24,42 @@ impl Stat {
     }
 }
 
+/// What /proc/PID/status and /proc/PID/task/TID/status show of signals. Two that are equal show that the thread did not run
+/// in between.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SignalState {
+    pub state: TaskState,
+    /// The number in the innermost PID namespace.
+    pub ns_pid: Option<u32>,
+    pub blocked: u64,
+    pub ignored: u64,
+    pub caught: u64,
+    /// How often it was switched to another thread.
+    switches: u64,
+}
+
+/// `None`: a line is missing. A name cannot forge one: control characters in it are escaped (`proc_task_name`).
+pub fn signals(status: &str) -> Option<SignalState> {
+    let line =
+        |key: &str| status.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
+    let mask = |key| u64::from_str_radix(line(key)?.trim(), 16).ok();
+    let count = |key| line(key)?.trim().parse::<u64>().ok();
+    Some(SignalState {
+        state: task_state(line("State")?.trim().chars().next()?),
+        ns_pid: line("NSpid").and_then(|all| all.split_ascii_whitespace().last()?.parse().ok()),
+        blocked: mask("SigBlk")?,
+        ignored: mask("SigIgn")?,
+        caught: mask("SigCgt")?,
+        switches: count("voluntary_ctxt_switches")? + count("nonvoluntary_ctxt_switches")?,
+    })
+}
+
+/// /proc/PID/fdinfo/FD of a signalfd: the signals that it takes.
+pub fn sigmask(fdinfo: &str) -> Option<u64> {
+    let mask = fdinfo.lines().find_map(|line| line.strip_prefix("sigmask:"))?;
+    u64::from_str_radix(mask.trim(), 16).ok()
+}
+
 /// /proc/PID/stat and /proc/PID/task/TID/stat. The name may hold blanks, parentheses and bytes that are no
 /// UTF-8: any name is cut at 15 bytes.
 pub fn stat(text: &[u8]) -> Option<Stat> {
@@ -118,5 +154,27 @@ mod tests {
         assert_eq!(events_frozen("populated 1\nfrozen 1\n"), Some(true));
         assert_eq!(events_frozen("populated 1\nfrozen 0\n"), Some(false));
         assert_eq!(events_frozen("populated 1\n"), None);
+    }
+
+    /// In a container of a nested node: the numbers are those of each PID namespace, the innermost last.
+    #[test]
+    fn signals_of_a_status() {
+        let text = "Name:\tSigCgt\\n\nState:\tS (sleeping)\nNSpid:\t4711\t88\t1\nSigQ:\t0/96365\n\
+            SigPnd:\t0000000000000000\nShdPnd:\t0000000000004000\nSigBlk:\t0000000000004000\n\
+            SigIgn:\t0000000001001000\nSigCgt:\tffffffff00000002\n\
+            voluntary_ctxt_switches:\t150\nnonvoluntary_ctxt_switches:\t545\n";
+        let found = signals(text).unwrap();
+        assert_eq!(
+            (found.state, found.ns_pid, found.switches),
+            (TaskState::Sleeping, Some(1), 695)
+        );
+        assert_eq!((found.blocked, found.ignored), (0x4000, 0x100_1000));
+        assert_eq!(found.caught, 0xffff_ffff_0000_0002);
+        assert_eq!(signals(&text.replace("NSpid", "Other")).unwrap().ns_pid, None);
+        for line in ["State", "SigBlk", "SigIgn", "SigCgt", "\nvoluntary"] {
+            assert_eq!(signals(&text.replace(line, "\nOther")), None, "{line}");
+        }
+        assert_eq!(sigmask("pos:\t0\nflags:\t02\nsigmask:\t0000000000004002\n"), Some(0x4002));
+        assert_eq!(sigmask("pos:\t0\ntfd: 5 events: 1\n"), None);
     }
 }

@@ -15,7 +15,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use coroner_report::{
-    Anchor, Cause, ContainerDeath, Detection, FindingKind, Leak, LeakCause, List, ListQuery,
+    Anchor, Audit, Cause, ContainerDeath, Detection, FindingKind, Leak, LeakCause, List, ListQuery,
     Moment, PodTermination, SortBy, Verdict, Workload, parse_duration, parse_time,
 };
 use futures::{Stream, StreamExt, stream};
@@ -82,6 +82,58 @@ pub(super) fn item<T: Item>(shared: &SharedState, stored: &Stored, clock: &Ancho
     Some(item)
 }
 
+/// What runs now. Nothing of it is kept: for a reader with another cursor, the list begins again.
+pub(super) async fn audits(
+    State(shared): State<Arc<SharedState>>,
+    Parameters(query): Parameters<ListQuery>,
+) -> Response {
+    let ListQuery { namespace, pod, workload, container, response, limit, after, .. } =
+        query.clone();
+    let known = ListQuery {
+        namespace,
+        pod,
+        workload,
+        container,
+        response,
+        limit,
+        after,
+        ..ListQuery::default()
+    };
+    if known != query || query.limit == Some(0) {
+        return no(
+            StatusCode::BAD_REQUEST,
+            "use namespace, pod, workload, container, response, limit (at least 1) and after",
+        );
+    }
+    let clock = clock::anchor();
+    let (mut items, changes) = shared.audits.lock().all();
+    let cursor = format!("{:x}-{changes:x}", shared.started.0);
+    let complete = query.after.as_ref() != Some(&cursor);
+    let is = |wanted: &Option<String>, own: &[&str]| {
+        wanted.as_deref().is_none_or(|one| own.contains(&one))
+    };
+    items.retain(|one| {
+        let workload = one.workload.as_ref().map(|of| (of.to_string(), &*of.name));
+        let workload = workload.as_ref().map_or([""; 2], |(whole, name)| [&**whole, *name]);
+        complete
+            && is(&query.namespace, &[&one.pod.namespace])
+            && is(&query.pod, &[&one.pod.name, one.pod.uid.as_str()])
+            && is(&query.workload, &workload)
+            && is(&query.container, &[&one.name])
+            && query.response.is_none_or(|wanted| one.response == wanted)
+    });
+    items.truncate(query.limit.unwrap_or(usize::MAX));
+    let list = List { cursor, complete, ..empty(&shared, &clock) };
+    let node = list.node.clone();
+    answer(
+        &list,
+        stream::iter(items).map(move |one| {
+            let read = Moment::of_boot(one.read.boot, &clock);
+            Audit { node: node.clone(), read, ..Audit::clone(&one) }
+        }),
+    )
+}
+
 /// All of a list, or what has changed since an earlier answer.
 pub(super) async fn list<T: Item>(
     State(shared): State<Arc<SharedState>>,
@@ -124,6 +176,9 @@ fn stored<T: Item>(
 fn filter(query: ListQuery, kind: Kind, clock: &Anchor) -> Result<Filter, String> {
     if query.limit == Some(0) {
         return Err("limit: use at least 1".to_owned());
+    }
+    if query.response.is_some() {
+        return Err("response: only /api/v1/audit has it".to_owned());
     }
     let now = clock.wall(clock::boot_now());
     let time = |name, text: Option<String>| {

@@ -225,6 +225,10 @@ catalogue! {
             "Containers with processes that survive SIGKILL, by process state; uninterruptible \
              processes are blocked in the kernel. The log shows where.",
             "sum by (node, state) (coroner_containers_unkillable) > 0";
+        responses: GaugeVec =
+            "coroner_containers_by_stop_response", "", ["pod_namespace": NAMESPACE, "response": RESPONSES], Stable,
+            "Running containers by how their main process will respond to the stop signal (the audit).",
+            "sum by (pod_namespace) (coroner_containers_by_stop_response{response=~\"ignores|blocked\"})";
     }
     "Leaks" {
         leaked_sandboxes: GaugeVec =

@@ -9,6 +9,7 @@ use crate::{
 use coroner_core::{
     input::{LossKind, TaskState},
     leak::{DetectionState, LeakCause, LeakClass},
+    report::StopResponse,
     types::{Cause, CauseClass, Contradiction, FindingKind, PhaseKind, Verdict},
 };
 
@@ -43,6 +44,7 @@ closed! {
     CONNECTION_EVENTS = ConnectionEnd;
     CUTS = Cut;
     VERDICTS = Verdict;
+    RESPONSES = StopResponse;
     CONTRADICTIONS = Contradiction;
     PHASES = PhaseKind;
     CLASSES = LeakClass;

@@ -19,7 +19,7 @@ use coroner_core::{
     leak::{DetectionState, Leak, LeakCause, LeakClass, LeakKey},
     leaks::LeakGauges,
     output::Report,
-    report::{ContainerDeath, Finding, PodTermination, REFUSED, Traffic},
+    report::{ContainerDeath, Finding, PodTermination, REFUSED, StopResponse, Traffic},
     time::WallTime,
     types::{Cause, CauseClass, Change, MilestoneKind, PhaseKind, Verdict},
 };
@@ -41,7 +41,7 @@ use openmetrics::{Exemplar, Exemplars};
 use parking_lot::Mutex;
 use prometheus::{Encoder, IntCounter, IntCounterVec, Registry, TextEncoder};
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     ops::Deref,
     sync::{
         Arc, OnceLock,
@@ -299,6 +299,18 @@ impl Metrics {
         }
     }
 
+    /// Containers by namespace and response. Namespaces beyond the bound are counted together, the smallest first.
+    pub fn audited(&self, counts: BTreeMap<(String, StopResponse), usize>) {
+        let mut largest: Vec<_> = counts.into_iter().collect();
+        largest.sort_by_key(|(_, count)| usize::MAX - count);
+        let of = &self.families.responses;
+        of.reset();
+        for (number, ((namespace, response), count)) in largest.into_iter().enumerate() {
+            let namespace = if number < SERIES { &namespace } else { OTHER };
+            of.with_label_values(&[namespace, response.as_str()]).add(count as f64);
+        }
+    }
+
     pub fn request_dropped(&self, to: Adapter) {
         self.families.requests_dropped.with_label_values(&[to.as_str()]).inc();
     }
@@ -318,7 +330,10 @@ impl Metrics {
                     self.removal(account);
                 }
             }
-            Report::ContainerDied(_) | Report::Unkillable(_) => {}
+            Report::ContainerDied(_)
+            | Report::Audited(_)
+            | Report::AuditOver(_)
+            | Report::Unkillable(_) => {}
             Report::LeakOpened(leak) | Report::LeakChanged(leak) => {
                 self.leak(leak, Some(leak.class));
             }

@@ -96,7 +96,24 @@ fn seen() -> Metrics {
     metrics.engine(&gauges); // the same again adds nothing
     metrics.request_dropped(Adapter::Cri);
     metrics.watch_export(Arc::default());
+    metrics.audited([(("shop".to_owned(), StopResponse::Ignores), 2)].into());
     metrics
+}
+
+#[test]
+fn namespaces_of_audits_are_bounded() {
+    let metrics = Metrics::new().unwrap();
+    let counts = (0..2 * SERIES).map(|n| ((format!("n{n}"), StopResponse::Waits), n + 1));
+    metrics.audited(counts.collect());
+    let text = scrape(&metrics);
+    let series =
+        text.lines().filter(|line| line.starts_with("coroner_containers_by_stop_response{"));
+    assert_eq!(series.count(), SERIES + 1);
+    let rest = SERIES * (SERIES + 1) / 2;
+    let other = format!(
+        "coroner_containers_by_stop_response{{pod_namespace=\"other\",response=\"waits\"}} {rest}"
+    );
+    assert!(text.lines().any(|line| line == other), "{text}");
 }
 
 fn scrape(metrics: &Metrics) -> String {
@@ -370,6 +387,9 @@ fn a_full_node_has_as_many_series_as_the_docs_say() {
         let with_traffic = if of % 10 == 1 { samples::with_traffic } else { |account| account };
         metrics.record(&Report::CountTermination(Box::new(with_traffic(account.clone()))));
     }
+    let responses = [StopResponse::HasHandler, StopResponse::Ignores];
+    let counts = (0..30).flat_map(|n| responses.map(|one| ((format!("team-{n}"), one), 3)));
+    metrics.audited(counts.collect());
     assert_eq!([idle, series()], reference::SERIES);
 }
 

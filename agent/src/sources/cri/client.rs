@@ -10,9 +10,10 @@ use coroner_core::{
     input::{CriContainer, CriSandbox, DaemonProcess},
 };
 use coroner_cri_api::read::{
-    ContainerFilter, ContainerStatusRequest, ContainerStatusResponse, ListContainersRequest,
-    ListPodSandboxRequest, PodSandboxFilter, PodSandboxStatusRequest, PodSandboxStatusResponse,
-    VersionRequest, runtime_service_client::RuntimeServiceClient,
+    ContainerFilter, ContainerStatusRequest, ContainerStatusResponse, ImageSpec,
+    ImageStatusRequest, ImageStatusResponse, ListContainersRequest, ListPodSandboxRequest,
+    PodSandboxFilter, PodSandboxStatusRequest, PodSandboxStatusResponse, VersionRequest,
+    image_service_client::ImageServiceClient, runtime_service_client::RuntimeServiceClient,
 };
 use hyper_util::rt::TokioIo;
 use std::{
@@ -216,6 +217,21 @@ impl Connection {
         .await
     }
 
+    /// ImageStatus, verbose: only the image's configuration has its stop signal.
+    pub(super) async fn image_status(
+        &self,
+        image: &str,
+    ) -> Result<ImageStatusResponse, CallFailure> {
+        let image = Some(ImageSpec { image: image.to_owned() });
+        let request = ImageStatusRequest { image, verbose: true };
+        // A runtime without this service works as well.
+        self.call_on("ImageStatus", Scope::Shim, async |channel| {
+            let client = ImageServiceClient::new(channel);
+            client.max_decoding_message_size(MAX_ABOUT_ONE).image_status(request).await
+        })
+        .await
+    }
+
     /// PodSandboxStatus, verbose: the runtime asks the sandbox's shim, and marshals all that it
     /// knows.
     pub(super) async fn sandbox_status(
@@ -254,14 +270,26 @@ impl Connection {
         scope: Scope,
         ask: impl AsyncFnOnce(RuntimeServiceClient<Channel>) -> Result<Response<A>, Status>,
     ) -> Result<A, CallFailure> {
+        self.call_on(name, scope, async |channel| {
+            let client = RuntimeServiceClient::new(channel);
+            ask(client.max_decoding_message_size(MAX_ABOUT_ONE)).await
+        })
+        .await
+    }
+
+    async fn call_on<A>(
+        &self,
+        name: &'static str,
+        scope: Scope,
+        ask: impl AsyncFnOnce(Channel) -> Result<Response<A>, Status>,
+    ) -> Result<A, CallFailure> {
         // A shim that hangs says nothing of the runtime.
         let _waiting = (scope != Scope::Shim).then(|| self.counters.latency.begin());
         let answer = async {
             // Waited for here, because the client's error would not say that it is of the transport.
             let ready = self.channel.clone().ready_oneshot().await;
             let channel = ready.map_err(|error| Status::from_error(Box::new(error)))?;
-            let client = RuntimeServiceClient::new(channel);
-            ask(client.max_decoding_message_size(MAX_ABOUT_ONE)).await
+            ask(channel).await
         };
         let failure = match timeout(self.limit, answer).await {
             Ok(Ok(answer)) => return Ok(answer.into_inner()),

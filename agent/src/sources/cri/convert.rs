@@ -180,6 +180,41 @@ pub fn stop_signal(raw: i32) -> Option<u8> {
     }
 }
 
+/// The image of a container as it is named, and as ImageStatus finds it: by its digest or id.
+pub fn image(from: &read::ContainerStatus, cuts: &Cuts) -> (String, String) {
+    let name = from.image.as_ref().map(|image| image.image.clone());
+    let name = name.and_then(|name| named(name, cuts)).unwrap_or_default();
+    let reference = named(from.image_ref.clone(), cuts).unwrap_or_else(|| name.clone());
+    (name, reference)
+}
+
+/// What is read of the `info` of a verbose ImageStatus, which containerd (`internal/cri/server/images/image_status.go`) and
+/// CRI-O (`server/image_status.go`) both write as JSON with the OCI image configuration. The rest, such as the
+/// environment, is dropped.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ImageInfo {
+    image_spec: ImageConfig,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct ImageConfig {
+    config: StopConfig,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct StopConfig {
+    stop_signal: String,
+}
+
+/// STOPSIGNAL of an image.
+pub fn image_stop_signal(from: &read::ImageStatusResponse) -> Option<u8> {
+    let info: ImageInfo = serde_json::from_str(from.info.get("info")?).ok()?;
+    signal_number(&info.image_spec.config.stop_signal)
+}
+
 /// What is read of the `info` of a verbose ContainerStatus, which containerd and CRI-O both write as
 /// JSON under the key `info`. It has the container's environment twice.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Deserialize)]

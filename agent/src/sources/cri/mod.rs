@@ -1,7 +1,7 @@
 //! The CRI adapter: reading calls over the runtime's unix socket. The only place that knows tonic.
 //!
 //! **Invariant.** coroner observes: the client (`cri-api/proto/read.proto`) has Version, ListPodSandbox, ListContainers,
-//! ContainerStatus and PodSandboxStatus, and no other call. `tests/cri` makes sure.
+//! ContainerStatus, PodSandboxStatus and ImageStatus, and no other call. `tests/cri` makes sure.
 
 mod client;
 pub mod convert;
@@ -34,6 +34,8 @@ pub struct CriOptions {
     pub host_root: PathBuf,
     /// Mount point of cgroup2, as this process sees it. `None`: [`CriRequest::FindCgroup`] cannot be answered.
     pub cgroup_root: Option<PathBuf>,
+    /// Which image a container has, and the image's stop signal, is asked for: the audit needs it.
+    pub images: bool,
     /// An answer is used whenever it comes until then; silence for longer is an outage.
     pub timeout: Duration,
     pub counters: Arc<CriCounters>,
@@ -50,6 +52,7 @@ impl CriOptions {
             busy: Duration::from_millis(250),
             host_root: PathBuf::from("/"),
             cgroup_root: None,
+            images: false,
             timeout: Duration::from_secs(60),
             counters: Arc::default(),
             dialed: Arc::default(),

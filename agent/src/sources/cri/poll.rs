@@ -22,7 +22,9 @@ use coroner_core::{
     output::CriRequest,
     time::BootTime,
 };
-use coroner_cri_api::read::{ContainerStatusResponse, PodSandboxStatusResponse};
+use coroner_cri_api::read::{
+    ContainerStatusResponse, ImageStatusResponse, PodSandboxStatusResponse,
+};
 use futures::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use index::Index;
 use rustix::time::{ClockId, clock_gettime};
@@ -53,6 +55,8 @@ const MAX_INTERVAL: Duration = Duration::from_secs(60);
 const REQUEST_SHARE: u32 = 5;
 /// With more fast sandboxes than this, one full list costs less than a filtered one for each.
 const MANY_FAST: usize = 16;
+/// Images whose stop signal is kept. A node has fewer; when it is full, all are asked for again.
+const MAX_IMAGES: usize = 1_024;
 /// Objects of a kind that are left out are logged once in this time.
 const WARN_INTERVAL: Duration = Duration::from_secs(600);
 
@@ -64,6 +68,7 @@ enum Kind {
     Status,
     Cgroup,
     SandboxStatus,
+    Image,
 }
 
 /// ListPodSandbox and ListContainers, one after the other.
@@ -75,6 +80,14 @@ struct List {
     asked: BootTime,
     /// [`cpu_time`] when it began.
     cpu: Duration,
+}
+
+/// A container's image, as it is named, and as it is asked for.
+#[derive(Clone, Debug)]
+struct ImageOf {
+    container: ContainerId,
+    name: String,
+    reference: String,
 }
 
 /// What an answer changes.
@@ -102,6 +115,10 @@ pub(super) struct Poller {
     /// one that is requested repeatedly cannot starve the others.
     find: VecDeque<ContainerId>,
     statuses: VecDeque<SandboxId>,
+    /// Containers that wait for the stop signal of their image.
+    images: VecDeque<ImageOf>,
+    /// By image.
+    image_signals: HashMap<String, Option<u8>>,
     /// The container whose cgroup is asked for.
     finding: Option<ContainerId>,
     next_full: Instant,
@@ -137,6 +154,8 @@ impl Poller {
             round: VecDeque::new(),
             find: VecDeque::new(),
             statuses: VecDeque::new(),
+            images: VecDeque::new(),
+            image_signals: HashMap::new(),
             finding: None,
             next_full: now,
             next_busy: now,
@@ -248,18 +267,53 @@ impl Poller {
         if !self.under_way.contains(&Kind::SandboxStatus)
             && let Some(sandbox) = self.statuses.pop_front()
         {
-            let asked = clock::boot_now();
+            let (asked, connection) = (clock::boot_now(), Arc::clone(&connection));
             self.call(Kind::SandboxStatus, async move {
                 let status = unless_broken(connection.sandbox_status(&sandbox).await)?;
                 Ok(move |me: &mut Self, at| me.take_sandbox_status(at, asked, sandbox, status))
             });
         }
+        self.start_image(&connection);
         let fast = (!self.fast.is_empty()).then_some(self.next_busy);
         [Some(full).filter(|_| !is_listing), fast]
             .into_iter()
             .flatten()
             .filter(|due| *due > now)
             .min()
+    }
+
+    /// Reports the images that are known, and asks for the stop signal of the next one.
+    fn start_image(&mut self, connection: &Arc<Connection>) {
+        while let Some(of) = self.images.front() {
+            let Some(stop_signal) = self.image_signals.get(&of.reference).copied() else { break };
+            let Some(ImageOf { container, name: image, .. }) = self.images.pop_front() else {
+                break;
+            };
+            self.emit(clock::boot_now(), CriEvent::Image { container, image, stop_signal });
+        }
+        if let Some(of) = self.images.front().filter(|_| !self.under_way.contains(&Kind::Image)) {
+            let (connection, image) = (Arc::clone(connection), of.reference.clone());
+            self.call(Kind::Image, async move {
+                let status = unless_broken(connection.image_status(&image).await)?;
+                Ok(move |me: &mut Self, _| me.take_image(image, status))
+            });
+        }
+    }
+
+    /// An image that cannot be read states no stop signal.
+    fn take_image(&mut self, image: String, status: Result<ImageStatusResponse, CallFailure>) {
+        let signal = match status {
+            Ok(answer) => convert::image_stop_signal(&answer),
+            Err(failure) => {
+                let error = CriError::from(failure).text;
+                debug!(image, error, "cannot read an image's stop signal");
+                None
+            }
+        };
+        if self.image_signals.len() >= MAX_IMAGES {
+            self.image_signals.clear();
+        }
+        self.image_signals.insert(image, signal);
     }
 
     fn plan_lists(&mut self, now: Instant) {
@@ -383,7 +437,17 @@ impl Poller {
         };
         let exit = convert::exit(container.clone(), &status);
         let Some(is_news) = self.index.reported(&container, exit.is_some()) else { return };
-        if let Some(signal) = convert::stop_signal(status.stop_signal).filter(|_| is_news) {
+        let stated = convert::stop_signal(status.stop_signal).filter(|_| is_news);
+        if is_news && exit.is_none() && self.options.images {
+            let (name, reference) = convert::image(&status, &self.options.counters.truncated);
+            let container = container.clone();
+            if stated.is_some() || reference.is_empty() {
+                self.emit(at, CriEvent::Image { container, image: name, stop_signal: None });
+            } else {
+                self.images.push_back(ImageOf { container, name, reference });
+            }
+        }
+        if let Some(signal) = stated {
             self.emit(at, CriEvent::StopSignal { container, signal });
         }
         if let Some(exit) = exit {

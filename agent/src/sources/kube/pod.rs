@@ -175,6 +175,7 @@ struct Condition {
 #[serde(rename_all = "camelCase")]
 struct ContainerStatus {
     name: Word,
+    ready: Lenient<bool>,
     started: Lenient<bool>,
     restart_count: Lenient<i32>,
     #[serde(rename = "containerID")]
@@ -456,6 +457,7 @@ fn specified(kind: ContainerKind, lifecycle: &Lenient<Lifecycle>) -> ApiContaine
 }
 
 fn add_status(container: &mut ApiContainer, status: &ContainerStatus) {
+    container.ready = *status.ready == Some(true);
     container.started = *status.started;
     container.restarts = status.restart_count.and_then(|n| u32::try_from(n).ok()).unwrap_or(0);
     container.id = container_id(&status.container_id);

@@ -1,14 +1,15 @@
-//! The process adapter: inspects the remaining processes of a container that does not exit. Reads their states and
-//! kernel stacks, never their command lines.
+//! The process adapter: inspects the remaining processes of a container that does not exit, and reads how the main process
+//! of a running one would respond to its stop signal. Reads states and kernel stacks, never command lines.
 //!
 //! Reading can hang as well (/proc/PID/stack takes a lock that an exec on a dead file system holds), so each
 //! inspection runs on its own thread with a timeout.
 
 mod look;
+mod stop_state;
 
 use coroner_core::{
-    input::{Input, Received},
-    output::InspectProcesses,
+    input::{Input, Received, StopStateReport},
+    output::{InspectProcesses, ReadStopState},
 };
 
 use crate::linux::{
@@ -18,7 +19,7 @@ use crate::linux::{
 };
 use look::look;
 use std::{
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -45,39 +46,77 @@ pub struct ProcessesCounters {
     pub errors: AtomicU64,
 }
 
-/// Serves inspection requests until either channel is closed.
+/// What is asked of /proc.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ProcRequest {
+    Inspect(InspectProcesses),
+    StopState(ReadStopState),
+}
+
+impl ProcRequest {
+    fn serve(&self, proc: &Path, cgroup_root: &Path) -> Input {
+        match self {
+            Self::Inspect(wanted) => Input::Proc(look(proc, cgroup_root, *wanted)),
+            Self::StopState(wanted) => {
+                let looked = clock::boot_now();
+                let (state, unread) = stop_state::read(proc, wanted);
+                Input::StopState(StopStateReport { looked, state, unread, ..nothing(wanted) })
+            }
+        }
+    }
+
+    /// The answer to a request that was not answered; `None`: none is needed.
+    fn unanswered(&self) -> Option<Input> {
+        match self {
+            Self::Inspect(_) => None,
+            Self::StopState(wanted) => Some(Input::StopState(nothing(wanted))),
+        }
+    }
+}
+
+fn nothing(wanted: &ReadStopState) -> StopStateReport {
+    StopStateReport {
+        container: wanted.container.clone(),
+        main: wanted.main,
+        signal: wanted.signal,
+        looked: clock::boot_now(),
+        state: None,
+        unread: vec![format!("/proc/{}: no answer within {TIMEOUT:?}", wanted.main.0)],
+    }
+}
+
+/// Serves requests until either channel is closed.
 pub async fn run(
     options: ProcessesOptions,
     to: mpsc::Sender<Received>,
-    mut wanted: mpsc::Receiver<InspectProcesses>,
+    mut wanted: mpsc::Receiver<ProcRequest>,
 ) -> anyhow::Result<()> {
     let ProcessesOptions { host_root, cgroup_root, counters } = options;
     let pool = BlockingPool::new(TIMEOUT, MAX_HANGING);
     while let Some(wanted) = wanted.recv().await {
         let (root, cgroup_root) = (host_root.clone(), cgroup_root.clone());
-        let look = move || look(&host_proc(&root), &cgroup_root, wanted);
-        let report = match pool.call(look).await {
-            Ok(report) => report,
+        let request = wanted.clone();
+        let look = move || wanted.serve(&host_proc(&root), &cgroup_root);
+        let answer = match pool.call(look).await {
+            Ok(answer) => Some(answer),
             Err(CallError::Panicked(broken)) => return Err(broken.into()),
             Err(CallError::TimedOut) => {
                 counters.errors.fetch_add(1, Relaxed);
                 warn!(
-                    cgroup = wanted.cgroup.0,
+                    ?request,
                     "timed out reading /proc for a container; its processes are probably stuck in \
                      the kernel"
                 );
-                continue;
+                request.unanswered()
             }
             Err(CallError::Saturated) => {
                 counters.errors.fetch_add(1, Relaxed);
-                debug!(
-                    cgroup = wanted.cgroup.0,
-                    "skipped reading /proc: earlier reads are still blocked"
-                );
-                continue;
+                debug!(?request, "skipped reading /proc: earlier reads are still blocked");
+                request.unanswered()
             }
         };
-        let received = Received { at: clock::boot_now(), input: Input::Proc(report) };
+        let Some(input) = answer else { continue };
+        let received = Received { at: clock::boot_now(), input };
         if to.send(received).await.is_err() {
             break;
         }
@@ -109,7 +148,8 @@ mod tests {
         let own = std::fs::read("/proc/self/stat").unwrap();
         let started = Some(parse::stat(&own).unwrap().started * 10_000_000);
         let main = Some(Tgid(std::process::id()));
-        ask.send(InspectProcesses { cgroup: CgroupId(7), main, started }).await.unwrap();
+        let wanted = InspectProcesses { cgroup: CgroupId(7), main, started };
+        ask.send(ProcRequest::Inspect(wanted)).await.unwrap();
         let received = reports.recv().await.unwrap();
         let Input::Proc(report) = received.input else { panic!("{received:?}") };
         assert!(report.looked <= received.at);
@@ -138,7 +178,8 @@ mod tests {
         let ((to, mut reports), (ask, wanted)) = (mpsc::channel(8), mpsc::channel(8));
         for _ in 0..=MAX_HANGING {
             let (cgroup, main, started) = (CgroupId(7), Some(Tgid(7)), Some(1));
-            ask.send(InspectProcesses { cgroup, main, started }).await.unwrap();
+            let wanted = InspectProcesses { cgroup, main, started };
+            ask.send(ProcRequest::Inspect(wanted)).await.unwrap();
         }
         drop(ask);
         let mut adapter = tokio::spawn(run(options, to, wanted));

@@ -312,3 +312,21 @@ fn only_addresses_are_addresses() {
     assert_eq!(status.ips, ["10.88.0.2", "fd00::2"]);
     assert_eq!((status.pid, status.network), (None, SandboxNetwork::Unknown));
 }
+
+#[test]
+fn the_stop_signal_of_an_image() {
+    let of = |info: &str| {
+        let info = HashMap::from([("info".to_owned(), info.to_owned())]);
+        image_stop_signal(&read::ImageStatusResponse { info })
+    };
+    for (signal, expected) in [("SIGQUIT", Some(3)), ("9", Some(9)), ("", None), ("65", None)] {
+        let info = format!(
+            r#"{{"chainID":"x","imageSpec":{{"os":"linux","config":{{"Env":["A=b"],"StopSignal":"{signal}"}}}}}}"#
+        );
+        assert_eq!(of(&info), expected, "{signal}");
+    }
+    for nonsense in ["", "[]", "{}", r#"{"imageSpec":null}"#, r#"{"imageSpec":{"config":7}}"#] {
+        assert_eq!(of(nonsense), None, "{nonsense}");
+    }
+    assert_eq!(image_stop_signal(&read::ImageStatusResponse::default()), None);
+}
