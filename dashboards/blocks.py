@@ -22,7 +22,8 @@ from grafana_foundation_sdk.models.dashboard import (
 DOCS = "https://github.com/coroner-dev/coroner/tree/main/docs"
 RUNBOOKS = "https://github.com/coroner-dev/coroner/blob/main/dashboards/runbooks"
 # The commands that panels link to, and the page that explains what they print.
-EXPLAINED_IN = {"coroner explain POD": "deaths.md", "coroner leaks -v": "leaks.md", "coroner doctor": "troubleshooting.md"}
+EXPLAINED_IN = {
+    "coroner explain POD": "deaths.md", "coroner leaks -v": "leaks.md", "coroner doctor": "troubleshooting.md", "coroner audit": "audit.md"}
 DATASOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
 
 # Colours from a value on; the first has no lower bound.
