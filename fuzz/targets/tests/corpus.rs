@@ -65,10 +65,35 @@ fn recording() {
     replay(targets::recording, &inputs("recording"));
 }
 
+/// A container that nothing is known of is audited, and then exits.
+fn audited() -> String {
+    let cri = |at: u64, answer: &str, items: &str| {
+        let at = at * 1_000_000_000;
+        format!(r#"{{"at":{at},"cri":{{"answer":"{answer}","asked":{at},"{answer}":[{items}]}}}}"#)
+            + "\n"
+    };
+    let tick = |at: u64| format!(r#"{{"at":{},"tick":null}}"#, at * 1_000_000_000) + "\n";
+    let sandbox = r#"{"id":"s","pod":"u","name":"p","namespace":"n","attempt":0,"ready":true}"#;
+    let container = |state: &str| {
+        format!(r#"{{"id":"c","sandbox":"s","name":"c","attempt":0,"state":"{state}"}}"#)
+    };
+    [
+        cri(1, "sandboxes", sandbox),
+        cri(1, "containers", &container("running")),
+        tick(2),
+        tick(400),
+        tick(480),
+        cri(481, "containers", &container("exited")),
+        tick(482),
+    ]
+    .concat()
+}
+
 /// What no kept input reaches, libFuzzer seldom finds within seconds.
 #[test]
 fn engine_and_every_kind_of_report() {
-    let all = [inputs("engine"), histories()].concat();
+    let all =
+        [inputs("engine"), histories(), vec![("audited".to_owned(), audited().into())]].concat();
     replay(targets::engine, &all);
     let mut kinds = BTreeSet::new();
     for (_, bytes) in &all {
