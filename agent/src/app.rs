@@ -47,7 +47,7 @@ use std::{collections::HashSet, future::Future, sync::Arc, time::Duration};
 use stop::StopSignals;
 use tokio::{
     sync::mpsc,
-    time::{Instant, MissedTickBehavior, interval, interval_at, timeout},
+    time::{Instant, MissedTickBehavior, interval, interval_at, sleep, timeout},
 };
 use tracing::{info, warn};
 
@@ -76,8 +76,11 @@ const STOP_TIMEOUT: Duration = Duration::from_millis(500);
 /// Time to write the end of the recording after that. The end matters most for a bug report, and the pod's
 /// grace period is longer.
 const RECORDING_FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time to send the last reports, from SIGTERM: meanwhile the recording is written.
-const EXPORT_FLUSH_TIMEOUT: Duration = Duration::from_millis(5_500);
+/// Time for pods that have just ended to be reported after SIGTERM, if terminations are exported: the settle window, and
+/// the ticks around it. Nothing else on a node that goes would report them.
+const LAST_REPORTS_TIMEOUT: Duration = Duration::from_millis(6_500);
+/// Time to send what waits then. Meanwhile the recording is written.
+const EXPORT_FLUSH_TIMEOUT: Duration = Duration::from_millis(2_500);
 
 /// Runs until SIGTERM, SIGINT or SIGHUP. An error has the reason and the remedy.
 pub fn run(config: Config) -> anyhow::Result<()> {
@@ -195,7 +198,7 @@ async fn observe(config: Config) -> anyhow::Result<()> {
     }
     let export = Export::start(targets, &history, &events.shared, &network);
     let stopped = async { info!("received {}; shutting down", stop.wait().await) };
-    let result = events.run(inputs, &mut adapters, stopped).await;
+    let result = events.run(inputs, &mut adapters, stopped, export.is_some()).await;
     let recorder = events.recorder.take();
     drop(events); // closes the adapters' requests
     let export_deadline = Instant::now() + EXPORT_FLUSH_TIMEOUT;
@@ -317,12 +320,14 @@ struct EventLoop {
 }
 
 impl EventLoop {
-    /// Runs until `stop`, or until an adapter stops, which is an error.
+    /// Runs until `stop`, or until an adapter stops, which is an error. `reports_the_last`: after `stop`, pods that are
+    /// terminating have some seconds to be reported.
     async fn run(
         &mut self,
         mut inputs: mpsc::Receiver<Received>,
         adapters: &mut Adapters,
         stop: impl Future<Output = ()>,
+        reports_the_last: bool,
     ) -> anyhow::Result<()> {
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
@@ -330,11 +335,20 @@ impl EventLoop {
         let (mut trims, mut starting) =
             (interval_at(Instant::now() + TRIM_INTERVAL, TRIM_INTERVAL), true);
         trims.set_missed_tick_behavior(MissedTickBehavior::Skip);
-        tokio::pin!(stop);
+        let (is_over, mut is_stopping) = (sleep(Duration::MAX), false);
+        tokio::pin!(stop, is_over);
         let result = loop {
+            if is_stopping && self.engine.gauges().terminating == 0 {
+                break Ok(());
+            }
             tokio::select! {
                 biased;
-                () = &mut stop => break Ok(()),
+                () = &mut stop, if !is_stopping => {
+                    let limit = if reports_the_last { LAST_REPORTS_TIMEOUT } else { Duration::ZERO };
+                    is_over.as_mut().reset(Instant::now() + limit);
+                    is_stopping = true;
+                }
+                () = &mut is_over => break Ok(()),
                 error = adapters.failure() => break Err(error),
                 due = ticks.tick() => {
                     self.note_lag(due);

@@ -8,11 +8,12 @@ use self::{
     attack::Attack,
     node::{Agent, Death, Node},
 };
-use crate::chart;
+use crate::{chart, export::Receiver};
 use anyhow::{Context as _, Result, ensure};
 use coroner_core::types::Verdict::{
     Completed, Crashed, Failed, GraceExceeded, Graceful, StopSignalBlocked, StopSignalIgnored,
 };
+use coroner_lab::port::Port;
 use k8s_openapi::api::{
     apps::v1::DaemonSet,
     core::v1::{Container, SecurityContext},
@@ -20,6 +21,7 @@ use k8s_openapi::api::{
 use rustix::thread::CapabilitySet;
 use serde_json::{Value, json};
 use std::{
+    collections::BTreeSet,
     env, fs,
     pin::pin,
     time::{Duration, Instant},
@@ -57,22 +59,44 @@ fn status(pid: i32, key: &str) -> Result<String> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_pod_measures_with_no_more_than_the_chart_gives_it() -> Result<()> {
-    let (directory, mut set) = (directory()?, daemon_set(&json!({}))?);
+    let directory = directory()?;
     let node = Node::start(directory.path()).await?;
+    let ports = [Port::reserve()?, Port::reserve()?];
+    let mut receiver = Receiver::start("ok", [&ports[0], &ports[1]])?;
     let tried = async {
+        let endpoint = format!("http://{}", node.publish(ports[0].address())?);
+        let mut set = daemon_set(&json!({"config": {"otlp-endpoint": endpoint}}))?;
         let agent = node.run(&set).await?;
         confines_itself(&agent.ready().await?)?;
         is_confined(&agent, capabilities(&mut set)?)?;
         agent.reports(&DEATHS[..2]).await?;
         let (ready, text) = agent.page("/readyz").await?;
         ensure!(ready && !text.contains("FAILING"), "after that: {text}");
-        agent.end().await?;
+        let mut pods = agent.terminated().await?;
+        ensure!(pods.len() >= 2, "{pods:?}");
+        pods.push(agent.ends_after(&DEATHS[0]).await?);
+        arrive(&mut receiver, &pods).await?;
 
         each_capability_is_missed(&node, &mut set).await?;
         the_profile_that_is_shipped_lets_it_work(&node, &mut set).await
     };
     let tried = tried.await;
     tried.and(node.stop().await)
+}
+
+/// Each termination is in the receiver, as a trace and as a record.
+async fn arrive(receiver: &mut Receiver, pods: &[String]) -> Result<()> {
+    let both = ["pod termination", "coroner.termination"];
+    let of_both = |pod: &String| both.map(|name| (pod.clone(), name.to_owned()));
+    let mut missing: BTreeSet<_> = pods.iter().flat_map(of_both).collect();
+    while !missing.is_empty() {
+        let request = receiver.request().await.with_context(|| format!("without {missing:?}"))?;
+        for item in request["items"].as_array().into_iter().flatten() {
+            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+            missing.remove(&(text(&item["attributes"]["k8s.pod.uid"]), text(&item["name"])));
+        }
+    }
+    Ok(())
 }
 
 /// The kernel agrees with the chart.

@@ -26,7 +26,10 @@ use std::{
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
 };
-use tokio::{io::copy_bidirectional, net::TcpListener};
+use tokio::{
+    io::copy_bidirectional,
+    net::{TcpListener, TcpStream},
+};
 
 /// What the chart calls everything.
 const NAME: &str = "coroner";
@@ -116,6 +119,23 @@ impl Node {
         fs::create_dir_all(&profiles)?;
         fs::copy(workspace().join("deploy/seccomp").join(name), profiles.join(name))?;
         Ok(())
+    }
+
+    /// An address for pods, behind which is one of this machine; until the test ends.
+    pub(super) fn publish(&self, to: SocketAddr) -> Result<SocketAddr> {
+        let network = self.lab.node_network();
+        let listener = network.listen((Ipv4Addr::UNSPECIFIED, 0).into())?;
+        let address = (self.apiserver.ip(), listener.local_addr()?.port()).into();
+        tokio::spawn(async move {
+            while let Ok((mut outside, _)) = listener.accept().await {
+                tokio::spawn(async move {
+                    if let Ok(mut inside) = TcpStream::connect(to).await {
+                        let _ = copy_bidirectional(&mut outside, &mut inside).await;
+                    }
+                });
+            }
+        });
+        Ok(address)
     }
 
     /// The pod that a DaemonSet's controller and a cluster's admission make.
@@ -282,7 +302,16 @@ impl Agent<'_> {
         futures::future::try_join_all(deaths.iter().map(die)).await.map(drop)
     }
 
-    async fn reports_one(&self, death: &Death) -> Result<()> {
+    /// Deletes a pod, and itself as soon as that is gone, as a node is drained and deleted; the pod's UID.
+    pub(super) async fn ends_after(self, death: &Death) -> Result<String> {
+        let id = self.begin(death).await?;
+        self.node.remove(std::slice::from_ref(&id), death.grace).await?;
+        self.end().await?;
+        Ok(id.uid)
+    }
+
+    /// A pod that runs.
+    async fn begin(&self, death: &Death) -> Result<PodId> {
         let node = self.node;
         let behaviours: Vec<_> = death.containers.iter().map(|(behaviour, _)| *behaviour).collect();
         let id = node.add(node.neighbour(death.name, &behaviours))?;
@@ -294,6 +323,19 @@ impl Agent<'_> {
             };
             let starts = async || Ok((0..behaviours.len()).all(has_started).then_some(()));
             node.wait(&id, "the start", starts).await?;
+        }
+        Ok(id)
+    }
+
+    /// UIDs of the pods whose terminations it has.
+    pub(super) async fn terminated(&self) -> Result<Vec<String>> {
+        let all = self.api.terminations().await?.into_iter();
+        Ok(all.map(|one| one.pod.uid.as_str().to_owned()).collect())
+    }
+
+    async fn reports_one(&self, death: &Death) -> Result<()> {
+        let (node, id) = (self.node, self.begin(death).await?);
+        if death.grace.is_some() {
             node.lab.delete(&id.namespace, &id.name, death.grace)?;
         }
         let report = async || {
