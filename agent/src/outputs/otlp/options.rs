@@ -120,7 +120,8 @@ impl Target {
             false => with_path(endpoint, &path)?,
         };
         let headers = headers(&either("HEADERS").unwrap_or_default())?;
-        let tls = tls(either("CERTIFICATE").as_deref())?;
+        let is_https = endpoint.scheme_str() == Some("https");
+        let tls = tls(either("CERTIFICATE").as_deref(), is_https)?;
         Ok(Some(Self { signal, endpoint, is_grpc, headers, timeout, is_compressed, tls }))
     }
 }
@@ -185,10 +186,12 @@ fn decoded(text: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Trusts the given certificates alone, or else the web's: the image has no bundle.
-fn tls(certificate: Option<&str>) -> anyhow::Result<ClientConfig> {
+/// Trusts the given certificates alone, or else the web's: the image has no bundle. Without https nothing is trusted, to
+/// save memory.
+fn tls(certificate: Option<&str>, is_https: bool) -> anyhow::Result<ClientConfig> {
     let mut roots = RootCertStore::empty();
     match certificate {
+        None if !is_https => {}
         None => roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned()),
         Some(file) => {
             let name = "OTEL_EXPORTER_OTLP_CERTIFICATE";
