@@ -492,8 +492,12 @@ impl EventLoop {
                 history.died(death, false);
             }
             Report::CountDeath(death) => {
-                lines::death(&death, of_terminations.contains(&death.id));
-                history.died(death, true);
+                let is_of_termination = of_terminations.contains(&death.id);
+                lines::death(&death, is_of_termination);
+                match is_of_termination {
+                    true => history.died_with_pod(death),
+                    false => history.died(death, true),
+                }
             }
             Report::PodTerminated(account) => {
                 lines::termination(&account);

@@ -32,7 +32,10 @@ pub(super) trait Item: Serialize + DeserializeOwned + Send + 'static {
     const KIND: Kind;
 
     fn place(&mut self) -> &mut String;
+    /// Converts the times of this boot after a step of the clock.
     fn date(&mut self, clock: &Anchor);
+    /// Takes what the history knows beside the report.
+    fn complete(&mut self, _: &Stored) {}
 }
 
 impl Item for PodTermination {
@@ -66,7 +69,16 @@ impl Item for Leak {
         &mut self.node
     }
 
-    fn date(&mut self, _: &Anchor) {}
+    fn date(&mut self, clock: &Anchor) {
+        let at =
+            [Some(&mut self.first_observed), Some(&mut self.confirmed), self.resolved_at.as_mut()];
+        at.into_iter().flatten().for_each(|at| *at = Moment::of_boot(at.boot, clock));
+    }
+
+    /// One that was gone at a restart has no last report.
+    fn complete(&mut self, stored: &Stored) {
+        self.resolved_at = self.resolved_at.or(stored.ended);
+    }
 }
 
 /// An item as it is sent. `None`: what is stored cannot be read, which is counted.
@@ -76,6 +88,7 @@ pub(super) fn item<T: Item>(shared: &SharedState, stored: &Stored, clock: &Ancho
         return None;
     };
     item.place().clone_from(&shared.observed.node);
+    item.complete(stored);
     if stored.is_of_this_boot {
         item.date(clock);
     }

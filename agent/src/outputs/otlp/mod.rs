@@ -127,7 +127,13 @@ impl Exporter {
             }
             let batch = Batch::of(unsent, clock::anchor().wall(clock::boot_now()));
             self.deliver(&batch).await;
-            self.history.sent(batch.ids);
+            // What is not marked would be found and sent again, as fast as the receiver takes it.
+            while !self.history.sent(batch.ids.clone()).await {
+                if *self.stopping.borrow() {
+                    return;
+                }
+                let _ = timeout(MIN_PAUSE, self.stopping.changed()).await; // either way, once more
+            }
         }
     }
 

@@ -37,7 +37,7 @@ const REMOVED: u64 = 64;
 const SCHEMA: &str = "
 CREATE TABLE meta (database INTEGER NOT NULL, change INTEGER NOT NULL);
 CREATE TABLE items (
-    id INTEGER PRIMARY KEY, kind INTEGER NOT NULL, key TEXT NOT NULL, change INTEGER NOT NULL, boot TEXT NOT NULL,
+    id INTEGER PRIMARY KEY AUTOINCREMENT, kind INTEGER NOT NULL, key TEXT NOT NULL, change INTEGER NOT NULL, boot TEXT NOT NULL,
     namespace TEXT, pod TEXT, uid TEXT, life INTEGER, workload TEXT, ended INTEGER, ended_boot INTEGER, took INTEGER,
     cause TEXT NOT NULL, findings TEXT NOT NULL, parts TEXT NOT NULL,
     export INTEGER NOT NULL DEFAULT 0, state INTEGER NOT NULL DEFAULT 0, first INTEGER, posted INTEGER NOT NULL DEFAULT 0,
@@ -198,7 +198,18 @@ impl Database {
             params![RESOLVED, now().time.0, Kind::Leak as i64, self.boot],
         )?;
         change.commit()?;
-        self.shrink()
+        self.measure()
+    }
+
+    pub(super) fn sent(&mut self, ids: &[i64]) -> rusqlite::Result<()> {
+        let marked = self.connection.transaction().and_then(|change| {
+            for id in ids {
+                let sent = "UPDATE items SET export = ?1 WHERE id = ?2";
+                change.execute(sent, params![SENT, id])?;
+            }
+            change.commit()
+        });
+        marked.inspect_err(|_| self.shared.count(Fault::WriteFailed, 1))
     }
 
     /// Writes all or, if the disk does not take it, nothing.
@@ -216,10 +227,6 @@ impl Database {
         let unsent = make_room(&begun, self.most.saturating_sub(2 * room))?;
         for (write, row) in &rows {
             let written = match (write, row) {
-                (Write::Sent(ids), _) => ids.iter().try_for_each(|id| {
-                    let sent = "UPDATE items SET export = ?1 WHERE id = ?2";
-                    begun.execute(sent, params![SENT, id]).map(drop)
-                }),
                 (Write::LeaksGone(keys), _) => keys.iter().try_for_each(|key| {
                     let gone = "UPDATE items SET state = ?1, ended = ?2, ended_boot = ?3
                                 WHERE kind = ?4 AND key = ?5";
@@ -272,7 +279,7 @@ impl Database {
             Write::LeakOpened { leak, .. } | Write::LeakResolved(leak) => {
                 Some(Row::of_leak(leak, &self.boot))
             }
-            Write::LeaksGone(_) | Write::Sent(_) => None,
+            Write::LeaksGone(_) => None,
         }
     }
 
@@ -342,6 +349,7 @@ impl Marks {
     fn of(write: &Write, exports: bool) -> Self {
         let mut marks = Self { export: NOT_FINAL, state: OPEN, first: None, is_posted: false };
         match write {
+            Write::Death { is_of_termination: true, .. } => marks.export = SENT,
             Write::Termination { is_final, .. } | Write::Death { is_final, .. } => {
                 marks.export = match (is_final, exports) {
                     (false, _) => NOT_FINAL,
@@ -357,7 +365,7 @@ impl Marks {
                 marks.first = Some(leak.first_observed.boot.0.cast_signed());
                 marks.state = RESOLVED;
             }
-            Write::LeaksGone(_) | Write::Sent(_) => {}
+            Write::LeaksGone(_) => {}
         }
         marks
     }
@@ -372,6 +380,14 @@ fn put(
     last: &mut u64,
 ) -> rusqlite::Result<()> {
     let kind = row.kind as i64;
+    if let Some(began) = row.began {
+        // A static pod's UID comes back, and an agent that was restarted counts its lives from the start.
+        let earlier =
+            "UPDATE items SET key = key || ' ' || id WHERE kind = ?1 AND key = ?2 AND export <> ?3
+                       AND iif(boot = ?4 AND boot <> '', ended_boot < ?5, ended < ?6)";
+        let (at, time) = (began.boot.0.cast_signed(), began.time.0);
+        to.execute(earlier, params![kind, row.key, NOT_FINAL, boot, at, time])?;
+    }
     let known: Option<(i64, bool)> = to
         .query_row(
             "SELECT id, report = ?3 AND state = ?4 FROM items JOIN reports USING (id) WHERE kind = ?1 AND key = ?2",
@@ -465,7 +481,11 @@ fn prepare(connection: &mut Connection) -> rusqlite::Result<(u32, u64)> {
     match (application, version, tables) {
         (0, 0, 0) => {
             begun.execute_batch(SCHEMA)?;
-            begun.execute("INSERT INTO meta VALUES (?1, 0)", [fastrand::u32(1..)])?;
+            let id = fastrand::u32(1..);
+            begun.execute("INSERT INTO meta VALUES (?1, 0)", [id])?;
+            // Ids that the exporter still has of another database mean nothing in this one.
+            let first = "INSERT INTO sqlite_sequence (name, seq) VALUES ('items', ?1)";
+            begun.execute(first, [i64::from(id) << 24])?;
             begun.pragma_update(None, "user_version", VERSION)?;
             begun.pragma_update(None, "application_id", APPLICATION)?;
         }

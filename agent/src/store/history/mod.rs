@@ -141,9 +141,11 @@ enum Write {
         report: Box<PodTermination>,
         is_final: bool,
     },
+    /// `is_of_termination`: it is exported with that.
     Death {
         report: Box<ContainerDeath>,
         is_final: bool,
+        is_of_termination: bool,
     },
     LeakOpened {
         leak: Arc<Leak>,
@@ -152,7 +154,6 @@ enum Write {
     LeakResolved(Arc<Leak>),
     /// Leaks of an earlier run were not found again.
     LeaksGone(Vec<LeakKey>),
-    Sent(Vec<i64>),
 }
 
 impl History {
@@ -183,7 +184,12 @@ impl History {
     }
 
     pub fn died(&self, report: Box<ContainerDeath>, is_final: bool) {
-        self.write(Write::Death { report, is_final }, 1);
+        self.write(Write::Death { report, is_final, is_of_termination: false }, 1);
+    }
+
+    /// Takes the final report of a death that is part of a termination.
+    pub fn died_with_pod(&self, report: Box<ContainerDeath>) {
+        self.write(Write::Death { report, is_final: true, is_of_termination: true }, 1);
     }
 
     pub fn leak_opened(&self, leak: Arc<Leak>, is_posted: bool) {
@@ -258,16 +264,16 @@ impl History {
                 Some(item) => unsent.push(Unsent { id: stored.id, item }),
                 None => {
                     self.unreadable();
-                    self.sent(vec![stored.id]); // else it would be found again
+                    self.sent(vec![stored.id]).await; // else it would be found again
                 }
             }
         }
         unsent
     }
 
-    /// These were exported, or are not to be.
-    pub fn sent(&self, ids: Vec<i64>) {
-        self.write(Write::Sent(ids), 1);
+    /// Marks what was exported, or is not to be. False: the disk does not take it, and they are still due.
+    pub async fn sent(&self, ids: Vec<i64>) -> bool {
+        self.ask(move |database| database.sent(&ids)).await.is_ok()
     }
 
     /// Number of reports that are due for export.

@@ -4,7 +4,7 @@ use super::{
     Kind,
     database::{Database, RESOLVED},
 };
-use coroner_core::time::{Anchor, BootTime, WallTime};
+use coroner_core::time::{Anchor, BootTime, Moment, WallTime};
 use flate2::read::DeflateDecoder;
 use rusqlite::{OptionalExtension, Row, named_params, params};
 use serde::de::DeserializeOwned;
@@ -49,6 +49,8 @@ pub struct Stored {
     pub(super) kind: Kind,
     /// Its times are of this boot's clock.
     pub is_of_this_boot: bool,
+    /// As of when it was stored.
+    pub ended: Option<Moment>,
     deflated: Vec<u8>,
 }
 
@@ -141,16 +143,21 @@ fn parse_cursor(cursor: &str, database: u32) -> Option<u64> {
     number(seen).filter(|_| number(of) == Some(database.into()))
 }
 
-const STORED: &str =
-    "SELECT id, boot = ?1 AND boot <> '', report, kind FROM items JOIN reports USING (id)";
+/// Bytes of reports that are read together for export, deflated: a tenth of what they take in memory.
+const UNSENT: usize = 256 << 10;
+
+const STORED: &str = "SELECT id, boot = ?1 AND boot <> '', report, kind, ended, ended_boot FROM items JOIN reports USING (id)";
 
 fn read_stored(row: &Row<'_>) -> rusqlite::Result<Stored> {
     let kind: i64 = row.get(3)?;
     let kind = [Kind::Termination, Kind::Death].into_iter().find(|one| *one as i64 == kind);
+    let boot = BootTime(row.get::<_, Option<i64>>(5)?.unwrap_or_default().cast_unsigned());
+    let ended: Option<i64> = row.get(4)?;
     Ok(Stored {
         id: row.get(0)?,
         kind: kind.unwrap_or(Kind::Leak),
         is_of_this_boot: row.get(1)?,
+        ended: ended.map(|at| Moment { boot, time: WallTime(at) }),
         deflated: row.get(2)?,
     })
 }
@@ -163,11 +170,18 @@ pub(super) fn stored(database: &Database, ids: &[i64]) -> rusqlite::Result<Vec<S
     ids.iter().filter_map(one).collect()
 }
 
+/// So many, or as many as have [`UNSENT`] bytes.
 pub(super) fn unsent(database: &Database, limit: usize) -> rusqlite::Result<Vec<Stored>> {
     let due = format!("{STORED} WHERE export = 1 ORDER BY id LIMIT ?2");
     let mut due = database.connection.prepare(&due)?;
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-    due.query_map(params![database.boot, limit], read_stored)?.collect()
+    let mut bytes = 0;
+    let few = due.query_map(params![database.boot, limit], read_stored)?.take_while(|one| {
+        let is_first = bytes == 0;
+        bytes += one.as_ref().map_or(0, |one| one.deflated.len());
+        is_first || bytes <= UNSENT
+    });
+    few.collect()
 }
 
 pub(super) fn unsent_count(database: &mut Database) -> rusqlite::Result<u64> {

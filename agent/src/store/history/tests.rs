@@ -64,11 +64,12 @@ async fn it_goes_on_where_the_last_run_ended() {
     history.leak_opened(leak("posted"), true);
     history.leak_opened(leak("open"), false);
     history.leak_opened(leak("over"), false);
-    let resolved_at = Some(Moment::of_boot(clock::boot_now(), &clock::anchor()));
+    let now = Moment::of_boot(clock::boot_now(), &clock::anchor());
+    let resolved_at = Some(now);
     history.leak_resolved(Arc::new(Leak { resolved_at, ..Leak::clone(&leak("over")) }));
     let unsent = history.unsent(9).await;
     assert_eq!(unsent.len(), 2, "what is final");
-    history.sent(vec![unsent[0].id]);
+    assert!(history.sent(vec![unsent[0].id]).await);
     let cursor = selected(&history, Filter::default()).await.cursor;
     let directory = state.join(FOLDER);
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
@@ -101,7 +102,22 @@ async fn it_goes_on_where_the_last_run_ended() {
     assert_eq!(leaks, [], "leaks of another boot are gone with it");
     assert_eq!(names(&history, Filter::default()).await.len(), 2);
     let gone = history.select(Kind::Leak, Filter::default(), clock::anchor()).await.unwrap();
-    assert_eq!(gone.ids.len(), 3);
+    let gone = history.stored(gone.ids).await.unwrap();
+    assert_eq!(gone.len(), 3);
+    let ended = |one: &Stored| one.ended.is_some_and(|ended| ended.time >= now.time);
+    assert!(gone.iter().all(ended), "also those that were not there any more");
+}
+
+#[tokio::test]
+async fn a_static_pod_that_comes_back_after_a_restart_is_another_termination() {
+    let history = History::in_memory();
+    let first = report("static");
+    let mut next = first.clone();
+    (next.began, next.ended) = (report("").ended, report("").ended);
+    for report in [&first, &first, &next, &next] {
+        history.terminated(report.clone(), true);
+    }
+    assert_eq!(names(&history, Filter::default()).await.len(), 2);
 }
 
 #[tokio::test]
@@ -184,11 +200,14 @@ async fn what_cannot_be_read_is_left_out_and_counted() {
     history.until_due().await; // stored without being asked for
     history.end().await;
     let file = folder.path().join(FOLDER).join(FILE);
-    let spoil = "UPDATE reports SET report = x'00' WHERE id = 1";
+    let spoil = "UPDATE reports SET report = x'00' WHERE id = (SELECT min(id) FROM reports)";
     rusqlite::Connection::open(&file).unwrap().execute_batch(spoil).unwrap();
     let (history, _) = open(options(folder.path()));
     let unsent = history.unsent(9).await;
-    assert!(matches!(&unsent[..], [Unsent { id: 2, .. }]), "{unsent:?}");
+    assert!(
+        matches!(&unsent[..], [Unsent { item: Kept::Termination(b), .. }] if b.pod.name == "b"),
+        "{unsent:?}"
+    );
     assert_eq!((history.faults()[&Fault::Unreadable], history.unsent_count().await), (1, 1));
 }
 

@@ -116,6 +116,8 @@ struct Worker {
 impl Worker {
     /// Returns what is to be dropped once the database is closed.
     fn work(&mut self, jobs: &Receiver<Job>) -> Option<oneshot::Sender<()>> {
+        // Not before the agent has started: there may be days to remove.
+        self.shrink();
         let (mut due, mut shrinks, mut closed) = (None, Instant::now() + SHRINK, None);
         loop {
             let next: Instant = due.unwrap_or(shrinks).min(shrinks);
@@ -148,10 +150,14 @@ impl Worker {
             }
             if Instant::now() >= shrinks {
                 shrinks = Instant::now() + SHRINK;
-                let shrunk = self.database.shrink();
-                shrunk.unwrap_or_else(|error| self.failed(&error));
+                self.shrink();
             }
         }
+    }
+
+    fn shrink(&mut self) {
+        let shrunk = self.database.shrink();
+        shrunk.unwrap_or_else(|error| self.failed(&error));
     }
 
     /// Stores what waits; when to try again, if that is not possible.

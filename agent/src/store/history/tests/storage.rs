@@ -104,6 +104,8 @@ async fn a_full_disk_loses_nothing_and_a_loss_of_power_what_was_not_synced() {
     }
     history.flush().await;
     assert_eq!(names(&history, Filter::default()).await, ["before"], "what is stored can be read");
+    let unsent = history.unsent(1).await;
+    assert!(!history.sent(vec![unsent[0].id]).await, "nor is a mark");
     let faults = history.faults();
     assert!(faults[&Fault::WriteFailed] > 0 && faults[&Fault::NoRoom] == 1, "{faults:?}");
     IS_FULL.store(false, Relaxed);
