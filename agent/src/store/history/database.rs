@@ -31,6 +31,8 @@ const PAGE: u64 = 4096;
 const BUSY: Duration = Duration::from_secs(1);
 /// The log of changes (WAL) is at most about as large, and a quarter of the history.
 const LOG: u64 = 2 << 20;
+/// Numbers of changes that are left out at each start.
+const SKIPPED: u64 = 1 << 20;
 /// Rows that are removed together.
 const REMOVED: u64 = 64;
 
@@ -503,7 +505,8 @@ fn prepare(connection: &mut Connection) -> rusqlite::Result<(u32, u64)> {
             Ok((row.get(0)?, row.get(1)?))
         })?;
     begun.commit()?;
-    Ok((id, change.cast_unsigned()))
+    // A reader may have seen changes that a loss of power took.
+    Ok((id, change.cast_unsigned() + SKIPPED))
 }
 
 /// Renames a database that cannot be used, in place of an earlier one.
