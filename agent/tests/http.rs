@@ -412,6 +412,9 @@ async fn a_cursor_brings_the_leaks_that_are_resolved() {
 
     // The agent keeps the last 256: a client that has not seen the others begins again.
     (0..300).for_each(|n| put(&n.to_string()));
+    let (_, body) = get(&agent, "/api/v1/leaks?limit=9").await;
+    let few: List<Leak> = serde_json::from_str(&body).unwrap();
+    assert!(few.items.len() == 9 && few.more);
     let before = all().await.cursor;
     (0..256).for_each(|n| end(&n.to_string()));
     assert_eq!(ask(&before).await.items.len(), 256);

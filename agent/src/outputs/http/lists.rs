@@ -259,29 +259,28 @@ pub(super) async fn leaks(
         Ok(filter) => filter,
         Err(why) => return no(StatusCode::BAD_REQUEST, why),
     };
-    let (entries, cursor, complete) = current_leaks(&shared, &filter);
+    let (entries, cursor, complete, is_cut) = current_leaks(&shared, &filter);
     let message = shared.health.lock().suspension(clock::boot_now());
-    let list = List {
-        detection: Some(Detection { message, ..shared.leaks.lock().detection().clone() }),
-        cursor,
-        complete,
-        ..empty(&shared, &clock)
-    };
-    let node = shared.observed.node.clone();
-    let items = entries.into_iter().map(move |entry| {
-        let leak = Leak::clone(&entry.item);
-        Leak { node: node.clone(), ..leak }
-    });
+    let detection = Detection { message, ..shared.leaks.lock().detection().clone() };
     // What is resolved, too, if the question is about a time.
     let resolved = match filter.since.filter(|_| complete) {
         None => Ok(Selected::default()),
         Some(_) => {
-            let filter = Filter { after: None, ..filter };
+            let limit = filter.limit.map(|limit| limit.saturating_sub(entries.len()));
+            let filter = Filter { after: None, limit, ..filter };
             shared.history.select(Kind::Leak, filter, clock).await
         }
     };
     match resolved {
         Ok(selected) => {
+            let more = is_cut || selected.is_cut;
+            let detection = Some(detection);
+            let list = List { detection, cursor, complete, more, ..empty(&shared, &clock) };
+            let node = shared.observed.node.clone();
+            let items = entries.into_iter().map(move |entry| {
+                let leak = Leak::clone(&entry.item);
+                Leak { node: node.clone(), ..leak }
+            });
             let resolved = stored::<Leak>(shared, selected.ids, clock);
             answer(&list, stream::iter(items).chain(resolved))
         }
@@ -289,8 +288,9 @@ pub(super) async fn leaks(
     }
 }
 
-/// The leaks that are meant, in the order of the answer; its cursor; and whether it is all of the list.
-fn current_leaks(shared: &SharedState, filter: &Filter) -> (Vec<Entry<Leak>>, String, bool) {
+/// The leaks that are meant, in the order of the answer; its cursor; whether it is all of the list; and whether more
+/// match than the limit.
+fn current_leaks(shared: &SharedState, filter: &Filter) -> (Vec<Entry<Leak>>, String, bool, bool) {
     let run = shared.started.0;
     let after = filter.after.as_deref().and_then(|cursor| parse_cursor(cursor, run));
     let (mut entries, last, after): (Vec<Entry<Leak>>, _, _) = {
@@ -314,13 +314,14 @@ fn current_leaks(shared: &SharedState, filter: &Filter) -> (Vec<Entry<Leak>>, St
     let mut seen = last;
     // What begins again for a reader who has another run's items is whole.
     let limit = filter.limit.filter(|_| after.is_some() || filter.after.is_none());
-    if let Some(limit) = limit.filter(|limit| *limit < entries.len()) {
+    let is_cut = limit.is_some_and(|limit| limit < entries.len());
+    if let Some(limit) = limit.filter(|_| is_cut) {
         entries.truncate(limit);
         if let Some(after) = after {
             seen = entries.last().map_or(after, |entry| entry.version);
         }
     }
-    (entries, format!("{run:x}-{seen:x}"), after.is_none())
+    (entries, format!("{run:x}-{seen:x}"), after.is_none(), is_cut)
 }
 
 fn is_meant(filter: &Filter, leak: &Leak) -> bool {
