@@ -108,13 +108,17 @@ fn program(path: &str) -> Option<PathBuf> {
 
 fn start(program: &Path, arguments: &[&str], is_pid_one: bool, own: &Path) -> Child {
     let mut command = Command::new("unshare");
+    if let Ok(root) = std::env::var(UNPACKED) {
+        let folders = ["usr/lib", "lib", "usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"];
+        let folders = folders.map(|folder| format!("{root}/{folder}"));
+        command.env("LD_LIBRARY_PATH", folders.join(":"));
+        // Debian's Node.js reads files below /usr/share.
+        let share =
+            format!("mount -t overlay none -o lowerdir={root}/usr/share:/usr/share /usr/share");
+        command.args(["--mount", "sh", "-c", &format!("{share} && exec unshare \"$@\""), "sh"]);
+    }
     command.args(is_pid_one.then_some("--pid")).args(["--fork", "--"]).arg(program);
     command.args(arguments.iter().map(|one| one.replace("{}", own.to_str().unwrap())));
-    if let Some(root) = std::env::var_os(UNPACKED) {
-        let folders = ["usr/lib", "lib", "usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"];
-        let folders = folders.map(|folder| Path::new(&root).join(folder).display().to_string());
-        command.env("LD_LIBRARY_PATH", folders.join(":"));
-    }
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 
