@@ -238,3 +238,21 @@ async fn a_database_that_becomes_corrupt_is_set_aside() {
     assert_eq!(history.faults()[&Fault::SetAside], 1);
     assert!(directory.join(format!("{FILE}.bad")).exists());
 }
+
+#[tokio::test]
+async fn who_asks_and_does_not_wait_keeps_nobody_waiting() {
+    let history = History::in_memory();
+    let (release, held) = mpsc::channel::<()>();
+    let mut first = std::pin::pin!(history.ask(move |_| Ok(held.recv().is_err())));
+    let _ = futures::poll!(first.as_mut());
+    let asked = Arc::new(AtomicU64::new(0));
+    for _ in 0..9 {
+        let asked = Arc::clone(&asked);
+        let ask = history.ask(move |_| Ok(asked.fetch_add(1, Relaxed)));
+        let _ = futures::poll!(std::pin::pin!(ask));
+    }
+    drop(release);
+    assert_eq!(first.await, Ok(true));
+    history.flush().await;
+    assert_eq!(asked.load(Relaxed), 0);
+}
