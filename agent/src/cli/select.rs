@@ -52,7 +52,7 @@ impl PodSelector<'_> {
             return Err(SelectError::NotFound(unknown(self, all())));
         };
         let wanted = lives.iter().filter(|a| self.life.is_none_or(|life| life == a.life));
-        wanted.max_by_key(|a| a.life).copied().ok_or_else(|| {
+        wanted.max_by_key(|a| (a.ended.time, a.life)).copied().ok_or_else(|| {
             let lives: Vec<_> = lives.iter().map(|a| a.life.to_string()).collect();
             SelectError::NotFound(format!(
                 "instance {} of this pod is not available; --life can be {}",
@@ -156,6 +156,16 @@ mod tests {
         ] {
             assert_eq!(choose(pod, namespace, life), Ok((uid.to_owned(), chosen)), "{pod}");
         }
+    }
+
+    #[test]
+    fn after_a_restart_of_the_agent_a_static_pods_lives_begin_again() {
+        let mut last = of("kube-system", "etcd", "u5", 1);
+        last.ended.time.0 += 1;
+        let all =
+            [last.clone(), of("kube-system", "etcd", "u5", 1), of("kube-system", "etcd", "u5", 2)];
+        let wanted = PodSelector { pod: Some("etcd"), ..PodSelector::default() };
+        assert_eq!(wanted.choose(&all), Ok(&last));
     }
 
     #[test]
