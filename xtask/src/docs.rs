@@ -8,7 +8,7 @@ use crate::{build, setup::Need, steps::show, toolchain::cargo, workspace::Worksp
 const TESTS: &[&[&str]] = &[
     &["--package=coroner", "--lib", "docs_metrics_md_is_what_the_catalogue_says"],
     &["--package=coroner", "--test=agent", "kubelet_md_has_every_message"],
-    &["--package=coroner-report", "--test=reference"],
+    &["--package=coroner-report", "--all-features", "--test=reference"],
     &["--package=coroner", "--test=agent", "the_man_pages_are_what_the_flags_say"],
     &["--package=coroner-lab", "--test=deploy", "generated"],
 ];
