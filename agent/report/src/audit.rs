@@ -106,6 +106,19 @@ pub struct SleepPatch {
 }
 
 impl SpecPatch {
+    /// That of another container of the same workload.
+    pub fn merge(&mut self, other: &Self) {
+        let grace = &mut self.termination_grace_period_seconds;
+        *grace = (*grace).max(other.termination_grace_period_seconds);
+        self.share_process_namespace =
+            self.share_process_namespace.or(other.share_process_namespace);
+        for one in &other.containers {
+            if self.containers.iter().all(|known| known.name != one.name) {
+                self.containers.push(one.clone());
+            }
+        }
+    }
+
     /// A preStop hook that only sleeps (Kubernetes 1.30).
     pub fn sleep(container: &str, seconds: i64) -> ContainerPatch {
         let pre_stop = PreStopPatch { sleep: SleepPatch { seconds } };

@@ -12,11 +12,11 @@ use crate::{
 };
 use coroner_report::{
     Audit, List, ListQuery, StopResponse, Workload,
-    audit::{AuditGroup, grouped},
+    audit::{AuditGroup, SpecPatch, grouped},
     openapi, signal,
 };
 use serde_json::{Value, json};
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 pub(super) fn main(args: &AuditArgs) -> anyhow::Result<()> {
     let query = ListQuery {
@@ -86,24 +86,26 @@ fn row(group: &AuditGroup<'_>, wide: bool) -> Vec<String> {
     row
 }
 
-/// A command a line. Only kinds whose pod template can be changed, and names that no shell takes for more than a name.
+/// One command for each workload. Only kinds whose pod template can be changed, and names that no shell takes for more than
+/// a name.
 fn patches(all: &[Audit]) -> String {
-    let groups = grouped(all);
-    let commands = groups.iter().filter_map(|group| {
-        let of = group.first;
-        let (workload, patch) = (of.workload.as_ref()?, of.patch.as_ref()?);
-        let patch = template(workload, serde_json::to_value(patch).ok()?)?;
-        let is_plain = |name: &str| {
-            name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-".contains(&byte))
-        };
-        let names = [&*of.pod.namespace, &*workload.name, &*of.name];
-        names.into_iter().all(is_plain).then(|| {
-            let (namespace, kind, name) =
-                (&of.pod.namespace, workload.kind.to_lowercase(), &workload.name);
-            format!("kubectl -n {namespace} patch {kind} {name} --type strategic -p '{patch}'\n")
-        })
-    });
-    commands.collect::<BTreeSet<String>>().into_iter().collect()
+    let is_plain = |name: &str| {
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-".contains(&byte);
+        !name.starts_with('-') && name.bytes().all(is_plain)
+    };
+    let mut workloads: BTreeMap<_, SpecPatch> = BTreeMap::new();
+    for one in all {
+        let Some((of, patch)) = one.workload.as_ref().zip(one.patch.as_ref()) else { continue };
+        if [&*one.pod.namespace, &*of.name, &*one.name].into_iter().all(is_plain) {
+            workloads.entry((&one.pod.namespace, of)).or_default().merge(patch);
+        }
+    }
+    let command = |((namespace, of), patch): ((&String, &Workload), SpecPatch)| {
+        let (kind, name) = (of.kind.to_lowercase(), &of.name);
+        let patch = template(of, serde_json::to_value(patch).ok()?)?;
+        Some(format!("kubectl -n {namespace} patch {kind} {name} --type strategic -p '{patch}'\n"))
+    };
+    workloads.into_iter().filter_map(command).collect()
 }
 
 fn template(workload: &Workload, pod: Value) -> Option<Value> {
@@ -142,7 +144,8 @@ mod tests {
         let share = json!({ "fix": "Handle it.", "patch": { "shareProcessNamespace": true } });
         let grace = json!({ "response": "has_handler", "certain": false,
             "warnings": ["The grace period is 0."], "patch": { "terminationGracePeriodSeconds": 30 } });
-        let waits = json!({ "response": "waits", "certain": false });
+        let waits = json!({ "response": "waits", "certain": false,
+            "patch": { "terminationGracePeriodSeconds": 45 } });
         let all = [
             audit("web-1", of("Deployment", "web"), "app", share.clone()),
             audit("web-2", of("Deployment", "web"), "app", share.clone()),
