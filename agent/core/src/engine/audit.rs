@@ -19,9 +19,11 @@ use std::{
 
 /// Processes that are read in one tick, so that the containers of a node never come in one burst.
 const AT_ONCE: usize = 16;
-/// A container whose main process is not known yet is tried again after this, and reported as unknown after that.
+/// A container whose main process or stop signal is not known yet is tried again after this, and reported as unknown after that.
 const RETRY: Duration = Duration::from_secs(5);
 const UNKNOWN_AFTER: Duration = Duration::from_secs(60);
+/// A container that becomes ready over and over is read no more often.
+const SPACING: Duration = Duration::from_secs(60);
 
 /// The containers that run, and when each is due.
 #[derive(Debug, Default)]
@@ -42,6 +44,10 @@ struct Audited {
     first: BootTime,
     was_ready: bool,
     is_reported: bool,
+    /// When it was requested last.
+    asked: Option<BootTime>,
+    /// Its stop signal, if that is known.
+    signal: Option<u8>,
 }
 
 impl Audits {
@@ -102,11 +108,22 @@ impl Engine {
             let started = container.info.created.map(|at| self.stores.anchor.boot(at));
             let started = started.unwrap_or(container.first_seen).min(now);
             let due = started + if is_ready { self.audits.age } else { self.audits.interval };
+            let signal = self.known_stop_signal(container);
             match self.audits.known.get_mut(id) {
-                Some(known) if !is_ready || known.was_ready => known.was_ready = is_ready,
                 Some(known) => {
-                    known.was_ready = true;
-                    self.audits.schedule(id, due.max(now));
+                    let becomes_ready = is_ready && !known.was_ready;
+                    known.was_ready = is_ready;
+                    let spaced = known.asked.map_or(now, |at| at + SPACING);
+                    let is_other = std::mem::replace(&mut known.signal, signal) != signal;
+                    if becomes_ready {
+                        known.first = known.first.min(due.max(now));
+                    }
+                    let first = known.first;
+                    if is_other {
+                        self.audits.schedule(id, first.max(now));
+                    } else if becomes_ready {
+                        self.audits.schedule(id, due.max(now).max(spaced));
+                    }
                 }
                 None => {
                     let new = Audited {
@@ -114,6 +131,8 @@ impl Engine {
                         first: due.max(now),
                         was_ready: is_ready,
                         is_reported: false,
+                        asked: None,
+                        signal,
                     };
                     self.audits.known.insert(id.clone(), new);
                     self.audits.schedule(id, due.max(now));
@@ -137,8 +156,11 @@ impl Engine {
             else {
                 return;
             };
-            let again = match self.request_audit(&id) {
+            let again = match self.request_audit(now, &id) {
                 Ok(Some(request)) => {
+                    if let Some(known) = self.audits.known.get_mut(&id) {
+                        known.asked = Some(now);
+                    }
                     out.requests.push(Request::ReadStopState(request));
                     self.audits.interval
                 }
@@ -155,7 +177,11 @@ impl Engine {
     }
 
     /// The process to read; the error is why it is not known.
-    fn request_audit(&self, id: &ContainerId) -> Result<Option<ReadStopState>, String> {
+    fn request_audit(
+        &self,
+        now: BootTime,
+        id: &ContainerId,
+    ) -> Result<Option<ReadStopState>, String> {
         let container = self.stores.cri.container(id).ok_or("The runtime does not list it.")?;
         let sandbox = &container.info.sandbox;
         let shim = container.status.runtime_type.as_deref();
@@ -165,22 +191,37 @@ impl Engine {
                 "It runs in {within} ({by} {name}): the host's kernel does not see inside."
             ));
         }
-        let object = self.stores.cri.pod_of(id).and_then(|uid| self.stores.api.get(uid));
-        if object.is_some_and(|object| object.requested.is_some()) {
+        if self.is_deleted(id) {
             return Ok(None);
         }
         let processes = self.stores.processes_of(id);
         let main = processes.and_then(|known| known.init.as_ref()).ok_or(
             "Its main process is not known: the container is older than the agent, and its PID namespace is not its own.",
         )?;
-        let signal = self.stop_signal_of(container);
+        let signal = self.known_stop_signal(container);
+        if signal.is_none() && now < self.audits.first(id) + UNKNOWN_AFTER {
+            return Err("Its stop signal is not known yet.".into());
+        }
+        let signal = signal.unwrap_or(SIGTERM);
         Ok(Some(ReadStopState { container: id.clone(), main: main.tgid, signal }))
     }
 
+    fn is_deleted(&self, id: &ContainerId) -> bool {
+        let object = self.stores.cri.pod_of(id).and_then(|uid| self.stores.api.get(uid));
+        object.is_some_and(|object| object.requested.is_some())
+    }
+
     fn stop_signal_of(&self, container: &Container) -> u8 {
+        self.known_stop_signal(container).unwrap_or(SIGTERM)
+    }
+
+    /// `None`: nothing states one so far, and the image was not read.
+    fn known_stop_signal(&self, container: &Container) -> Option<u8> {
         let pod = self.stores.cri.pod_of(&container.info.id);
         let spec = pod.and_then(|uid| self.stores.spec(uid, &container.info.name));
-        container.status.stop_signal(spec.and_then(|spec| spec.stop_signal)).unwrap_or(SIGTERM)
+        let status = &container.status;
+        let stated = status.stop_signal(spec.and_then(|spec| spec.stop_signal));
+        stated.or(status.image.as_ref().map(|_| SIGTERM))
     }
 
     /// Applies an answer. The container may have ended since the request, and its stop signal may be known only now.
@@ -191,7 +232,11 @@ impl Engine {
         else {
             return;
         };
-        if self.stop_signal_of(container) != report.signal {
+        if self.is_deleted(id) {
+            return;
+        }
+        let signal = self.known_stop_signal(container);
+        if signal.unwrap_or(SIGTERM) != report.signal {
             return self.audits.schedule(id, now);
         }
         let own = self.stores.cgroups.cgroup(id);
@@ -210,7 +255,11 @@ impl Engine {
             let why = format!("Process {pid} is not the main process of the container any more.");
             return self.report_audit(report.looked, id, None, unknown(why), out);
         }
-        let reading = read(state, report.signal, &report.unread);
+        let mut reading = read(state, report.signal, &report.unread);
+        if signal.is_none() {
+            reading.certain = false;
+            reading.why += " The stop signal of its image is not known.";
+        }
         self.report_audit(report.looked, id, Some(&report), reading, out);
     }
 

@@ -28,6 +28,11 @@ fn answers(w: &mut World, n: u64, state: Option<StopState>) -> &mut World {
     w.say(Input::StopState(StopStateReport { container, main, signal, looked, state, unread }))
 }
 
+/// The image states no stop signal.
+fn image_is_read(w: &mut World) -> &mut World {
+    w.cri(CriEvent::Image { container: ids(1).2, image: "i".into(), stop_signal: None })
+}
+
 fn found(w: &World, n: u64) -> Option<(StopResponse, bool)> {
     w.audits.get(&ids(n).2).map(|audit| (audit.response, audit.certain))
 }
@@ -38,7 +43,7 @@ const UNKNOWN: Option<(StopResponse, bool)> = Some((StopResponse::Unknown, false
 /// A container that is ready, 20 s old, and was requested.
 fn ready() -> World {
     let mut w = World::named(|status| status.ready = true);
-    w.ticks(20);
+    image_is_read(&mut w).ticks(20);
     assert_eq!(requested(&mut w).len(), 1, "{w}");
     w
 }
@@ -46,7 +51,7 @@ fn ready() -> World {
 #[test]
 fn it_is_read_when_it_is_ready_and_old_enough_and_again() {
     let mut w = World::named(|_| {});
-    w.ticks(100);
+    image_is_read(&mut w).ticks(100);
     assert_eq!(requested(&mut w), [], "it is not ready");
     w.status_of(1).ready = true;
     w.applied(1).ticks(2);
@@ -60,6 +65,8 @@ fn it_is_read_when_it_is_ready_and_old_enough_and_again() {
     w.status_of(1).ready = false;
     w.applied(1).ticks(1).status_of(1).ready = true;
     w.applied(1).ticks(2);
+    assert_eq!(requested(&mut w), [], "not over and over");
+    w.ticks(60);
     assert_eq!(requested(&mut w).len(), 1, "it becomes ready again");
     w.stops(1).list().ticks(1);
     assert_eq!(found(&w, 1), None, "it has ended");
@@ -68,6 +75,7 @@ fn it_is_read_when_it_is_ready_and_old_enough_and_again() {
 #[test]
 fn one_that_never_becomes_ready_is_read_late_and_one_that_is_deleted_is_not() {
     let mut w = World::named(|_| {});
+    image_is_read(&mut w);
     w.ticks(310);
     assert_eq!(requested(&mut w).len(), 1);
     w.delete(1).ticks(310);
@@ -90,6 +98,26 @@ fn answers_about_another_process_do_not_count() {
     answers(&mut w, 1, Some(state())).ticks(2);
     assert_eq!(found(&w, 1), None, "of another signal");
     assert_eq!(requested(&mut w)[0].signal, 3);
+    let mut w = ready();
+    w.delete(1);
+    answers(&mut w, 1, Some(state()));
+    assert_eq!(found(&w, 1), None, "it may be its shutdown");
+}
+
+/// An agent that starts reads processes and images at the same time.
+#[test]
+fn while_the_image_is_not_read_no_answer_is_certain() {
+    for (stop_signal, expected) in [(None, 15), (Some(3), 3)] {
+        let mut w = World::named(|status| status.ready = true);
+        w.ticks(60);
+        assert_eq!(requested(&mut w), [], "the runtime has time to answer");
+        w.ticks(20);
+        assert_eq!(requested(&mut w).len(), 1);
+        answers(&mut w, 1, Some(state()));
+        assert_eq!(found(&w, 1), Some((StopResponse::Ignores, false)));
+        w.cri(CriEvent::Image { container: ids(1).2, image: "i".into(), stop_signal }).ticks(1);
+        assert_eq!(requested(&mut w)[0].signal, expected, "at once");
+    }
 }
 
 /// The start time is that of the exec; the clock of /proc has ticks.
@@ -100,7 +128,7 @@ fn a_process_that_started_later_is_another_one() {
         let mut w = World::in_sync();
         let main = Task { started: Some(STARTED), ..init(1) };
         w.cgroups_come(1).kernel(exec(Cgroups::of(1).own, main)).list().applied(1);
-        w.ticks(310);
+        image_is_read(&mut w).ticks(310);
         assert_eq!(requested(&mut w).len(), 1);
         answers(&mut w, 1, Some(StopState { started, ..state() }));
         assert_eq!(found(&w, 1), expected);
@@ -151,7 +179,7 @@ fn five_hundred_containers_never_come_in_one_burst() {
     }
     w.list();
     let mut seen = BTreeSet::new();
-    for _ in 0..340 {
+    for _ in 0..400 {
         let looks = requested(w.ticks(1));
         assert!(looks.len() <= 16, "{}", looks.len());
         seen.extend(looks.into_iter().map(|look| look.container));

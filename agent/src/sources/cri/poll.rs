@@ -300,14 +300,17 @@ impl Poller {
         }
     }
 
-    /// An image that cannot be read states no stop signal.
+    /// Of an image that cannot be read, the stop signal stays unknown: the runtime may well know it.
     fn take_image(&mut self, image: String, status: Result<ImageStatusResponse, CallFailure>) {
-        let signal = match status {
-            Ok(answer) => convert::image_stop_signal(&answer),
-            Err(failure) => {
-                let error = CriError::from(failure).text;
+        let read = status.map_err(|failure| CriError::from(failure).text).and_then(|answer| {
+            let has_info = answer.info.contains_key("info");
+            has_info.then(|| convert::image_stop_signal(&answer)).ok_or_else(|| "no info".into())
+        });
+        let signal = match read {
+            Ok(signal) => signal,
+            Err(error) => {
                 debug!(image, error, "cannot read an image's stop signal");
-                None
+                return self.images.retain(|of| of.reference != image);
             }
         };
         if self.image_signals.len() >= MAX_IMAGES {
