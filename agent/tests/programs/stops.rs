@@ -56,7 +56,7 @@ const OTHERS: [Program; 14] = [
     ("bin/busybox", &["sh", "-c", LOOP], HasHandler, false, Exits),
     ("usr/bin/tini", &["--", "sleep", "1000"], Waits, false, Exits),
     ("usr/bin/dumb-init", &["sleep", "1000"], HasHandler, false, Exits),
-    ("usr/bin/s6-svscan", &["{}"], Waits, true, Exits),
+    ("usr/bin/s6-svscan", &["{}"], Waits, false, Exits),
     ("usr/bin/python3", &["-c", "import time; time.sleep(1000)"], Ignores, true, LivesOn),
     ("usr/bin/python3", &["-c", "import signal, sys; signal.signal(15, lambda *_: sys.exit(0)); signal.pause()"], HasHandler, false, Exits),
     ("usr/bin/python3", &["-c", "import signal; signal.pthread_sigmask(0, {15}); signal.sigwait({15})"], Waits, false, Exits),

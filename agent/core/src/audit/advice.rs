@@ -40,7 +40,7 @@ pub fn advise(
 ) -> Advice {
     let (mut patch, mut warnings) = (SpecPatch::default(), Vec::new());
     let mut fixes: Vec<String> = state
-        .and_then(|state| of_response(reading, state, stop_signal, &mut patch))
+        .and_then(|state| of_response(reading, state, stop_signal, spec.is_only, &mut patch))
         .into_iter()
         .collect();
     // A longer grace only makes a process wait longer that does not take the signal.
@@ -62,19 +62,22 @@ fn of_response(
     reading: &Reading,
     state: &StopState,
     stop_signal: u8,
+    is_only: bool,
     patch: &mut SpecPatch,
 ) -> Option<String> {
     let (name, is_shell) = (signal::name(stop_signal), is_shell(state));
     match reading.response {
         StopResponse::Ignores => {
             let mut fix = of_ignored(&name, state.ignored, is_shell);
-            // A child of a shell would still be killed.
-            let helps = reading.certain && state.ns_pid == Some(1) && state.children == 0;
+            // A child of a shell would still be killed, and another container's init may have to be PID 1.
+            let helps =
+                reading.certain && state.ns_pid == Some(1) && state.children == 0 && is_only;
             if helps && !state.ignored && super::DOES_NOT_END.iter().all(|one| *one != stop_signal)
             {
                 patch.share_process_namespace = Some(true);
                 fix += &format!(
-                    " With shareProcessNamespace it is not PID 1, and {name} ends it, without any cleanup."
+                    " With shareProcessNamespace (each container then sees the processes and files of the others) it is not \
+                     PID 1, and {name} ends it, without any cleanup."
                 );
             }
             Some(fix)
@@ -108,7 +111,7 @@ fn of_grace(
         Some(_) => past.map(Past::hook).unwrap_or_default(),
         None => Duration::ZERO,
     };
-    let measured = past.and_then(|past| Some((past.shutdown()?, past.count())));
+    let measured = past.and_then(Past::shutdown);
     let (shutdown, is_cut) = measured.map_or((Duration::ZERO, false), |(longest, _)| longest);
     let how_long = measured.map_or(String::new(), |((shutdown, is_cut), count)| {
         let at_least = if is_cut { "at least " } else { "up to " };
@@ -126,7 +129,8 @@ fn of_grace(
     }
     let left = seconds(grace).saturating_sub(hook).max(seconds(GRACE_FLOOR_SECONDS));
     warnings.push(match grace {
-        ..=0 => format!("The grace period is 0: SIGKILL follows at once{how_long}."),
+        ..=0 => format!("The grace period is 0: no preStop hook runs, and SIGKILL follows the stop signal after \
+             {GRACE_FLOOR_SECONDS} s{how_long}."),
         _ if hook.is_zero() => format!("The grace period is {grace} s{how_long}."),
         _ => format!(
             "The preStop hook takes {} of the grace period of {grace} s and leaves {}{how_long}.",

@@ -84,11 +84,12 @@ impl PastStops {
 }
 
 impl Past {
-    /// The longest shutdown of a process that took its stop signal, and whether SIGKILL cut it off.
-    pub(super) fn shutdown(&self) -> Option<(Duration, bool)> {
+    /// The longest shutdown of a process that took its stop signal, whether SIGKILL cut it off, and of how many.
+    pub(super) fn shutdown(&self) -> Option<((Duration, bool), usize)> {
         let takes = [Verdict::Graceful, Verdict::GraceExceeded, Verdict::PrestopExhaustedGrace];
         let taken = self.stops.iter().filter(|stop| takes.contains(&stop.verdict));
-        taken.map(|stop| (stop.shutdown, stop.was_killed)).max()
+        let longest = taken.clone().map(|stop| (stop.shutdown, stop.was_killed)).max()?;
+        Some((longest, taken.count()))
     }
 
     pub fn late(&self) -> Duration {
@@ -99,17 +100,13 @@ impl Past {
         self.stops.iter().map(|stop| stop.hook).max().unwrap_or_default()
     }
 
-    pub(super) fn count(&self) -> usize {
-        self.stops.len()
-    }
-
     /// ` 3 earlier stops: graceful 2, grace_exceeded 1.`
     pub fn sentence(&self) -> String {
         let mut verdicts: BTreeMap<Verdict, usize> = BTreeMap::new();
         self.stops.iter().for_each(|stop| *verdicts.entry(stop.verdict).or_default() += 1);
         let counts: Vec<_> =
             verdicts.iter().map(|(verdict, count)| format!("{verdict} {count}")).collect();
-        match self.count() {
+        match self.stops.len() {
             0 => String::new(),
             1 => format!(" 1 earlier stop of the workload: {}.", counts.join(", ")),
             n => format!(" {n} earlier stops of the workload: {}.", counts.join(", ")),

@@ -48,15 +48,15 @@ fn each_row_and_what_makes_it_uncertain() {
         ("cbO", 15, "has_handler"),
         ("i", 15, "ignores certain"),
         ("1i?", 15, "ignores"),
-        ("ibf", 15, "waits certain"),
+        ("ibf", 15, "waits"),
         ("ib", 15, "blocked certain"),
         ("ibo", 15, "ignores certain"),
         ("iw", 15, "waits"),
         // While a thread waits, its mask does not show the signal.
         ("1w", 15, "waits"),
         ("1bw", 15, "waits"),
-        ("1bf", 15, "waits certain"),
-        ("1bfr", 15, "waits certain"),
+        ("1bf", 15, "waits"),
+        ("1bfr", 15, "waits"),
         ("1bO", 15, "waits"),
         ("1bOo", 15, "waits"),
         // Blocked in all threads, or in the leading one only.
@@ -84,8 +84,9 @@ fn programs_with_a_name_and_their_children() {
     let says = |letters, exe: &str, comm: &str, children| {
         let (exe, comm, child) = (exe.into(), comm.into(), "java".into());
         let state = StopState { exe, comm, children, child, ..process(letters) };
+        let spec = Spec { is_only: true, ..Spec::default() };
         let reading = read(&state, 15, &["/proc/7/fd: no".into()]);
-        let advice = advise(&reading, Some(&state), 15, &Spec::default(), None, Duration::ZERO);
+        let advice = advise(&reading, Some(&state), 15, &spec, None, Duration::ZERO);
         (reading.why, advice.fix.unwrap_or_default(), advice.patch.is_some())
     };
     let table = [
@@ -184,7 +185,7 @@ fn the_grace_against_the_hook_and_what_was_measured() {
         (said(&[took(0, 8)], 30, None, None, 0), "", None, None),
         (said(&[], 0, None, None, 0), "The grace period is 0", Some(30), None),
         (
-            said(&[took(0, 8), took(0, 40)], 30, None, None, 0),
+            said(&[took(0, 8), took(0, 40), (0, 90, StopSignalIgnored)], 30, None, None, 0),
             "up to 40.0 s in 2 earlier stops",
             Some(60),
             None,

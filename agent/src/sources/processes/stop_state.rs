@@ -8,7 +8,11 @@ use coroner_core::{
     input::{OtherThreads, StopState, TaskState},
     output::ReadStopState,
 };
-use std::{fs, io, path::Path};
+use std::{
+    fs,
+    io::{self, Read as _},
+    path::Path,
+};
 
 /// Threads, file descriptors and children of one process that are looked at. Beyond that, the answer is not certain.
 const MAX_THREADS: usize = 256;
@@ -57,6 +61,13 @@ fn process(proc: &Path, wanted: &ReadStopState, unread: &mut Unread) -> Option<S
     let exe: String = exe.unwrap_or_default().chars().take(MAX_NAME).collect();
     let has = |mask: u64| mask >> (u32::from(wanted.signal) - 1) & 1 == 1;
     let Thread { signals, waits, settled } = leader;
+    // The kernel gives no signal to a thread that is stopped or has exited.
+    let takes_none = match signals.state {
+        TaskState::Zombie => Some("the leading thread has exited"),
+        TaskState::Stopped => Some("the leading thread is stopped"),
+        _ => None,
+    };
+    takes_none.inspect(|why| unread.note(&folder, why));
     let mut state = StopState {
         started: stat.started_ns(),
         comm: stat.comm,
@@ -66,8 +77,7 @@ fn process(proc: &Path, wanted: &ReadStopState, unread: &mut Unread) -> Option<S
         ignored: has(signals.ignored),
         blocked: has(signals.blocked),
         waits,
-        // The kernel gives no signal to a thread that has exited.
-        settled: settled && signals.state != TaskState::Zombie,
+        settled: settled && takes_none.is_none(),
         ..StopState::default()
     };
     if state.blocked && !state.caught {
@@ -116,8 +126,11 @@ fn waits(folder: &Path, state: TaskState, unread: &mut Unread) -> Option<bool> {
         parse::wchan(&fs::read_to_string(folder.join("wchan")).unwrap_or_default())
     {
         // A frozen thread was taken out of its wait, and will go back to it.
-        let is_frozen = function.contains("freez") || function.contains("refrigerator");
-        return (!is_frozen).then(|| function.contains("sigtimedwait"));
+        if function.contains("freez") || function.contains("refrigerator") {
+            unread.note(folder, "it is frozen");
+            return None;
+        }
+        return Some(function.contains("sigtimedwait"));
     }
     let path = folder.join("syscall");
     let text = unread.take(&path, fs::read_to_string(&path))?;
@@ -162,7 +175,10 @@ fn signalfd(folder: &Path, has: impl Fn(u64) -> bool, unread: &mut Unread) -> Op
             unread.note(&path, &format!("more than {MAX_FDS} file descriptors"));
             return None;
         }
-        let text = fs::read(entry.path()).unwrap_or_default();
+        let text = match fs::read(entry.path()) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            text => unread.take(&entry.path(), text)?,
+        };
         if parse::sigmask(&String::from_utf8_lossy(&text)).is_some_and(&has) {
             return Some(true);
         }
@@ -173,7 +189,10 @@ fn signalfd(folder: &Path, has: impl Fn(u64) -> bool, unread: &mut Unread) -> Op
 /// The children that the leading thread has forked, at least so many, and the name of the first. Kernels without
 /// CONFIG_PROC_CHILDREN show none.
 fn children(proc: &Path, leader: &Path) -> (u32, String) {
-    let pids = fs::read_to_string(leader.join("children")).unwrap_or_default();
+    let mut pids = String::new();
+    // There may be very many: the last number may be cut, and is not looked at.
+    let file = fs::File::open(leader.join("children"));
+    let _ = file.and_then(|file| file.take(256).read_to_string(&mut pids));
     let pids = pids.split_ascii_whitespace().take(MAX_CHILDREN);
     let children = pids.filter_map(|pid| read_stat(&proc.join(pid))).filter(Stat::lives);
     let names: Vec<String> = children.map(|child| child.comm).collect();

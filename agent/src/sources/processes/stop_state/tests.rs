@@ -85,7 +85,7 @@ fn where_the_leading_thread_sleeps() {
     let number = RT_SIGTIMEDWAIT;
     let table = [
         ("do_sigtimedwait", "", Some(true), 0),
-        ("do_freezer_trap", "", None, 0),
+        ("do_freezer_trap", "", None, 1),
         ("0", "", None, 1), // no file: it may not be read
         ("0", "35 0x1", Some(false), 0),
         ("0", &format!("{number} 0x1"), Some(true), 0),
@@ -102,6 +102,11 @@ fn where_the_leading_thread_sleeps() {
         let (state, unread) = fake.read();
         assert_eq!((state.waits, unread.len()), (waits, silent), "{wchan} {syscall}: {unread:?}");
     }
+    let stopped = STATUS.replace("S (sleeping)", "T (stopped)");
+    fake.file("77/status", &stopped.replace("BLK", NONE).replace("IGN", NONE).replace("CGT", NONE));
+    fake.file("77/wchan", "do_signal_stop");
+    let (state, unread) = fake.read();
+    assert!(!state.settled && unread[0].ends_with("is stopped"), "{unread:?}");
     let running = STATUS.replace("S (sleeping)", "R (running)");
     fake.file("77/status", &running.replace("BLK", NONE).replace("IGN", NONE).replace("CGT", NONE));
     assert!(!fake.read().0.settled);
