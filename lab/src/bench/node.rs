@@ -26,6 +26,8 @@ const BATCH: usize = 10;
 const SETTLE: Duration = Duration::from_secs(20);
 /// Between two terminations. Each pod is replaced at once.
 const EVERY: Duration = Duration::from_secs(1);
+/// Between two audits of a container, where audits are measured: the agent has no more than 16 a second.
+const AUDITS: Duration = Duration::from_secs(20);
 /// Until pods run, or terminations are counted.
 const WITHIN: Duration = Duration::from_secs(300);
 const SCRAPES: usize = 100;
@@ -110,19 +112,38 @@ pub(crate) async fn measure(lab: &BenchLab<'_>, brief: bool) -> anyhow::Result<S
     let again = churn(lab, &without, pods, &mut named, window).await?;
     let unkept = (process::written(without.pid()?)? - before) as f64 / again as f64;
     without.stop().await;
+    let audit = audit(lab, 2 * pods, window).await?;
     let kept = (busy.written - idle.written) as f64 / terminated as f64;
     let full = history::measure(lab, reports, files.path(), brief).await?;
     let series = page.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).count();
     Ok(format!(
         "{}a termination of two containers writes {} KiB to disk, without a history {} KiB\n{full}\
+         an audit of 500 containers takes {} ms of CPU\n\
          {series} series, {} KiB; a scrape takes {} ms, p99 {} ms\n",
         report([&start, &idle, &busy], terminated),
         shown(kept / KIB),
         shown(unkept / KIB),
+        shown(500.0 * audit),
         shown(page.len() as f64 / KIB),
         shown(percentile(&took, 50)),
         shown(percentile(&took, 99)),
     ))
+}
+
+/// CPU that the audit of one container takes, ms: what an agent that audits often uses more than one that audits nothing.
+async fn audit(lab: &BenchLab<'_>, containers: usize, window: Duration) -> anyhow::Result<f64> {
+    let mut used = [Duration::ZERO; 2];
+    for (used, interval) in used.iter_mut().zip([Duration::ZERO, AUDITS]) {
+        let audits = format!("--audit-interval={}s", interval.as_secs());
+        let agent = lab.agent(None, &["--history-age=0".to_owned(), audits]).await?;
+        tokio::time::sleep(SETTLE).await;
+        let before = process::cpu(agent.pid()?)?;
+        tokio::time::sleep(window).await;
+        *used = process::cpu(agent.pid()?)? - before;
+        agent.stop().await;
+    }
+    let audited = containers as f64 * window.as_secs_f64() / AUDITS.as_secs_f64();
+    Ok(1e3 * (used[1].as_secs_f64() - used[0].as_secs_f64()) / audited)
 }
 
 /// Terminates and replaces a pod each second; how many. `named`: numbers of the next ones.
