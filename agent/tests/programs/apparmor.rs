@@ -32,6 +32,7 @@ fn guest_the_profile_denies_nothing_that_is_needed() {
     assert_eq!(label, Some(("ok".into(), "AppArmor profile coroner".into())));
     assert_eq!(under, without);
 
+    fs::create_dir_all("/var/lib/coroner").unwrap(); // as the chart's hostPath
     let mut run = agent("run");
     // SAFETY: opens and writes one file.
     unsafe {
