@@ -21,7 +21,7 @@ use tokio::{runtime::Runtime, sync::mpsc};
 const UNPACKED: &str = "CORONER_STOPPERS";
 /// Longer than a program that takes the signal needs.
 const LIVES_ON: Duration = Duration::from_secs(2);
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const LOOP: &str = "trap 'exit 7' TERM; while :; do sleep 0.1; done";
 
 /// How it ends on SIGTERM.
@@ -147,7 +147,7 @@ fn real_programs_do_what_is_read_of_them() {
         let own = tempfile::tempdir().unwrap();
         fs::write(own.path().join("nginx.conf"), "pid nginx.pid; events {}").unwrap();
         let mut unshare = start(&found, arguments, is_pid_one, own.path());
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         let pid = loop {
             // It may not have installed its handlers yet.
             let pid = child_of(unshare.id());
@@ -163,7 +163,7 @@ fn real_programs_do_what_is_read_of_them() {
         };
         // SAFETY: kill touches no memory.
         assert_eq!(unsafe { libc::kill(pid as i32, libc::SIGTERM) }, 0);
-        let until = Instant::now() + if end == LivesOn { LIVES_ON } else { PATIENCE };
+        let until = Instant::now() + if end == LivesOn { LIVES_ON } else { TIMEOUT };
         let ended = loop {
             match unshare.try_wait().unwrap() {
                 None if Instant::now() < until => std::thread::sleep(Duration::from_millis(20)),

@@ -211,10 +211,6 @@ impl Engine {
         object.is_some_and(|object| object.requested.is_some())
     }
 
-    fn stop_signal_of(&self, container: &Container) -> u8 {
-        self.known_stop_signal(container).unwrap_or(SIGTERM)
-    }
-
     /// `None`: nothing states one so far, and the image was not read.
     fn known_stop_signal(&self, container: &Container) -> Option<u8> {
         let pod = self.stores.cri.pod_of(&container.info.id);
@@ -305,7 +301,7 @@ impl Engine {
         };
         let of = |container| self.audits.past.of(&pod, workload?, container);
         let (past, late) = (of(name), of("").map_or(Duration::ZERO, |past| past.late()));
-        let stop_signal = self.stop_signal_of(container);
+        let stop_signal = self.known_stop_signal(container).unwrap_or(SIGTERM);
         let state = report.and_then(|report| report.state.as_ref());
         let Advice { warnings, fix, patch } =
             advise(&reading, state, stop_signal, &spec, past, late);

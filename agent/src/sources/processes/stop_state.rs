@@ -117,7 +117,7 @@ fn thread(folder: &Path, unread: &mut Unread) -> Option<Thread> {
 }
 
 /// Whether a thread is in rt_sigtimedwait, by the kernel function in which it sleeps; where that has no name, by its
-/// system call, which the kernel shows only to whoever may trace the process.
+/// system call, which the kernel shows only to a process that may trace it.
 fn waits(folder: &Path, state: TaskState, unread: &mut Unread) -> Option<bool> {
     if state == TaskState::Running || state == TaskState::Zombie {
         return Some(false);

@@ -213,7 +213,7 @@ impl History {
         }
     }
 
-    /// Asks the thread, after what was reported before. An error is what readers are told.
+    /// Asks the thread, after what was reported before. An error is the text for readers.
     async fn ask<T: Send + 'static>(
         &self,
         read: impl FnOnce(&mut Database) -> rusqlite::Result<T> + Send + 'static,

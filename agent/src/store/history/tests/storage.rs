@@ -117,9 +117,9 @@ async fn a_full_disk_loses_nothing_and_a_loss_of_power_what_was_not_synced() {
     IS_FULL.store(true, Relaxed);
     let (history, leaks) = open(options(&state));
     assert_eq!((history.unsent_count().await, leaks.len()), (stored as u64, 1), "it starts");
-    let (anew, _) = open(options(&folder.path().join("anew")));
-    anew.terminated(report("in memory"), true);
-    assert_eq!(names(&anew, Filter::default()).await, ["in memory"]);
+    let (new, _) = open(options(&folder.path().join("new")));
+    new.terminated(report("in memory"), true);
+    assert_eq!(names(&new, Filter::default()).await, ["in memory"]);
     IS_FULL.store(false, Relaxed);
     history.end().await;
 
